@@ -310,6 +310,8 @@ class VisionResult:
     """By first appearance; None where they were not looked for."""
     warnings: tuple[PipelineWarning, ...] = ()
     shards: tuple[ShardDigest, ...] = field(default=(), compare=False)
+    fingerprints: bytes | None = field(default=None, compare=False)
+    """Of its shots, as ``pipelines.vision.fingerprints`` writes them."""
     shards_computed: int = field(default=0, compare=False)
     shards_reused: int = field(default=0, compare=False)
 

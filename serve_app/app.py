@@ -28,6 +28,7 @@ from serve_app.discovery.pages import router as page_routes
 from serve_app.discovery.routes import router as discovery_routes
 from serve_app.exports.captions import router as transcript_routes
 from serve_app.exports.clips import router as clip_routes
+from serve_app.exports.comparisons import router as comparison_routes
 from serve_app.exports.routes import router as export_routes
 from serve_app.jobs.events import JobChanges
 from serve_app.jobs.events import router as job_event_routes
@@ -72,6 +73,7 @@ _OPERATIONS = (
     receipt_routes,
     voice_routes,
     export_routes,
+    comparison_routes,
     search_routes,
     clip_routes,
     creation_routes,

@@ -157,7 +157,8 @@ _EXCHANGE = {
         _between(
             "UPDATE scene_lists AS mine SET scenes = theirs.scenes,"
             " scene_count = theirs.scene_count, overview = theirs.overview,"
-            " people = theirs.people FROM scene_lists AS theirs WHERE both_jobs"
+            " people = theirs.people, fingerprints = theirs.fingerprints"
+            " FROM scene_lists AS theirs WHERE both_jobs"
         ),
         text(
             "DELETE FROM search_rows WHERE job_id = :first AND kind IN ('scene', 'text', 'object')"

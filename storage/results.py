@@ -89,12 +89,14 @@ async def store_scenes(
     scenes: Sequence[Mapping[str, Any]],
     overview: Mapping[str, Any] | None = None,
     people: Sequence[Mapping[str, Any]] | None = None,
+    fingerprints: bytes | None = None,
 ) -> None:
     """Publish the scenes of a job and its overview, once, and make them searchable.
 
     As ``pipelines.codec`` writes a Scene, and a Person.
     """
-    values = {"scenes": scenes, "scene_count": len(scenes)}
+    values: dict[str, object] = {"scenes": scenes, "scene_count": len(scenes)}
+    values |= {"fingerprints": fingerprints}
     values |= {} if overview is None else {"overview": overview}
     values |= {} if people is None else {"people": people}
     await connection.execute(insert(scene_lists).values(job_id=job_id, **values))
@@ -127,6 +129,13 @@ _SPANS = text(
                description text)
         WHERE job_id = :job_id ORDER BY index"""
 )
+
+
+async def find_fingerprints(connection: Connection, job_id: uuid.UUID) -> bytes | None:
+    """Of the shots of a job's video; None of jobs of before there were any."""
+    query = select(scene_lists.c.fingerprints).where(scene_lists.c.job_id == job_id)
+    found: bytes | None = (await connection.execute(query)).scalar_one_or_none()
+    return found
 
 
 async def find_people(connection: Connection, job_id: uuid.UUID) -> str | None:

@@ -483,6 +483,8 @@ scene_lists = Table(
     Column("scene_count", Integer, nullable=False),
     Column("overview", JSON),
     Column("people", JSON),
+    # Of the shots, as pipelines.vision.fingerprints writes them.
+    Column("fingerprints", LargeBinary),
 )
 
 transcripts = Table(

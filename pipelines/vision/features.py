@@ -83,10 +83,13 @@ class FrameFeatures:
 
     def looks(self) -> dict[int, FrameLook]:
         """What is known of each frame, by its time in ms."""
+        return dict(zip(self.times_ms.tolist(), self.looks_in_order(), strict=True))
+
+    def looks_in_order(self) -> Iterator[FrameLook]:
+        """What is known of each frame."""
         turns = (Orientation(turn % 4 * 90, turn > 3) for turn in self.turns.tolist())
         keys = np.isin(self.times_ms, self.key_times_ms).tolist()
-        looks = map(FrameLook, self.luma, self.aspects.tolist(), turns, keys)
-        return dict(zip(self.times_ms.tolist(), looks, strict=True))
+        return map(FrameLook, self.luma, self.aspects.tolist(), turns, keys)
 
     def part(self, start: int, end: int) -> FrameFeatures:
         """``rows`` from ``start`` to ``end``, as views."""

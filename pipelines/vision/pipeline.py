@@ -22,7 +22,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from models.contracts import TextLine
+from models.contracts import Box, TextLine
 from models.provider import ModelProvider
 from models.tasks import DETECT_OBJECTS, EMBED_PHRASES
 from pipelines.artifacts import Made
@@ -39,10 +39,25 @@ from pipelines.types import (
     VisionResult,
     WarningCode,
 )
+from pipelines.vision.bars import inside
 from pipelines.vision.camera_motion import pair_times
 from pipelines.vision.cuts.pipeline import FoundCuts, find_cuts
 from pipelines.vision.cuts.selection import CutConfig
-from pipelines.vision.features import FeaturesConfig, ReadFrames, picture_shards
+from pipelines.vision.features import (
+    FEATURES,
+    FeaturesConfig,
+    ReadFrames,
+    nearest_frame,
+    no_frames,
+    picture_shards,
+)
+from pipelines.vision.fingerprints import (
+    Fingerprints,
+    Pictures,
+    joined_shots,
+    picture_of,
+    sample_times,
+)
 from pipelines.vision.objects import (
     DETECTIONS,
     Detections,
@@ -169,7 +184,38 @@ def analyse_vision(
     result = _result([*features, *detected], [*chain(*described)], seen, texts, workspace.store)
     warnings = tuple(damage_warnings(found.damaged_ms.tolist()))
     shards = tuple(picture_shards(video, features, workspace.store))
-    return replace(result, warnings=warnings, people=people, shards=shards)
+    borders = scenes or [whole_video(video.duration_ms)]
+    prints = fingerprints_of(video, features, borders, found.active, workspace.store)
+    return replace(
+        result,
+        warnings=warnings,
+        people=people,
+        shards=shards,
+        fingerprints=prints.to_bytes(),
+    )
+
+
+def fingerprints_of(
+    video: VideoSource,
+    features: Sequence[Made],
+    shots: Sequence[SceneBorders],
+    active: Sequence[Box],
+    store: ObjectStore,
+) -> Fingerprints:
+    """What the shots look like, from the stored features of each segment in turn."""
+    spans = [(shot.start_ms, shot.end_ms) for shot in shots]
+    wanted = sorted({int(each) for span in spans for each in sample_times(*span)})
+    found: dict[int, tuple[Pictures, bool]] = {}
+    for segment, made in zip(video.segments, features, strict=True):
+        own = [it for it in wanted if segment_at(video, it) == segment]
+        stored = FEATURES.load(store, made.key) if own else no_frames()
+        if not len(stored):
+            continue
+        rows = [nearest_frame(stored.times_ms, time_ms) for time_ms in own]
+        shown = inside(stored.rows(rows), active[segment.part])
+        for time_ms, look in zip(own, shown.looks_in_order(), strict=True):
+            found[time_ms] = picture_of(look.orientation.upright(look.luma))
+    return joined_shots(spans, found)
 
 
 def _with_things(plans: Sequence[ScenePlan], seen: Detections) -> list[ScenePlan]:

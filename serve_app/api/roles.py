@@ -40,7 +40,8 @@ _OPERATIONS: Mapping[Permission, str] = {
         listJobs getJob getScenes getTranscript listAudioTracks list_audio_tracks_alias
         getAudioTrack get_audio_track getChapters getSummary getPeople getClip exportJob search
         listTranscriptRevisions listTranslations getTranslation lintCaptions streamJobEvents
-        listVoices listWebhookDeliveries getReceipt listArchives getArchive listArchiveObjects
+        listVoices listWebhookDeliveries getReceipt compareJobs listArchives getArchive
+        listArchiveObjects
     """,
     Permission.WRITE: """
         createJob createJobFromUrl createBatch cancelJob cancelJobDeprecated eraseJob rerunJob
@@ -60,7 +61,7 @@ _PAGES: Mapping[Permission | None, str] = {
     None: "sign_out get_nothing",
     Permission.READ: """
         get_jobs get_jobs_with_slash get_job get_captions get_changes get_part get_whole get_search
-        get_archives
+        get_archives get_compare
     """,
     Permission.WRITE: "create_from_urls erase_job cancel_job change_archive",
     Permission.BILLING: "get_account",

@@ -50,6 +50,11 @@ COMMANDS = {
         "receipts:verify",
         "Check a receipt: its signature, then the media and the results that are given.",
     ),
+    "compare": Listed(
+        USE,
+        "compare:compare",
+        "Compare two cuts: shots removed, added, moved, retimed; words and titles changed.",
+    ),
     "jobs": Listed(USE, "library:jobs_app", "The jobs of an account."),
     "archives": Listed(USE, "archives:archives_app", "Buckets that are analysed object by object."),
     "corrections": Listed(USE, "corrections:corrections_app", "What people corrected."),

@@ -337,6 +337,31 @@ class ApiClient:
         return self._get_data(_path("jobs", job_id, "scenes"))
 
     @overload
+    def compare(self, before: str, after: str) -> JsonObject: ...
+
+    @overload
+    def compare(self, before: str, after: str, format: Literal["otio", "edl"]) -> str: ...
+
+    def compare(
+        self,
+        before: str,
+        after: str,
+        format: Literal["otio", "edl"] | None = None,  # noqa: A002
+    ) -> JsonObject | str:
+        """What became of the shots, words and titles of a cut in another; or as a file."""
+        url, query = self._url("/comparisons"), {} if format is None else {"format": format}
+        answer = self._send(
+            lambda: self._http.post(
+                url,
+                json={"from": before, "to": after},
+                params=query,
+                headers=self._authorization,
+                timeout=_UPLOAD_TIMEOUT,
+            )
+        )
+        return _data(answer) if format is None else answer.text
+
+    @overload
     def get_transcript(
         self, job_id: str, format: Literal["json"] = "json", track: int | None = None
     ) -> JsonObject: ...

@@ -159,12 +159,13 @@ async def publish_scenes(
     people: Sequence[Mapping[str, Any]] | None = None,
     warnings: Sequence[Mapping[str, Any]] = (),
     receipt: StageReceipt | None = None,
+    fingerprints: bytes | None = None,
 ) -> JobState | None:
     """Complete vision: result, charge and status together."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[StageName.VISION].status in ENDED_STATUSES:
         return None
-    await results.store_scenes(connection, job.id, scenes, overview, people)
+    await results.store_scenes(connection, job.id, scenes, overview, people, fingerprints)
     if warnings:
         await jobs.add_warnings(connection, job.id, warnings)
     return await _complete(connection, job, StageName.VISION, timings, made_with, receipt)

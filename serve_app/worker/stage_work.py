@@ -212,6 +212,7 @@ class StageWork:
                 people=None if found.people is None else to_json(found.people),
                 warnings=warnings,
                 receipt=receipt,
+                fingerprints=found.fingerprints,
             )
         record_media(self.context.metrics, StageName.VISION, ingested.media.duration_seconds)
         return end

@@ -173,6 +173,7 @@ BODIES = {
 }
 
 TOLD_BY_THEMSELVES = {
+    "compareJobs": "tests/serve_app/exports/test_comparisons.py",
     "createSession": "test_a_sign_in_link_opens_its_own_account",
     "createWebhookEndpoint": "tests/contract/test_subscriptions.py",
     "createArchive": "tests/serve_app/worker/test_archives.py",
@@ -212,6 +213,7 @@ ROUTES_OUTSIDE = {
     "/dashboard/keys": "test_pages_show_nothing_of_anothers",
     "/dashboard/archives": "test_pages_show_nothing_of_anothers",
     "/dashboard/archives/{id}/{action}": "tests/serve_app/dashboard/test_dashboard_pages.py",
+    "/dashboard/compare": "tests/serve_app/exports/test_comparisons.py",
     "/dashboard/search": "test_pages_show_nothing_of_anothers",
     "/dashboard/jobs": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/jobs/{jobId}": "test_pages_of_what_is_anothers_look_like_what_is_missing",

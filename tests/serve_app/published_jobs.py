@@ -139,6 +139,7 @@ def complete(
     before: Mapping[int, Change] | None = None,
     muted: Sequence[Span] = (),
     receipts: Mapping[StageName, StageReceipt] | None = None,
+    fingerprints: bytes | None = None,
 ) -> None:
     kept = receipts or {}
 
@@ -165,6 +166,7 @@ def complete(
             overview=overview and stored(overview),
             people=people,
             receipt=kept.get(StageName.VISION),
+            fingerprints=fingerprints,
         )
         redacted: dict[str, Any] = {"before": before, "muted": muted}
         redacted["receipt"] = kept.get(StageName.TRANSCRIPT)

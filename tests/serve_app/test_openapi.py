@@ -17,6 +17,7 @@ from serve_app.api.schemas import OPTIONAL_FIELDS, REQUIRED_FIELDS, schema_name
 from serve_app.app import ROUTERS, TAGS
 from serve_app.archives.routes import ArchiveChangesBody, NewArchiveBody
 from serve_app.errors import CATALOGUE, ErrorCode
+from serve_app.exports.comparisons import ComparisonBody
 from serve_app.jobs.reruns import RerunBody
 from serve_app.jobs.schemas import (
     CreateBatchBody,
@@ -46,6 +47,7 @@ BODIES: dict[str, type[BaseModel]] = {
         TranscriptRevertBody,
         RedactionBody,
         TranslationBody,
+        ComparisonBody,
         RerunBody,
         TestWebhookBody,
         NewEndpointBody,
@@ -103,6 +105,7 @@ ADDED_STATUSES: dict[str, set[int]] = {
     "getChapters": {200, 401, 404, 409},
     "getSummary": {200, 401, 404, 409},
     "getReceipt": {200, 401, 404, 409},
+    "compareJobs": {200, 400, 401, 404, 409},
     "getPeople": {200, 401, 404, 409},
     "deletePeople": {200, 401, 404, 409},
     "nameVoice": {200, 400, 401, 404, 409},

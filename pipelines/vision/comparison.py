@@ -1,0 +1,323 @@
+"""Two cuts of a film compared by the fingerprints of their shots: kept, removed, added, moved,
+retimed.
+
+1. Every shot of one against every shot of the other: the cosine of their nearest samples, the
+   whole picture against the whole or against each of WINDOWS of the other, where that was reframed.
+2. Of pairs that may be the same, samples are laid beside each other along the line of time on which
+   they agree best: a trimmed shot agrees from the trimmed place on, a slowed one along a slope.
+3. The heaviest chain of pairs that rises in both cuts is what stayed in order; what is left is
+   chained again and again: blocks that moved. What no chain has was removed or added.
+
+NumPy only: the API process compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from operator import attrgetter
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.vision.fingerprints import WHOLE, Fingerprints, Floats, PictureWindow, descriptors
+
+LEAST_SIMILARITY = 0.80
+"""Of a pair that is the same shot."""
+SAME_LENGTH_MS = 120
+"""Borders are found to a frame or two, and a new rate of frames moves them by as much."""
+_CANDIDATES = 6
+"""A shot: the most similar ones of the other cut are looked at closely."""
+_BLOCK_SAMPLES = 512
+"""Bounds the memory: so many rows of cosines at a time."""
+
+
+def _windows() -> Iterator[PictureWindow]:
+    def places(length: float, most_step: float) -> npt.NDArray[np.float64]:
+        spare = 1 - length
+        return np.linspace(0, spare, 1 + int(np.ceil(spare / most_step)))
+
+    for size in (0.91, 0.83, 0.75, 0.67, 0.6):
+        for left in places(size, 0.06):
+            for top in places(size, 0.06):
+                yield PictureWindow(float(left), float(top), size, size)
+    for width in (0.84, 0.75, 0.65, 0.5625, 0.45, 0.316):
+        for left in places(width, 0.05):
+            yield PictureWindow(float(left), 0.0, width, 1.0)
+    for height in (0.88, 0.757, 0.68):
+        for top in places(height, 0.06):
+            yield PictureWindow(0.0, float(top), 1.0, height)
+
+
+WINDOWS = tuple(_windows())
+"""Zooms, narrower and flatter pictures of the same."""
+
+
+class ShotChange(StrEnum):
+    """What became of a shot."""
+
+    KEPT = "kept"
+    RETIMED = "retimed"
+    MOVED = "moved"
+    REMOVED = "removed"
+    ADDED = "added"
+
+
+@dataclass(frozen=True, slots=True)
+class ShotPair:
+    """A shot of one cut and that of the other that shows the same; removed and added ones have one
+    side only."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    change: ShotChange
+    similarity: float = 0.0
+    moved: bool = False
+    retimed: bool = False
+    """One that moved may be both."""
+    head_ms: int = 0
+    """How much later in the shot it begins now; negative: earlier."""
+    tail_ms: int = 0
+    """How much earlier in the shot it ends now; negative: later."""
+    speed: float = 1.0
+    """How much faster it runs now."""
+    reframed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Likeness:
+    """A pair of shots looked at closely."""
+
+    before: int
+    after: int
+    similarity: float
+    head_ms: int
+    speed: float
+    window: PictureWindow
+    weight: float
+
+
+def compare_shots(before: Fingerprints, after: Fingerprints) -> list[ShotPair]:
+    """What became of every shot of ``before``, and where every shot of ``after`` comes from: by the
+    place in ``after``, what was removed behind what it followed."""
+    likely = _rivalled([*_likenesses(before, after)])
+    chosen = list[tuple[_Likeness, bool]]()
+    while chain := _heaviest_chain(likely):
+        has_moved = bool(chosen)
+        chosen += [(each, has_moved) for each in chain]
+        first, second = ({getattr(each, side) for each in chain} for side in ("before", "after"))
+        likely = [it for it in likely if it.before not in first and it.after not in second]
+    return [*_described(before, after, chosen)]
+
+
+def _rivalled(pairs: Sequence[_Likeness]) -> list[_Likeness]:
+    """Pairs without those of which a side is far more similar to another, and without those that
+    are far less similar than what is the same in these cuts: looks differ alike in all shots."""
+    best = {
+        side: {getattr(each, side): each.similarity for each in sorted(pairs, key=_SIMILARITY)}
+        for side in ("before", "after")
+    }
+    mutual = [
+        each.similarity
+        for each in pairs
+        if each.similarity == best["before"][each.before] == best["after"][each.after]
+    ]
+    usual = float(np.median(mutual)) if mutual else 1.0
+    return [
+        each
+        for each in pairs
+        if each.similarity
+        >= max(
+            usual - _BELOW_USUAL,
+            best["before"][each.before] - _RIVAL,
+            best["after"][each.after] - _RIVAL,
+        )
+    ]
+
+
+_SIMILARITY = attrgetter("similarity")
+_RIVAL = 0.05
+_BELOW_USUAL = 0.08
+
+
+def _heaviest_chain(pairs: Sequence[_Likeness]) -> list[_Likeness]:
+    """Of the pairs those that rise on both sides and weigh most together."""
+    ordered = sorted(pairs, key=lambda each: (each.before, -each.after))
+    if not ordered:
+        return []
+    after = np.array([each.after for each in ordered])
+    first = np.array([each.before for each in ordered])
+    total = np.array([each.weight for each in ordered])
+    previous = np.full(len(ordered), -1)
+    for at in range(len(ordered)):
+        earlier = np.flatnonzero((after[:at] < after[at]) & (first[:at] < first[at]))
+        if len(earlier):
+            best = earlier[total[earlier].argmax()]
+            total[at] += total[best]
+            previous[at] = best
+    chain, at = list[_Likeness](), int(total.argmax())
+    while at >= 0:
+        chain.append(ordered[at])
+        at = int(previous[at])
+    return chain[::-1]
+
+
+def _likenesses(before: Fingerprints, after: Fingerprints) -> Iterator[_Likeness]:
+    """Pairs that may be the same shot."""
+    nearest, window = _nearest(before, after)
+    likely = np.zeros(nearest.shape, bool)
+    for matrix, mask in ((nearest, likely), (nearest.T, likely.T)):
+        count = min(_CANDIDATES, matrix.shape[1])
+        best = np.argpartition(-matrix, count - 1, axis=1)[:, :count]
+        np.put_along_axis(mask, best, True, axis=1)
+    likely &= nearest >= LEAST_SIMILARITY
+    sides = [_own_samples(each) for each in (before, after)]
+    for one, other in np.argwhere(likely).tolist():
+        found = _aligned(before, after, sides[0][one], sides[1][other], int(window[one, other]))
+        if found.similarity >= LEAST_SIMILARITY:
+            yield replace(found, before=one, after=other)
+
+
+def _own_samples(prints: Fingerprints) -> list[slice]:
+    ends = np.cumsum(prints.counts)
+    return [
+        slice(int(end - count), int(end)) for count, end in zip(prints.counts, ends, strict=True)
+    ]
+
+
+def _nearest(before: Fingerprints, after: Fingerprints) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """(shots, shots): the highest cosine of any samples, and in which window: 0 for none, n for
+    WINDOWS[n - 1] of ``before``, -n for that of ``after``."""
+    found = np.full((len(before.counts), len(after.counts)), -1.0, np.float32)
+    window = np.zeros(found.shape, np.int64)
+    whole = descriptors(before.pictures), descriptors(after.pictures)
+    for number in range(-len(WINDOWS), len(WINDOWS) + 1):
+        place = WINDOWS[abs(number) - 1]
+        one = descriptors(before.pictures, place) if number > 0 else whole[0]
+        other = descriptors(after.pictures, place) if number < 0 else whole[1]
+        cosines = _by_shot(one, other, before, after)
+        if number:
+            cosines = cosines - _WINDOW_COST
+        better = cosines > found
+        found[better], window[better] = cosines[better], number
+    return found, window
+
+
+_WINDOW_COST = 0.03
+"""Among so many windows one fits by chance."""
+
+
+def _by_shot(one: Floats, other: Floats, before: Fingerprints, after: Fingerprints) -> Floats:
+    starts = np.cumsum(after.counts) - after.counts
+    best = np.empty((len(one), len(after.counts)), np.float32)
+    usable = ~after.plain
+    for first in range(0, len(one), _BLOCK_SAMPLES):
+        cosines = one[first : first + _BLOCK_SAMPLES] @ other.T
+        cosines[:, ~usable] = -1.0
+        best[first : first + _BLOCK_SAMPLES] = np.maximum.reduceat(cosines, starts, axis=1)
+    best[before.plain] = -1.0
+    found: Floats = np.maximum.reduceat(best, np.cumsum(before.counts) - before.counts, axis=0)
+    return found
+
+
+def _aligned(
+    before: Fingerprints, after: Fingerprints, own: slice, others: slice, number: int
+) -> _Likeness:
+    """The line of time along which the samples of two shots agree best."""
+    place = WINDOWS[abs(number) - 1]
+    one = descriptors(before.pictures[own], place if number > 0 else WHOLE)
+    other = descriptors(after.pictures[others], place if number < 0 else WHOLE)
+    cosines = one @ other.T
+    cosines[before.plain[own]] = np.nan
+    cosines[:, after.plain[others]] = np.nan
+    shots = before.shots[own.start], after.shots[others.start]
+    starts = int(before.starts_ms[shots[0]]), int(after.starts_ms[shots[1]])
+    lengths = int(before.ends_ms[shots[0]]) - starts[0], int(after.ends_ms[shots[1]]) - starts[1]
+    times = before.times_ms[own] - starts[0], after.times_ms[others] - starts[1]
+    surplus = lengths[0] - lengths[1]
+    every = 250
+    shifts = {0, surplus, *range(-lengths[1] + every, lengths[0], every)}
+    best = (-1.0, 0, 1.0, 0.0)
+    for shift in shifts:
+        overlap = min(lengths[0], shift + lengths[1]) - max(0, shift)
+        if overlap < 0.5 * min(lengths):
+            continue
+        score = _along(cosines, times, shift, 1.0)
+        # Borders that meet are the likelier ones of equals.
+        score -= 0.0 if shift in {0, surplus} else 0.01
+        score -= 0.002 if shift and shift == surplus else 0.0
+        if score > best[0]:
+            best = score, shift, 1.0, overlap / 1000
+    ratio = lengths[0] / lengths[1]
+    if abs(surplus) > SAME_LENGTH_MS and 0.4 <= ratio <= 2.5:
+        score = _along(cosines, times, 0, ratio)
+        if score > best[0] + _SPEED_GAIN:
+            best = score, 0, ratio, min(lengths) / 1000
+    similarity = best[0] - (_WINDOW_COST if number else 0.0)
+    weight = max(0.0, similarity - LEAST_SIMILARITY + 0.05) * (0.3 + best[3])
+    return _Likeness(-1, -1, similarity, best[1], best[2], WHOLE if not number else place, weight)
+
+
+_SPEED_GAIN = 0.04
+"""Of similarity along a slope, over the best line without, makes a shot a faster or slower one."""
+
+
+def _along(
+    cosines: Floats,
+    times: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
+    shift: int,
+    ratio: float,
+) -> float:
+    """Mean cosine of each sample of the one that has fewer in the overlap, with the nearest."""
+    wanted = times[1] * ratio + shift
+    nearest = np.abs(times[0][:, None] - wanted[None, :])
+    rows = nearest.argmin(axis=0)
+    inside = nearest[rows, np.arange(len(wanted))] <= 500 * max(1.0, ratio)
+    found = cosines[rows, np.arange(len(wanted))][inside]
+    found = found[~np.isnan(found)]
+    return float(found.mean()) if len(found) else -1.0
+
+
+def _described(
+    before: Fingerprints, after: Fingerprints, chosen: Sequence[tuple[_Likeness, bool]]
+) -> Iterator[ShotPair]:
+    by_after = {each.after: (each, moved) for each, moved in chosen}
+    by_before = {each.before: each for each, _ in chosen}
+    removed_behind = dict[int, list[int]]()
+    last = -1
+    for shot in range(len(before.counts)):
+        if shot in by_before:
+            last = by_before[shot].after
+        else:
+            removed_behind.setdefault(last, []).append(shot)
+    yield from (ShotPair((it,), (), ShotChange.REMOVED) for it in removed_behind.get(-1, ()))
+    for shot in range(len(after.counts)):
+        if shot in by_after:
+            found, moved = by_after[shot]
+            lengths = [
+                int(side.ends_ms[at] - side.starts_ms[at])
+                for side, at in ((before, found.before), (after, shot))
+            ]
+            surplus = lengths[0] - lengths[1]
+            retimed = abs(surplus) > SAME_LENGTH_MS
+            change = ShotChange.KEPT
+            if moved:
+                change = ShotChange.MOVED
+            elif retimed:
+                change = ShotChange.RETIMED
+            yield ShotPair(
+                (found.before,),
+                (shot,),
+                change,
+                found.similarity,
+                moved,
+                retimed,
+                found.head_ms if retimed and found.speed == 1.0 else 0,
+                surplus - found.head_ms if retimed and found.speed == 1.0 else 0,
+                found.speed,
+                found.window != WHOLE,
+            )
+        else:
+            yield ShotPair((), (shot,), ShotChange.ADDED)
+        yield from (ShotPair((it,), (), ShotChange.REMOVED) for it in removed_behind.get(shot, ()))

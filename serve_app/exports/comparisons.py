@@ -1,0 +1,476 @@
+"""Two cuts of a film compared: what became of shots, words and titles."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+from typing import Annotated, Literal, NotRequired
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from pipelines.speech.word_changes import WordChange, Words, changed_words
+from pipelines.types import Scene, ScreenText
+from pipelines.vision.comparison import ShotChange, ShotPair, compare_shots
+from pipelines.vision.fingerprints import Fingerprints
+from pipelines.vision.titles import TitleChange, changed_titles
+from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
+from serve_app.api.context import API_PREFIX, Context
+from serve_app.api.downloads import FilePlace
+from serve_app.api.envelope import public_url, success
+from serve_app.api.openapi import OF_RESULTS, errors
+from serve_app.api.schemas import Answer, Count, Seconds, Share, Url, Uuid, doc
+from serve_app.api.urls import OVERVIEW_STILL, still_path
+from serve_app.context import AppContext
+from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.exports import timeline_files
+from serve_app.exports.captions import attachment
+from serve_app.exports.timeline import Section, find_sources, frame_timeline
+from serve_app.results.availability import no_result, require_stage
+from serve_app.results.scenes import scenes_of
+from serve_app.results.transcripts import transcript_of
+from storage import jobs, results
+from storage.job_records import JobRecord
+from storage.types import ANALYSES, SkipReason, StageName, StageStatus
+
+Side = Literal["from", "to"]
+
+
+class ComparisonFormat(StrEnum):
+    """The file types of a comparison."""
+
+    JSON = "json"
+    OTIO = "otio"
+    EDL = "edl"
+
+
+class ComparisonBody(BaseModel):
+    """Body of ``POST /comparisons``."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+    before: Annotated[str, Field(alias="from"), doc("The job of the first cut.")]
+    after: Annotated[str, Field(alias="to"), doc("The job of the second cut.")]
+
+
+class ShotSpanJson(TypedDict):
+    """A shot, or neighbouring ones, of a cut."""
+
+    sceneIndex: Annotated[Count, doc("The first scene; 0 where the video has no cuts.")]
+    scenes: Annotated[int, doc("How many scenes.", 1, ge=1)]
+    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the cut.")]
+    endTime: Annotated[Seconds, doc("Where it ends.")]
+    stillUrl: Annotated[Url, doc("A still; signed, needs no key, expires.")]
+
+
+ShotPairJson = TypedDict(
+    "ShotPairJson",
+    {
+        "change": Annotated[ShotChange, doc("What became of it.", "moved")],
+        "from": NotRequired[Annotated[ShotSpanJson, doc("In the first cut; not of added ones.")]],
+        "to": NotRequired[Annotated[ShotSpanJson, doc("In the second; not of removed ones.")]],
+        "moved": Annotated[bool, doc("Whether it is at another place among the others.", False)],
+        "retimed": Annotated[bool, doc("Whether it is longer or shorter.", False)],
+        "headSeconds": Annotated[
+            float, doc("How much later in the shot it begins now; negative: earlier.", 0.0)
+        ],
+        "tailSeconds": Annotated[
+            float, doc("How much earlier in the shot it ends now; negative: later.", 0.0)
+        ],
+        "speed": Annotated[float, doc("How much faster it runs now.", 1.0, ge=0)],
+        "reframed": Annotated[bool, doc("Whether it shows a part of the picture, or more.", False)],
+        "similarity": Annotated[Share, doc("Of the pictures, whatever their grade.", 0.97)],
+    },
+)
+
+
+class SpokenJson(TypedDict):
+    """Words of a cut."""
+
+    text: Annotated[str, doc("As written.", "good morning")]
+    startTime: Annotated[Seconds, doc("Where they begin, in seconds of the cut.")]
+    endTime: Annotated[Seconds, doc("Where they end.")]
+
+
+class WrittenJson(TypedDict):
+    """A line of writing in a cut."""
+
+    text: Annotated[str, doc("As read.", "Anna Weber, baker")]
+    sceneIndex: Annotated[Count, doc("The scene.")]
+    startTime: NotRequired[Annotated[Seconds, doc("From when it is there.")]]
+
+
+_ENDS = {"from": "In the first cut.", "to": "In the second cut."}
+WordChangeJson = TypedDict(
+    "WordChangeJson",
+    {
+        "from": NotRequired[Annotated[SpokenJson, doc(_ENDS["from"])]],
+        "to": NotRequired[Annotated[SpokenJson, doc(_ENDS["to"])]],
+    },
+)
+TitleChangeJson = TypedDict(
+    "TitleChangeJson",
+    {
+        "from": NotRequired[Annotated[WrittenJson, doc(_ENDS["from"])]],
+        "to": NotRequired[Annotated[WrittenJson, doc(_ENDS["to"])]],
+    },
+)
+
+
+class ShotCounts(TypedDict):
+    """How many shots of each kind."""
+
+    kept: int
+    retimed: int
+    moved: int
+    removed: int
+    added: int
+
+
+ComparisonJson = TypedDict(
+    "ComparisonJson",
+    {
+        "from": Annotated[Uuid, doc("The job of the first cut.")],
+        "to": Annotated[Uuid, doc("The job of the second cut.")],
+        "identical": Annotated[bool, doc("Whether nothing changed.", False)],
+        "counts": ShotCounts,
+        "shots": Annotated[
+            list[ShotPairJson],
+            doc(
+                "All shots by their place in the second cut; removed ones behind what they followed"
+            ),
+        ],
+        "words": Annotated[list[WordChangeJson], doc("What is said otherwise, in order.")],
+        "titles": Annotated[list[TitleChangeJson], doc("What is written otherwise, by shot.")],
+    },
+)
+
+_EDL = """\
+TITLE: second-cut
+FCM: NON-DROP FRAME
+
+001  SECONDCU V     C        00:00:00:00 00:00:04:12 00:00:00:00 00:00:04:12
+* FROM CLIP NAME: second-cut.mp4
+* COMMENT: moved: from 00:00:21.480 to 00:00:26.000
+"""
+_FILES = {
+    ComparisonFormat.OTIO: ("application/vnd.pixar.opentimelineio+json", timeline_files.to_otio),
+    ComparisonFormat.EDL: ("text/plain", timeline_files.to_edl),
+}
+MOST_SAMPLES = 40_000
+"""Of a cut: five and a half hours of shots shorter than half a minute."""
+
+router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
+
+
+@router.post(
+    "/comparisons",
+    operation_id="compareJobs",
+    summary="Compare two cuts",
+    response_model=Answer[ComparisonJson],
+    response_description="What changed.",
+    responses=errors(*OF_RESULTS)
+    | {
+        200: {
+            "content": {
+                "text/plain": {"schema": {"type": "string"}, "example": _EDL},
+                "application/vnd.pixar.opentimelineio+json": {
+                    "schema": {"type": "string"},
+                    "example": '{"OTIO_SCHEMA": "Timeline.1"}',
+                },
+            },
+        }
+    },
+)
+async def compare_jobs(
+    request: Request,
+    context: Context,
+    account_id: CurrentAccount,
+    body: ComparisonBody,
+    place: FilePlace,
+    format: Annotated[  # noqa: A002
+        ComparisonFormat | None,
+        Query(
+            description="`json`, if not given; or the second cut as `otio` or `edl` (CMX 3600): "
+            "its clips are its shots, their notes what became of each, and what was removed.",
+            examples=["edl"],
+        ),
+    ] = None,
+) -> Response:
+    """Two jobs of the account: shots removed, added, moved and retimed, words and titles changed.
+
+    Shots are found again by what their pictures show, whatever the encoding, grade or framing.
+    What only one of the jobs has, scenes or a transcript, is not compared. Jobs that were analysed
+    before there were fingerprints are analysed again by a rerun of `vision`.
+    """
+    async with place.turn(request):
+        cuts = await read_cuts(context, account_id, body.before, body.after)
+        found = await run_in_threadpool(compared, *cuts)
+    if format in _FILES:
+        return await _file(context, ComparisonFormat(format), found)
+    root = public_url(request)
+    return success(
+        request,
+        comparison_json(found, lambda job, name: root + still_path(context.signer, job, name)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobCut:
+    """What a job has of a cut."""
+
+    job: JobRecord
+    prints: Fingerprints | None
+    scenes: Sequence[Scene]
+    words: Words | None
+
+    def writing(self, shots: Sequence[int]) -> list[ScreenText]:
+        own = [self.scenes[at] for at in shots if at < len(self.scenes)]
+        return [*chain(*(scene.on_screen_text for scene in own))]
+
+    def scene_at(self, time_ms: int) -> int:
+        """The scene at a time, 0 where there are none."""
+        found = (scene.index for scene in self.scenes if scene.start_ms <= time_ms < scene.end_ms)
+        return next(found, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What became of everything."""
+
+    before: JobCut
+    after: JobCut
+    shots: Sequence[ShotPair]
+    words: Sequence[WordChange]
+    titles: Sequence[TitleChange]
+
+
+async def read_cuts(
+    context: AppContext, account_id: uuid.UUID, before: str, after: str
+) -> tuple[JobCut, JobCut]:
+    """Both, with what both have. Raises NOT_FOUND, RESULTS_NOT_READY, RESULTS_UNAVAILABLE and
+    INVALID_REQUEST, naming the field."""
+    sides: dict[Side, str] = {"from": before, "to": after}
+    async with context.database.statement() as connection:
+        found = {
+            side: await jobs.find_job(connection, parse_job_id(name), account_id=account_id)
+            for side, name in sides.items()
+        }
+    listed = dict[Side, JobRecord]()
+    for side, job in found.items():
+        if job is None or job.erased_at is not None:
+            raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.", param=side)
+        listed[side] = job
+    both = [
+        stage
+        for stage in ANALYSES
+        if all(it.stages[stage].status is not StageStatus.SKIPPED for it in listed.values())
+    ]
+    for side, job in listed.items():
+        # Without anything in common the error is that of the first stage.
+        for stage in both or ANALYSES[:1]:
+            with_param(side, job, stage)
+    if not both:
+        raise invalid("One job has scenes only, the other a transcript only.", "to")
+    one, other = [await _cut(context, side, job, both) for side, job in listed.items()]
+    return one, other
+
+
+def with_param(side: Side, job: JobRecord, stage: StageName) -> None:
+    """As ``require_stage``; the error names the field."""
+    try:
+        require_stage(job, stage)
+    except ApiError as error:
+        error.param = side
+        raise
+
+
+async def _cut(
+    context: AppContext, side: Side, job: JobRecord, stages: Sequence[StageName]
+) -> JobCut:
+    async with context.database.statement() as connection:
+        prints, scenes, words = None, "[]", None
+        if StageName.VISION in stages:
+            scenes = await results.get_scenes(connection, job.id)
+            prints = await results.find_fingerprints(connection, job.id)
+            if prints is None:
+                message = "It was analysed before there were fingerprints: rerun its vision stage."
+                error = no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED)
+                error.param = side
+                raise error
+        if StageName.TRANSCRIPT in stages:
+            words = await results.list_transcripts(connection, job.id)
+
+    def read() -> JobCut:
+        shown = None if prints is None else Fingerprints.from_bytes(prints)
+        if shown is not None and len(shown.times_ms) > MOST_SAMPLES:
+            raise invalid("The cut is too long to be compared.", side)
+        spoken = None
+        if words is not None:
+            segments = chain(*(transcript_of(track).segments for track in words[:1]))
+            spoken = [word for segment in segments for word in segment.words]
+        return JobCut(job, shown, scenes_of(scenes), spoken)
+
+    return await run_in_threadpool(read)
+
+
+def compared(before: JobCut, after: JobCut) -> Comparison:
+    """Seconds of work for two hours of film."""
+    shots: Sequence[ShotPair] = ()
+    titles = list[TitleChange]()
+    if before.prints is not None and after.prints is not None:
+        shots = compare_shots(before.prints, after.prints)
+        for pair in shots:
+            titles += changed_titles(before.writing(pair.before), after.writing(pair.after))
+    words = list[WordChange]()
+    if before.words is not None and after.words is not None:
+        words += changed_words(before.words, after.words)
+    return Comparison(before, after, shots, words, titles)
+
+
+Address = Callable[[uuid.UUID, int | str], str]
+"""Of a still of a job, by its name."""
+
+
+def comparison_json(found: Comparison, address: Address) -> ComparisonJson:
+    """As the API shows it."""
+    shown = [_pair_json(found, pair, address) for pair in found.shots]
+    counts: ShotCounts = {"kept": 0, "retimed": 0, "moved": 0, "removed": 0, "added": 0}
+    for pair in found.shots:
+        counts[pair.change.value] += 1
+    unchanged = counts["kept"] == len(shown) and not found.words and not found.titles
+    return {
+        "from": str(found.before.job.id),
+        "to": str(found.after.job.id),
+        "identical": unchanged,
+        "counts": counts,
+        "shots": shown,
+        "words": [_words_json(each) for each in found.words],
+        "titles": [_titles_json(found, each) for each in found.titles],
+    }
+
+
+def _pair_json(found: Comparison, pair: ShotPair, address: Address) -> ShotPairJson:
+    shown: ShotPairJson = {
+        "change": pair.change,
+        "moved": pair.moved,
+        "retimed": pair.retimed,
+        "headSeconds": pair.head_ms / 1000,
+        "tailSeconds": pair.tail_ms / 1000,
+        "speed": round(pair.speed, 3),
+        "reframed": pair.reframed,
+        "similarity": round(min(1.0, max(0.0, pair.similarity)), 4),
+    }
+    if pair.before:
+        shown["from"] = _span_json(found.before, pair.before, address)
+    if pair.after:
+        shown["to"] = _span_json(found.after, pair.after, address)
+    return shown
+
+
+def _span_json(cut: JobCut, shots: Sequence[int], address: Address) -> ShotSpanJson:
+    start_ms, end_ms = span_of(cut, shots)
+    name = shots[0] if cut.scenes else OVERVIEW_STILL
+    return {
+        "sceneIndex": shots[0],
+        "scenes": len(shots),
+        "startTime": start_ms / 1000,
+        "endTime": end_ms / 1000,
+        "stillUrl": address(cut.job.id, name),
+    }
+
+
+def span_of(cut: JobCut, shots: Sequence[int]) -> tuple[int, int]:
+    """Of neighbouring shots, in milliseconds of the cut."""
+    if cut.prints is None:
+        return 0, 0
+    return int(cut.prints.starts_ms[shots[0]]), int(cut.prints.ends_ms[shots[-1]])
+
+
+def _words_json(change: WordChange) -> WordChangeJson:
+    shown: WordChangeJson = {}
+    if change.before:
+        shown["from"] = _spoken(change.before)
+    if change.after:
+        shown["to"] = _spoken(change.after)
+    return shown
+
+
+def _spoken(words: Words) -> SpokenJson:
+    return {
+        "text": " ".join(word.text for word in words),
+        "startTime": words[0].start_ms / 1000,
+        "endTime": words[-1].end_ms / 1000,
+    }
+
+
+def _titles_json(found: Comparison, change: TitleChange) -> TitleChangeJson:
+    shown: TitleChangeJson = {}
+    if change.before is not None:
+        shown["from"] = _written(found.before, change.before)
+    if change.after is not None:
+        shown["to"] = _written(found.after, change.after)
+    return shown
+
+
+def _written(cut: JobCut, line: ScreenText) -> WrittenJson:
+    shown: WrittenJson = {"text": line.text, "sceneIndex": cut.scene_at(line.start_ms or 0)}
+    if line.start_ms is not None:
+        shown["startTime"] = line.start_ms / 1000
+    return shown
+
+
+async def _file(context: AppContext, kind: ComparisonFormat, found: Comparison) -> Response:
+    """Raises INVALID_REQUEST where there are no frames to count."""
+    job = found.after.job
+    async with context.database.statement() as connection:
+        ingested = await jobs.find_ingest_result(connection, job.id)
+    sources = find_sources(job.file_name, ingested)
+    sections = comparison_sections(found)
+    if not sources or not sections:
+        raise invalid("The second cut has no picture whose frames could be counted.", "format")
+    media_type, write = _FILES[kind]
+
+    def written() -> str:
+        return write(frame_timeline(job.file_name, sources, sections, has_audio=False))
+
+    text = await run_in_threadpool(written)
+    name = attachment(job.file_name, f"changes.{kind}")
+    return Response(text.encode(), media_type=media_type, headers={"Content-Disposition": name})
+
+
+def comparison_sections(found: Comparison) -> list[Section]:
+    """The shots of the second cut; what was removed stands in the note of the one before it, or of
+    the first."""
+    sections = list[Section]()
+    removed = list[str]()
+    for pair in found.shots:
+        if not pair.after:
+            removed.append(_time_range(found.before, pair.before))
+            if not sections:
+                continue
+            last = sections[-1]
+            note = "; ".join(filter(None, (last.note, f"then removed: {removed.pop()}")))
+            sections[-1] = Section(last.start_ms, last.end_ms, last.name, note)
+            continue
+        note = "" if not pair.before else f"from {_time_range(found.before, pair.before)}"
+        note = note if pair.change is not ShotChange.KEPT else ""
+        if removed:
+            note = "; ".join(filter(None, (note, *(f"before it removed: {it}" for it in removed))))
+            removed.clear()
+        sections.append(Section(*span_of(found.after, pair.after), pair.change.value, note))
+    return sections
+
+
+def _time_range(cut: JobCut, shots: Sequence[int]) -> str:
+    return " to ".join(map(_clock, span_of(cut, shots)))
+
+
+def _clock(time_ms: int) -> str:
+    seconds, rest = divmod(time_ms, 1000)
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{rest:03d}"
