@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from pipelines.types import StageCode
 from serve_app.errors import CATALOGUE, ErrorCode
-from storage.types import JobState, SkipReason, StageName, StageStatus, Tier
+from storage.types import JobState, Role, SkipReason, StageName, StageStatus, Tier
 
 
 def each_once(noun: str) -> AfterValidator:
@@ -123,6 +123,10 @@ REQUIRED_FIELDS: dict[ErrorCode, dict[str, Any]] = {
         JobState.COMPLETED, StageName.TRANSCRIPT, StageStatus.SKIPPED
     )
     | {"reason": _Reason},
+    ErrorCode.OIDC_SIGN_IN_FAILED: {
+        "reason": Annotated[str, doc("What is wrong with the issuer's answer.", "nonce")]
+    },
+    ErrorCode.ROLE_NOT_ALLOWED: {"role": Annotated[Role, Field(examples=["viewer"])]},
     ErrorCode.JOB_NOT_CANCELLABLE: {
         "jobId": Uuid,
         "state": Annotated[JobState, Field(examples=["completed"])],

@@ -22,6 +22,12 @@ UNUSED = {
     "schemas/Error": "any of the errors, for clients that read all of them by one type",
     "schemas/InsufficientScopeError": "reserved: its code is in the catalogue, not yet returned",
     "examples/INSUFFICIENT_SCOPE": "reserved, as its schema",
+    "schemas/OidcSignInFailedError": "an answer of the dashboard's pages",
+    "examples/OIDC_SIGN_IN_FAILED": "as its schema",
+    "schemas/LastOwnerError": "an answer of the dashboard's pages",
+    "examples/LAST_OWNER": "as its schema",
+    "schemas/InvitationNotValidError": "an answer of the dashboard's pages",
+    "examples/INVITATION_NOT_VALID": "as its schema",
 }
 """Components that no operation refers to, and why they are there."""
 
