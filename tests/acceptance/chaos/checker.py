@@ -18,12 +18,14 @@ import psycopg
 
 from pipelines.execution.chain import is_stop_marker
 from serve_app.client.api import TERMINAL_STATES
-from storage.types import TERMINAL_EVENTS, JobState
+from storage.types import TERMINAL_EVENTS, EventType, JobState
+from storage.uploads import ERASED_PREFIX
 from tests.acceptance.chaos.caller import Caller
 from tests.acceptance.chaos.faults import TAKES_LEASES, Struck
 from tests.acceptance.chaos.journal import Accepted, Journal
 from tests.acceptance.chaos.stage import CREDITS_CENTS, Stage
 from tests.storage.s3_server import everything_in
+from tests.webhooks.receivers import Receiver
 
 MOST_LEASES = 3
 """So many lost runners fail a job: the one way in which chaos may end it."""
@@ -128,7 +130,7 @@ def jobs_end_as_undisturbed(checker: Checker) -> Iterator[str]:
 
 def results_are_those_of_an_undisturbed_run(checker: Checker) -> Iterator[str]:
     for job in checker.journal.jobs.values():
-        if checker.jobs[job.job_id]["state"] != "completed":
+        if checker.jobs[job.job_id]["state"] != "completed" or job.is_changed:
             continue
         found = read_results(checker.callers[job.account], job.job_id, job.mode)
         for part, value in found.items():
@@ -139,7 +141,7 @@ def results_are_those_of_an_undisturbed_run(checker: Checker) -> Iterator[str]:
 def files_stay_as_they_were(checker: Checker) -> Iterator[str]:
     """A file that was taken under way is the same when it is taken again."""
     for job in checker.journal.jobs.values():
-        for path, text in job.files.items():
+        for path, text in () if job.is_changed else job.files.items():
             if read_file(checker.callers[job.account], job.job_id, path) != text:
                 yield f"job {job.job_id} ({job.clip}): other {path} than before"
 
@@ -197,30 +199,107 @@ def _listed(caller: Caller) -> Iterator[str]:
         cursor = f"&cursor={page['nextCursor']}"
 
 
+def every_edit_is_there(checker: Checker) -> Iterator[str]:
+    """Of two editors at once too; what redaction hides of it aside."""
+    for job in checker.journal.jobs.values():
+        if not job.edits or job.erase_asked:
+            continue
+        shown = checker.callers[job.account].data("GET", f"/jobs/{job.job_id}/transcript")
+        if shown["revision"] < len(job.edits):
+            yield f"job {job.job_id}: revision {shown['revision']} after {len(job.edits)} edits"
+        for index, text in job.edits.items():
+            hidden = text.replace(f"{job.marker}@example.com", "[email]")
+            if (found := shown["segments"][index]["text"]) != (hidden if job.redacted else text):
+                yield f"job {job.job_id}: the correction of {index} is lost: {found}"
+
+
+def what_is_redacted_is_shown_nowhere(checker: Checker) -> Iterator[str]:
+    for job in checker.journal.jobs.values():
+        if not job.redacted:
+            continue
+        caller = checker.callers[job.account]
+        status = caller.data("GET", f"/jobs/{job.job_id}")["redaction"]["status"]
+        if status != "completed":
+            yield f"job {job.job_id}: its redaction is {status}"
+        for path in ("transcript", "transcript/revisions", *files_of(job.mode)):
+            url = f"{caller.base_url}/jobs/{job.job_id}/{path}"
+            if job.marker in caller.final("GET", url).text:
+                yield f"job {job.job_id}: {path} shows what is redacted"
+
+
+def what_is_erased_is_nowhere(checker: Checker) -> Iterator[str]:
+    """In no answer, no table and no object."""
+    erased = [job for job in checker.journal.jobs.values() if job.erase_asked]
+    tables = checker.ledger("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
+    for job in erased:
+        caller = checker.callers[job.account]
+        if "erasedAt" not in checker.jobs[job.job_id]:
+            yield f"job {job.job_id} is not erased"
+        answer = caller.final("GET", f"{caller.base_url}/jobs/{job.job_id}/transcript", 404)
+        if answer.status_code != 404:
+            yield f"job {job.job_id}: its transcript is there after its erasing"
+        for (table,) in tables if job.marker else ():
+            having = f"position('{job.marker}' in r::text) > 0"
+            if checker.ledger(f'SELECT 1 FROM "{table}" AS r WHERE {having}'):  # noqa: S608
+                yield f"job {job.job_id}: {table} has what was erased"
+    prefixes = [f"jobs/{job.job_id}/" for job in erased]
+
+    def left() -> list[str]:
+        found = (key for key in _in_bucket(checker) if not is_stop_marker(key))
+        return [key for key in found if any(prefix in key for prefix in prefixes)]
+
+    wait_until_settled(lambda: not left())
+    yield from (f"object {key} of an erased job is left over" for key in left())
+
+
 def every_end_is_told(checker: Checker) -> Iterator[str]:
     """At least once, under one id, always the same body; every delivery verified."""
-    due = {
-        f"{job_id}:{TERMINAL_EVENTS[JobState(final['state'])]}": final
-        for job_id, final in checker.jobs.items()
-        if final["state"] in TERMINAL_STATES
-    }
-    wait_until_settled(lambda: due.keys() <= _told(checker).keys())
-    told = _told(checker)
+    return _told_rightly(checker, checker.stage.receiver, lambda job: "")
+
+
+def endpoints_are_told_too(checker: Checker) -> Iterator[str]:
+    """As callback URLs are, by an id and a secret of their own; of erasing too."""
+    stage = checker.stage
+    return _told_rightly(
+        checker, stage.subscriber, lambda job: f":{stage.endpoints[job.account]}", erased=True
+    )
+
+
+def _told_rightly(
+    checker: Checker,
+    receiver: Receiver,
+    whose: Callable[[Accepted], str],
+    *,
+    erased: bool = False,
+) -> Iterator[str]:
+    due, possible = dict[str, dict[str, Any]](), set[str]()
+    for job_id, final in checker.jobs.items():
+        job, ended = checker.journal.jobs[job_id], final["state"] in TERMINAL_STATES
+        end = f"{job_id}:{TERMINAL_EVENTS[JobState(final['state'])]}" if ended else ""
+        if job.erase_asked:
+            possible.add(f"{end}{whose(job)}")  # Erasing forgets what was not delivered.
+            if erased:
+                due[f"{job_id}:{EventType.JOB_ERASED}{whose(job)}"] = final
+        elif ended:
+            due[f"{end}{whose(job)}"] = final
+    wait_until_settled(lambda: due.keys() <= _told(receiver).keys())
+    told = _told(receiver)
     yield from (f"event {event} never came" for event in due.keys() - told.keys())
-    yield from (f"event {event} came though it is none" for event in told.keys() - due.keys())
+    others = told.keys() - due.keys() - possible
+    yield from (f"event {event} came though it is none" for event in others)
     for event, bodies in told.items():
         if len(bodies) > 1:
             yield f"event {event} came with {len(bodies)} different bodies"
         said = json.loads(next(iter(bodies)))["data"]
         if event in due and said["state"] != due[event]["state"]:
             yield f"event {event} says {said['state']}"
-    refused, checker.stage.receiver.refused = checker.stage.receiver.refused, []
+    refused, receiver.refused = receiver.refused, []
     yield from (f"a delivery did not verify: {error}" for error in refused)
 
 
-def _told(checker: Checker) -> dict[str, set[bytes]]:
+def _told(receiver: Receiver) -> dict[str, set[bytes]]:
     told: dict[str, set[bytes]] = defaultdict(set)
-    for delivered in list(checker.stage.receiver.received):
+    for delivered in list(receiver.received):
         told[delivered.webhook_id].add(delivered.body)
     return told
 
@@ -301,7 +380,9 @@ def _objects(checker: Checker) -> list[str]:
     return [
         key
         for key in _in_bucket(checker)
-        if STILLS not in key and (checker.waits_for_all or not is_stop_marker(key))
+        if STILLS not in key
+        and f"{ERASED_PREFIX}/" not in key
+        and (checker.waits_for_all or not is_stop_marker(key))
     ]
 
 
@@ -310,7 +391,8 @@ def _in_bucket(checker: Checker) -> list[str]:
 
 
 def _scenes_shown(checker: Checker, job: Accepted) -> int:
-    if checker.jobs[job.job_id]["stages"]["vision"]["status"] != "completed":
+    vision = checker.jobs[job.job_id]["stages"]["vision"]["status"]
+    if job.erase_asked or vision != "completed":
         return 0
     shown = checker.callers[job.account].data("GET", f"/jobs/{job.job_id}/scenes")
     return len(shown["scenes"])
@@ -363,8 +445,12 @@ CHECKS: tuple[Callable[[Checker], Iterable[str]], ...] = (
     jobs_end_as_undisturbed,
     results_are_those_of_an_undisturbed_run,
     files_stay_as_they_were,
+    every_edit_is_there,
+    what_is_redacted_is_shown_nowhere,
+    what_is_erased_is_nowhere,
     jobs_exist_once,
     every_end_is_told,
+    endpoints_are_told_too,
     balances_are_exact,
     stages_are_charged_once,
     nothing_is_leased,

@@ -30,6 +30,17 @@ class Accepted:
     ended_seconds: float = 0.0
     files: dict[str, str] = field(default_factory=dict)
     """What the client was given of the completed job: path below the job to the text."""
+    edits: dict[int, str] = field(default_factory=dict)
+    """Texts of segments that were stored."""
+    marker: str = ""
+    """A word of its edits that redaction hides, or erasing removes."""
+    redacted: bool = False
+    erase_asked: bool = False
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether its results are not those of an undisturbed run any more."""
+        return bool(self.edits) or self.erase_asked
 
 
 @dataclass(slots=True)

@@ -7,11 +7,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from serve_app.client.api import TERMINAL_STATES
-from tests.acceptance.chaos.caller import Caller, UncoveredError
+from tests.acceptance.chaos.caller import PATIENCE_SECONDS, Caller, UncoveredError
 from tests.acceptance.chaos.checker import files_of, read_file
 from tests.acceptance.chaos.clips import BETWEEN, TIMELINES, Clip
 from tests.acceptance.chaos.journal import Accepted, Journal
@@ -25,6 +26,7 @@ FILES_TAKEN = 3
 TUS = {"Tus-Resumable": "1.0.0"}
 TUS_PIECES = 3
 CANCEL_WITHIN_SECONDS = 12.0
+MOST_CONFLICTS = 20
 READS = (
     "/quota",
     "/jobs?limit=20",
@@ -152,6 +154,62 @@ class Client:
         job.cancelled = answer["state"] == "cancelled"
         return [job]
 
+    def spoken(self, way: str) -> list[Accepted]:
+        """A job with a transcript to change."""
+        clip = self.chance.choice(list(self.clips.values()))
+        body = self._body() | {"url": self._url(clip), "processingMode": "transcript"}
+        created = self._create("/jobs/from-url", body)
+        return [self._accept(created, way, clip.name, body["processingMode"])]
+
+    def edit(self, job: Accepted) -> None:
+        """Two editors at once: one of them is refused, reads again and tries again."""
+        token = uuid.UUID(int=self.chance.getrandbits(128)).hex
+        job.marker = f"z{token}"
+        count = len(self._transcript(job)["segments"])
+        with ThreadPoolExecutor(2) as editors:
+            texts = {n: f"Write to {job.marker}@example.com {n}." for n in range(min(2, count))}
+            for each in [editors.submit(self._correct, job, *text) for text in texts.items()]:
+                each.result()
+
+    def redact(self, job: Accepted) -> None:
+        """Correct it, have what the correction has hidden, and wait until it is."""
+        self.edit(job)
+        path, body = f"/jobs/{job.job_id}", {"kinds": ["email"]}
+        self.caller.data("POST", f"{path}/redact", json=body)
+        job.redacted = True
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            shown = self.caller.data("GET", f"{path}?include=none")["redaction"]
+            if shown["status"] == "completed":
+                return
+            if shown["status"] == "failed":
+                self.caller.data("POST", f"{path}/redact", json=body)
+            time.sleep(POLL_SECONDS)
+        self.journal.violated(f"job {job.job_id} is not redacted: {shown}")
+
+    def erase(self, job: Accepted) -> None:
+        """Correct it, and erase it."""
+        self.edit(job)
+        job.erase_asked = True
+        self.caller.data("POST", f"/jobs/{job.job_id}/erase")
+
+    def _transcript(self, job: Accepted) -> Any:
+        return self.caller.data("GET", f"/jobs/{job.job_id}/transcript")
+
+    def _correct(self, job: Accepted, index: int, text: str) -> None:
+        """Until it is stored: whether an answer that was lost stored it, is read."""
+        for _ in range(MOST_CONFLICTS):
+            read = self._transcript(job)
+            if read["segments"][index]["text"] == text:
+                job.edits[index] = text
+                return
+            edit = {"revision": read["revision"], "segments": [{"index": index, "text": text}]}
+            path = f"/jobs/{job.job_id}/transcript"
+            answer = self.caller.data("PATCH", path, 409, json=edit)
+            if answer.get("code", "REVISION_CONFLICT") != "REVISION_CONFLICT":
+                self.journal.violated(f"PATCH {path}: {answer}")
+        self.journal.violated(f"job {job.job_id}: segment {index} cannot be corrected")
+
     def follow(self, job: Accepted) -> None:
         """Poll until the job has ended, and read its results."""
         while True:
@@ -164,6 +222,8 @@ class Client:
             self.caller.data("GET", f"/jobs/{job.job_id}")
             for path in self.chance.sample(files_of(job.mode), FILES_TAKEN):
                 job.files[path] = read_file(self.caller, job.job_id, path)
+            if job.way in AFTERWARDS:
+                AFTERWARDS[job.way](self, job)
 
     def read(self) -> None:
         """What dashboards and curious people ask."""
@@ -198,8 +258,17 @@ WAYS: dict[str, tuple[Callable[[Client, str], list[Accepted]], float]] = {
     "batch": (Client.batch, 2),
     "timeline": (Client.timeline, 1),
     "cancel": (Client.cancel, 2),
+    "edit": (Client.spoken, 2),
+    "redact": (Client.spoken, 2),
+    "erase": (Client.spoken, 2),
 }
 """How jobs come in, and how often by comparison."""
+AFTERWARDS: dict[str, Callable[[Client, Accepted], None]] = {
+    "edit": Client.edit,
+    "redact": Client.redact,
+    "erase": Client.erase,
+}
+"""What their client does with completed ones."""
 
 
 def start_clients(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from serve_app.deployment.local import free_port
 from storage import keys, ledger
 from storage.database import Connection
+from storage.types import TERMINAL_EVENTS, EventType
 from tests.acceptance.chaos.database_server import DatabaseServer
 from tests.acceptance.chaos.object_store import StoreServer, store_server
 from tests.acceptance.cluster_service import Head, head_node, wait_for
@@ -86,6 +88,11 @@ class Stage:
     database: DatabaseServer
     store: StoreServer
     receiver: Receiver
+    """Of the jobs' callback URLs."""
+    subscriber: Receiver
+    """Of the customers' endpoints, each with a secret of its own."""
+    endpoints: dict[str, str]
+    """Account to the id of its endpoint."""
     files: ScriptedServer
     customers: tuple[Customer, ...]
     reference: Customer
@@ -139,14 +146,25 @@ def chaos_stage(folder: Path, clips: Path, chance: random.Random) -> Iterator[St
         worker.start()
         service = head.deploy(**DEPLOYED)
         customers = tuple(_customer(service, head.database_url) for _ in range(CUSTOMERS))
-        receiver = _receiver(authority, customers, chance)
+        secrets_of = [customer.secret for customer in customers]
+        receiver = stack.enter_context(_receiver(authority, secrets_of, chance).running())
+        endpoints_secrets: list[str] = []
+        subscriber = _receiver(authority, endpoints_secrets, chance)
+        stack.enter_context(subscriber.running())
+        endpoints = {}
+        for customer in customers:
+            made = _endpoint(service, customer, subscriber.url)
+            endpoints[customer.account] = made["id"]
+            endpoints_secrets.append(made["secret"])
         yield Stage(
             head,
             worker,
             service,
             DatabaseServer(head.folder / "postgres", head.database_url),
             store,
-            stack.enter_context(receiver.running()),
+            receiver,
+            subscriber,
+            endpoints,
             stack.enter_context(ScriptedServer(_serving(clips)).running()),
             customers,
             _customer(service, head.database_url),
@@ -178,11 +196,17 @@ def _customer(service: Service, database_url: str) -> Customer:
     return Customer(name, key, shown.json()["data"]["secret"])
 
 
-def _receiver(
-    authority: Authority, customers: tuple[Customer, ...], chance: random.Random
-) -> Receiver:
+def _endpoint(service: Service, customer: Customer, url: str) -> Any:
+    headers = {"Authorization": f"Bearer {customer.key}"}
+    body = {"url": url, "events": [*TERMINAL_EVENTS.values(), EventType.JOB_ERASED]}
+    with httpx.Client(base_url=service.base_url, trust_env=False, timeout=30) as client:
+        answer = client.post("/webhooks/endpoints", json=body, headers=headers)
+    return answer.raise_for_status().json()["data"]
+
+
+def _receiver(authority: Authority, secrets_of: list[str], chance: random.Random) -> Receiver:
     tls = authority.server_context("127.0.0.1")
-    verifier = Verifier([customer.secret for customer in customers])
+    verifier = Verifier(secrets_of)
 
     def script(delivered: Delivered, connection: socket.socket) -> None:
         if chance.random() < FAILING_SHARE:
