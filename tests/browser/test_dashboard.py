@@ -399,6 +399,7 @@ PAGES = {
     "part": "/dashboard/jobs/{long}/segments?from=100",
     "scenes": "/dashboard/jobs/{long}/scenes?from=24",
     "captions": "/dashboard/jobs/{long}/captions?rules=bbc",
+    "compare": "/dashboard/compare?from={long}&to={long}",
     "missing": "/dashboard/nothing",
     "signed out": "/dashboard/sign-in?ended=out",
     "session over": "/dashboard/sign-in?ended=1",
