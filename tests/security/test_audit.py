@@ -52,6 +52,7 @@ HOOK = {"url": "https://hooks.example.com/x"}
 CLIPS = [{"sourceUrl": "https://example.com/a.mp4"}]
 BATCH = {"mode": "independent", "clips": CLIPS}
 EDIT = {"revision": 0, "trackIndex": 0, "segments": [{"index": 0, "text": "Something else."}]}
+STORING_NOTHING = {"compareJobs"}
 CHANGES: dict[str, Change] = {
     "createJob": Change("/jobs", {"fileName": "a.mp4"}, wrong_body={"fileName": 5}),
     "createJobFromUrl": Change(
@@ -160,8 +161,8 @@ def changing(api: ContractApi, runner: RunnerSide) -> Changing:
 
 
 def test_every_operation_that_may_change_something_stands_in_the_table() -> None:
-    changing = {name for name, operation in BY_NAME.items() if operation.method != "GET"}
-    assert set(CHANGES) == changing
+    not_get = {name for name, operation in BY_NAME.items() if operation.method != "GET"}
+    assert set(CHANGES) == not_get - STORING_NOTHING
 
 
 @pytest.mark.parametrize("name", CHANGES)
