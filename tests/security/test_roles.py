@@ -45,6 +45,7 @@ READ = [
     "listVoices",
     "listWebhookDeliveries",
     "getReceipt",
+    "compareJobs",
     "listArchives",
     "getArchive",
     "listArchiveObjects",
@@ -103,6 +104,7 @@ READ_PAGES = [
     "get_whole",
     "get_search",
     "get_archives",
+    "get_compare",
 ]
 WRITE_PAGES = ["create_from_urls", "erase_job", "cancel_job", "change_archive"]
 OWNER_PAGES = [
