@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, select, text, union_all, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import Insert, insert
 
 from storage.audit import AuditAction, record
@@ -68,12 +68,15 @@ async def rotate_signing_secret(
 
 
 async def find_any_encrypted_secret(connection: Connection) -> bytes | None:
-    """Any encrypted secret, to check the service's key with."""
-    query = union_all(select(signing_secrets.c.current), select(webhook_endpoints.c.current)).limit(
-        1
-    )
-    encrypted: bytes | None = (await connection.execute(query)).scalar_one_or_none()
-    return encrypted
+    """Any encrypted secret, to check the service's key with; the schema may be an older one."""
+    for table in (signing_secrets, webhook_endpoints):
+        known = await connection.execute(text("SELECT to_regclass(:name)"), {"name": table.name})
+        if known.scalar_one() is not None:
+            found = await connection.execute(select(table.c.current).limit(1))
+            encrypted: bytes | None = found.scalar_one_or_none()
+            if encrypted is not None:
+                return encrypted
+    return None
 
 
 async def _get_signing_secret(connection: Connection, account_id: uuid.UUID) -> EncryptedSecret:

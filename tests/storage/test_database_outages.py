@@ -95,11 +95,6 @@ async def let_lapse(context: AppContext, lease: Lease) -> None:
         await connection.execute(text(statement), {"id": lease.job_id})
 
 
-async def ask_on_and_on(context: AppContext) -> None:
-    while True:
-        await context.database.query(text("SELECT 1"))
-
-
 async def ask_until_it_answers(context: AppContext) -> None:
     for _ in range(600):
         with contextlib.suppress(*UNAVAILABLE):
@@ -150,14 +145,8 @@ async def test_leases_that_could_not_be_renewed_get_the_time_to_be(
     patient = context.settings.model_copy(update={"lease_seconds": 600.0})
     lease, reaper = await leased(context), Reaper(replace(context, settings=patient))
     await let_lapse(context, lease)
-    crash = threading.Thread(target=server.crash, args=(2 * DOWN_SECONDS,))
-    crash.start()
-    with pytest.raises(UNAVAILABLE):
-        await ask_on_and_on(context)
-    while crash.is_alive():
-        with contextlib.suppress(*UNAVAILABLE):
-            await reaper.sweep_database()
-        await asyncio.sleep(0.1)
+    with server.away(), pytest.raises(UNAVAILABLE):
+        await reaper.sweep_database()
     await ask_until_it_answers(context)
     await reaper.sweep_database()
     job = await found(context, lease)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
@@ -11,7 +12,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 import storage.money_tables  # noqa: F401  (its tables belong to the metadata)
-from storage.database import driver_url
+from serve_app.deployment.data import marks
+from storage.database import MIGRATIONS, driver_url, migrate
 from storage.tables import metadata
 from tests.databases import fresh_database
 
@@ -35,3 +37,12 @@ def test_processes_that_migrate_an_empty_database_at_once_all_succeed(postgres_u
 def test_only_postgresql_is_spoken(url: str) -> None:
     with pytest.raises(ValueError, match="postgresql"):
         driver_url(url)
+
+
+async def test_a_start_reads_the_marks_of_every_older_schema(postgres_url: str) -> None:
+    names = sorted(path.name[:4] for path in (MIGRATIONS / "versions").glob("[0-9]*.py"))
+    with fresh_database(postgres_url, migrated=False) as url:
+        assert await marks(url) == (None, None)
+        for revision in names:
+            await asyncio.to_thread(migrate, url, revision=revision)
+            assert await marks(url) == (revision, None)

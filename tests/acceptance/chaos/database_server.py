@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,13 +39,19 @@ class DatabaseServer:
 
     def crash(self, down_seconds: float) -> None:
         """SIGKILL to all of it; it recovers from its log when it is started again."""
+        with self.away():
+            time.sleep(down_seconds)
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """It is killed, and started again when the block is over."""
         words, postmaster = self._words(), self.postmaster
         everything = [postmaster, *postmaster.children(recursive=True)]
         for process in everything:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
         psutil.wait_procs(everything, _GONE_SECONDS)
-        time.sleep(down_seconds)
+        yield
         self._start(words)
 
     def _words(self) -> list[str]:
