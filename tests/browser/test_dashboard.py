@@ -56,9 +56,9 @@ def test_a_file_is_sent_although_the_connection_breaks(
     page.set_input_files("#files", file)
     until(page, "document.querySelector('.upload progress')?.value > 0.2")
     line.cut()
-    expect(page.locator(".upload .line")).to_contain_text("connection broke", timeout=60_000)
+    expect(page.locator(".upload .line")).to_contain_text("connection broke")
     line.mend()
-    expect(page.locator(".upload")).to_have_count(0, timeout=60_000)
+    expect(page.locator(".upload")).to_have_count(0)
     expect(page.locator(".job h2")).to_have_text("long film.mp4")
     [job] = caller.get("/jobs").json()["data"]
     assert job["state"] == "queued"
@@ -78,7 +78,7 @@ def test_an_upload_goes_on_after_a_reload(
     expect(page.locator(".upload .line")).to_contain_text("Choose the same file again")
     assert page.locator(".upload progress").evaluate("bar => bar.value") > 0
     page.set_input_files("#files", file)
-    expect(page.locator(".upload")).to_have_count(0, timeout=60_000)
+    expect(page.locator(".upload")).to_have_count(0)
     jobs = caller.get("/jobs").json()["data"]
     assert [job["state"] for job in jobs] == ["queued"]
 
@@ -163,13 +163,13 @@ def test_a_running_job_moves_by_itself(visits: Visits, caller: Caller, runner: R
     page.goto(f"/dashboard/jobs/{job_id}")
     lease = runner.lease(job_id)
     runner.ingest(lease)
-    expect(page.locator(".stage.completed")).to_have_count(1, timeout=60_000)
+    expect(page.locator(".stage.completed")).to_have_count(1)
     runner.start(lease, "vision")
     runner.publish_scenes(lease)
-    expect(page.locator(".scene")).to_have_count(2, timeout=60_000)
+    expect(page.locator(".scene")).to_have_count(2)
     runner.start(lease, "transcript")
     runner.publish_transcripts(lease)
-    page.click("text=Show it", timeout=60_000)
+    page.click("text=Show it")
     expect(page.locator(".segment")).to_have_count(1)
 
 

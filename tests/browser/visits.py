@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect, sync_playwright
 
 from serve_app.worker import publishing
 from storage import keys
@@ -27,6 +27,8 @@ PHONE = ViewportSize(width=360, height=740)
 PLAIN_HOST = "plain.test"
 """Leads to the API; to browsers it is an address without TLS on another machine."""
 DESK = ViewportSize(width=1280, height=800)
+PATIENCE_MS = 60_000
+"""What pages come to is waited for so long; Playwright's own 5 s pass on a busy machine."""
 
 
 @contextlib.contextmanager
@@ -35,6 +37,7 @@ def launched() -> Iterator[Browser]:
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         pytest.skip("no Chromium is installed: apt-get install chromium")
+    expect.set_options(timeout=PATIENCE_MS)
     # A folder of its own, so that nothing of it is left behind.
     with tempfile.TemporaryDirectory(prefix="vas-browser-") as folder, sync_playwright() as play:
         browser = play.chromium.launch(
@@ -86,6 +89,7 @@ class Visits:
     def open(self, caller: Caller | None, **options: Any) -> Page:
         """A window on the list of jobs; on the sign-in page for nobody."""
         context = self.browser.new_context(**{"base_url": self.api.root} | options)
+        context.set_default_timeout(PATIENCE_MS)
         self.contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: self.problems.append(str(error)))
