@@ -144,12 +144,12 @@ def analyse_vision(
     plans = [_plan(index, each, found) for index, each in enumerate(scenes)]
     plans.append(_whole(plans, found, video.duration_ms))
     plans = [_between_bars(plan, video, found) for plan in plans]
+    borders = scenes or [whole_video(video.duration_ms)]
 
     stills = [time_ms for plan in plans for time_ms in plan.still_times_ms]
     looked: list[int] = []
     if detects:
-        sampled = scenes or [whole_video(video.duration_ms)]
-        looked = object_times(found.times_ms, found.key_times_ms, sampled, config.objects)
+        looked = object_times(found.times_ms, found.key_times_ms, borders, config.objects)
     if config.policy.is_active:
         times = by_segment(checked_times(found.times_ms, [*stills, *looked]), video)
         with nothing_kept_if_blocked(workspace):
@@ -172,9 +172,9 @@ def analyse_vision(
     people: tuple[Person, ...] | None = None
     if config.people:
         facing, describing = parts_of(describing, (1, 2))
-        homes = {time: plan.index for plan in plans[:-1] for time in plan.still_times_ms}
         find = FindFaces(*place, config.describe.models)
         faces = mapper(by_segment(sampled_stills(stills), video), find, facing)
+        homes = {time: plan.index for plan in plans[:-1] for time in plan.still_times_ms}
         people = tuple(group_faces(faces, homes, workspace.store))
 
     phrases = models.find(EMBED_PHRASES)
@@ -182,15 +182,12 @@ def analyse_vision(
     described = mapper(groups, DescribeScenes(*place, config.describe, tagger), describing)
     control.progress(1.0)
     result = _result([*features, *detected], [*chain(*described)], seen, texts, workspace.store)
-    warnings = tuple(damage_warnings(found.damaged_ms.tolist()))
-    shards = tuple(picture_shards(video, features, workspace.store))
-    borders = scenes or [whole_video(video.duration_ms)]
     prints = fingerprints_of(video, features, borders, found.active, workspace.store)
     return replace(
         result,
-        warnings=warnings,
+        warnings=tuple(damage_warnings(found.damaged_ms.tolist())),
         people=people,
-        shards=shards,
+        shards=tuple(picture_shards(video, features, workspace.store)),
         fingerprints=prints.to_bytes(),
     )
 

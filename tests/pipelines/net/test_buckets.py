@@ -231,10 +231,10 @@ def test_an_endpoint_is_checked_where_it_is_connected_to(serve: Serve, host: str
 def test_amazon_is_asked_for_the_region_that_nobody_gave(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tell(asked: Asked, connection: socket.socket) -> None:
+    def refuse_heads(asked: Asked, connection: socket.socket) -> None:
         answer(connection, 403 if asked.method == "HEAD" else 200, x_amz_bucket_region="eu-north-1")
 
-    server = serve(tell)
+    server = serve(refuse_heads)
     monkeypatch.setattr(buckets, "AMAZON", server.url("") + "/{region}")
     for region in (None, "us-west-2"):
         access = BucketAccess(None, region, "key", "secret")
