@@ -177,8 +177,6 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
 }
 """Column -> what reads it, raising ValueError with the end of a sentence. Others are ignored."""
 
-COLUMN_NAMES = tuple(_COLUMNS)
-
 
 def _resolved(source: str, base: str) -> str:
     """An absolute path or a URL."""

@@ -13,16 +13,15 @@ import itertools
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from pipelines.types import StageCode, StageError, StageStoppedError
 from storage.objects import ObjectStore, ObjectStoreUnavailableError, is_outage
 
 In = TypeVar("In")
 Out = TypeVar("Out")
-Next = TypeVar("Next")
 
 _ATTEMPTS = 2
 """How often a step is tried on one item in one worker before its failure is final."""
@@ -138,24 +137,6 @@ class Step(ABC, Generic[In, Out]):
     def process(self, item: In) -> Out:
         """The item that comes out. Raises StageError and StageStoppedError."""
 
-    @property
-    def steps(self) -> tuple[Step[Any, Any], ...]:
-        return (self,)
-
-    def then(self, step: Step[Out, Next]) -> Chain[In, Next]:
-        """Both, one after the other."""
-        return Chain((self, step))
-
-
-@dataclass(frozen=True, slots=True)
-class Chain(Generic[In, Out]):
-    """Steps that follow on each other, as ``Step.then`` makes it."""
-
-    steps: tuple[Step[Any, Any], ...]
-
-
-Work = Step[In, Out] | Chain[In, Out]
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -168,13 +149,11 @@ class Failure:
     error: Exception
 
 
-def attempt(step: Step[In, Out], item: In | Failure) -> Out | Failure:
+def attempt(step: Step[In, Out], item: In) -> Out | Failure:
     """``step`` on ``item``; an error of no kind of its own is tried once more.
 
     What the step freed is given back after each item: the workers of a service live for weeks.
     """
-    if isinstance(item, Failure):
-        return item
     try:
         for _ in range(_ATTEMPTS):
             try:
@@ -224,25 +203,18 @@ def collected(
 
 
 class Mapper(Protocol):
-    """Runs a step, or several, over items; gives what comes out in their order.
+    """Runs a step over items; gives what comes out in their order.
 
     Raises as ``collected`` does.
     """
 
-    def __call__(self, items: Sequence[In], work: Work[In, Out], control: Control) -> list[Out]: ...
+    def __call__(self, items: Sequence[In], step: Step[In, Out], control: Control) -> list[Out]: ...
 
 
-def map_here(items: Sequence[In], work: Work[In, Out], control: Control) -> list[Out]:
+def map_here(items: Sequence[In], step: Step[In, Out], control: Control) -> list[Out]:
     """In this process and thread, an item after the other, in order."""
-
-    def done() -> Iterator[tuple[int, Out | Failure]]:
-        for position, item in enumerate(items):
-            current: Any = item
-            for step in work.steps:
-                current = attempt(step, current)
-            yield position, current
-
-    return collected(done(), control, count=len(items))
+    done = ((position, attempt(step, item)) for position, item in enumerate(items))
+    return collected(done, control, count=len(items))
 
 
 _FIRST_ROW_SECONDS = 10.0

@@ -1,4 +1,4 @@
-"""All that touches Ray Data: chains of tasks as datasets, and workarounds for Ray 2.60.
+"""All that touches Ray Data: steps as datasets, and workarounds for Ray 2.60.
 
 ``tests/pipelines/execution/test_ray_data.py`` has a test for each workaround, which fails once Ray
 no longer needs it. Where another version of Ray lacks one of the private parts, an AttributeError
@@ -16,15 +16,15 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
-from pipelines.execution.chain import Control, In, Out, Work, attempt, collected
+from pipelines.execution.chain import Control, In, Out, Step, attempt, collected
 from pipelines.types import StageStoppedError
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
 
-def map_on_ray(items: Sequence[In], work: Work[In, Out], control: Control) -> list[Out]:
-    """A Ray Data chain, a task an item and step.
+def map_on_ray(items: Sequence[In], step: Step[In, Out], control: Control) -> list[Out]:
+    """A Ray Data chain, a task an item.
 
     ``control`` is checked while no item comes, too: tasks that cannot begin, or never end, are then
     ended. Raises as ``pipelines.execution.chain.collected``.
@@ -34,17 +34,15 @@ def map_on_ray(items: Sequence[In], work: Work[In, Out], control: Control) -> li
     import ray
     from ray.data import TaskPoolStrategy
 
-    dataset = items_dataset(items)
+    need, task = step.resources, ItemTask(functools.partial(attempt, step))
+    dataset = items_dataset(items).map(
+        task, compute=TaskPoolStrategy(size=need.concurrency), num_cpus=need.cpus
+    )
     cpus = float(ray.cluster_resources().get("CPU", 1.0))
-    under_way = []
-    for step in work.steps:
-        need, task = step.resources, ItemTask(functools.partial(attempt, step))
-        compute = TaskPoolStrategy(size=need.concurrency)
-        dataset = dataset.map(task, compute=compute, num_cpus=need.cpus)
-        under_way.append(need.concurrency or int(cpus / need.cpus))
+    concurrency = max(1, need.concurrency or int(cpus / need.cpus))
     with contextlib.closing(items_as_they_come(dataset, _CHECK_SECONDS)) as done:
         try:
-            return collected(done, control, count=len(items), concurrency=max(1, min(under_way)))
+            return collected(done, control, count=len(items), concurrency=concurrency)
         except StageStoppedError:
             # Tasks that read the stop marker end in order; the others are ended with ``done``.
             deadline = time.monotonic() + _STOPPING_SECONDS

@@ -16,7 +16,6 @@ from models.contracts import Picture
 from models.tasks import ContentClassifier
 
 _HASH = re.compile(r"[0-9a-fA-F]{16}(?=\s|$)")
-HASH_BITS = 64
 DEFAULT_DISTANCE = 8
 """Of 64 bits. Measured on the shared media (tests/benchmarks/README.md): re-encoding, scaling and
 crops of up to a twelfth from each side stay within it, other media does not come near."""

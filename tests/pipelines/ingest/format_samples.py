@@ -6,7 +6,9 @@ The picture changes once, at ``CUT_SECONDS``; a click begins at each of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -162,7 +164,10 @@ NOT_GENERATED = {
 def write_sample(folder: Path, sample: Sample) -> Path:
     """Encode ``sample`` below ``folder``."""
     path = folder / sample.file_name
-    with av.open(str(path), "w", format=sample.container, options=dict(sample.muxing)) as container:
+    with (
+        _class_kept(),
+        av.open(str(path), "w", format=sample.container, options=dict(sample.muxing)) as container,
+    ):
         video = None if sample.pictures is None else _picture_stream(container, sample.pictures)
         audio = None if sample.sound is None else _sound_stream(container, sample.sound)
         packets: list[Any] = []
@@ -174,6 +179,19 @@ def write_sample(folder: Path, sample: Sample) -> Path:
         for packet in sorted(packets, key=_decoding_seconds):
             container.mux(packet)
     return path
+
+
+@contextlib.contextmanager
+def _class_kept() -> Iterator[None]:
+    """SVT-AV1 gives root's thread the class SCHED_FIFO for good, and what that starts inherits it.
+
+    A worker of the suite, its database and Ray then left nothing of a processor to the others.
+    """
+    policy = os.sched_getscheduler(0)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, os.sched_param(0))
 
 
 def _decoding_seconds(packet: Any) -> float:

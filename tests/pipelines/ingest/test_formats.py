@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -21,6 +22,7 @@ from serve_app.media.formats import AUDIO_ONLY as AUDIO_EXTENSIONS
 from serve_app.media.formats import STANDARD as STANDARD_EXTENSIONS
 from tests.pipelines.ingest.format_samples import (
     AUDIO_ONLY,
+    AV1,
     CLICK_SECONDS,
     CUT_SECONDS,
     NOT_GENERATED,
@@ -87,6 +89,13 @@ def click_seconds(done: Ingested) -> list[float]:
     (track,) = done.result.tracks
     threshold = LOUD.get(done.result.media.audio[0].codec, 0.2)
     return [track.offset_seconds + seconds for seconds in onsets(done.samples(), threshold)]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="not a system with classes")
+def test_writing_samples_keeps_the_suite_in_its_scheduling_class(tmp_path: Path) -> None:
+    before = os.sched_getscheduler(0)
+    write_sample(tmp_path, Sample("av1.mp4", AV1))
+    assert os.sched_getscheduler(0) == before
 
 
 def test_every_accepted_extension_has_a_sample_and_what_is_missing_a_reason() -> None:

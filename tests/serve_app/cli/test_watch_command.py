@@ -129,7 +129,7 @@ def test_each_of_many_files_becomes_one_job_although_the_watcher_is_killed(
             command.kill()
             kills += 1
             command = Command(caller, tmp_path, "--jobs", "8")
-    until(lambda: all(results_of(tmp_path / name) >= RESULTS for name in names))
+    until(lambda: all(results_of(tmp_path / name) >= RESULTS for name in names), 60 + 10 * count)
     command.end(signal.SIGINT)
     assert kills == count // 10
     assert jobs_of(caller) == Counter((name, "completed") for name in names)
