@@ -213,7 +213,7 @@ class Mapper(Protocol):
 
 def map_here(items: Sequence[In], step: Step[In, Out], control: Control) -> list[Out]:
     """In this process and thread, an item after the other, in order."""
-    done = ((position, attempt(step, item)) for position, item in enumerate(items))
+    done = enumerate(map(functools.partial(attempt, step), items))
     return collected(done, control, count=len(items))
 
 
