@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 _STARTS = 3
+_ENDING_SECONDS = 10.0
 _OWN = (None, "local")
 """Addresses of a cluster that ``ray.init`` starts rather than joins."""
 _TOKENS = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
@@ -37,6 +40,7 @@ def start_ray(**options: Any) -> None:
     address = options.get("address", os.environ.get("RAY_ADDRESS"))
     if address in _OWN and not _TOKENS & os.environ.keys():
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    before = set(psutil.Process().children(recursive=True))
     for attempt in range(1, _STARTS + 1):
         try:
             ray.init(**options)
@@ -44,6 +48,15 @@ def start_ray(**options: Any) -> None:
             if "timed out during startup" not in str(error):
                 raise
             log.warning("Ray did not start in time (%s of %s)", attempt, _STARTS)
+            # ``ray.shutdown`` knows nothing of a node that did not come up, whose processes take
+            # what the next attempt is short of.
+            late = []
+            for process in set(psutil.Process().children(recursive=True)) - before:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if str(Path(ray.__file__).parent) in " ".join(process.cmdline()):
+                        process.kill()
+                        late.append(process)
+            psutil.wait_procs(late, _ENDING_SECONDS)
             with quiet():
                 ray.shutdown()
         else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,6 +44,30 @@ def test_what_is_looked_for_is_what_ray_says() -> None:
 def test_a_start_that_was_late_is_made_again(starts: list[Exception | None]) -> None:
     starts += [LATE, LATE, None]
     start_ray(num_cpus=1)
+
+
+def test_processes_of_a_late_start_are_ended_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    children: list[subprocess.Popen[bytes]] = []
+
+    def init(**_: Any) -> None:
+        if not children:
+            wait = [sys.executable, "-c", "import time; time.sleep(600)"]
+            children.extend(subprocess.Popen([*wait, of]) for of in (ray.__file__, "another's"))
+            raise LATE
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "one of an operator")
+    start_ray(num_cpus=1)
+    try:
+        of_ray, other = children
+        assert of_ray.poll() is not None
+        assert other.poll() is None
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
 
 
 def test_after_three_late_starts_it_is_said_in_a_sentence(starts: list[Exception | None]) -> None:
