@@ -404,6 +404,9 @@ class TranscriptResult:
     """Of speakers with turns; never stored with the transcript."""
     shards: tuple[ShardDigest, ...] = field(default=(), compare=False)
     """Never stored with the transcript."""
+    calibrated: bool = False
+    """Whether confidences are shares of what is right, measured for the model; else they are its
+    own probabilities."""
 
 
 @dataclass(frozen=True, slots=True)

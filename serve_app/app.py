@@ -50,6 +50,7 @@ from serve_app.results.people import router as people_routes
 from serve_app.results.receipts import key_router as receipt_key_routes
 from serve_app.results.receipts import router as receipt_routes
 from serve_app.results.redaction import router as redaction_routes
+from serve_app.results.review import router as review_routes
 from serve_app.results.routes import router as result_routes
 from serve_app.results.translations import router as translation_routes
 from serve_app.results.voices import router as voice_routes
@@ -71,6 +72,7 @@ _OPERATIONS = (
     redaction_routes,
     people_routes,
     receipt_routes,
+    review_routes,
     voice_routes,
     export_routes,
     comparison_routes,

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from models.profiles import digest_of
 from models.provider import ModelProvider
-from models.tasks import Purpose, tasks_for
+from models.tasks import TRANSCRIBE, Purpose, tasks_for
 from pipelines.backfill.fetch import SourceRules, fetch_source
 from pipelines.backfill.outcome import Item, ItemOutcome
 from pipelines.backfill.places import Place
@@ -142,6 +142,7 @@ class _ItemRun:
                 models=digest_of(
                     self.work.profile, tasks_for(Purpose.TRANSCRIPT), self.work.own_whisper
                 ),
+                transcriber=digest_of(self.work.profile, (TRANSCRIBE,), self.work.own_whisper),
                 speakers=SpeakerRules(expected=self.item.speakers_expected),
             ),
             mapper=map_here,

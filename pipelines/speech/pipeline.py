@@ -24,6 +24,7 @@ from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.media.audio import LEVEL_FRAME_SECONDS, read_blocks
+from pipelines.speech.calibration import calibrated, word_calibrations
 from pipelines.speech.coverage import founded, uncovered
 from pipelines.speech.languages import PROBABLE, LanguageChoice, SpokenPart, elected, is_noise
 from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
@@ -58,6 +59,8 @@ class TranscriptConfig:
     keyterms: tuple[str, ...] = ()
     models: str = ""
     """Names the backends in use: results of one are not reused for another."""
+    transcriber: str = ""
+    """Digest of the one in use: where no calibration stands under it, confidences are its own."""
     chunks: ChunkLimits = field(default_factory=ChunkLimits)
     sharding: Sharding = field(default_factory=Sharding)
     speakers: SpeakerRules = field(default_factory=SpeakerRules)
@@ -280,7 +283,10 @@ def reduce_shards(
         for start, end in uncovered(chunk, spoken.words)
     ]
     warnings = _warnings(parts, silent, track, result, media_duration_ms)
-    return replace(result, warnings=tuple(warnings))
+    result = replace(result, warnings=tuple(warnings))
+    # At the very end: all thresholds are of the recogniser's own confidences.
+    calibration = word_calibrations().get(config.transcriber)
+    return result if calibration is None else calibrated(result, calibration)
 
 
 def _warnings(

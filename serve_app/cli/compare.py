@@ -1,4 +1,4 @@
-"""``vas compare``: what became of a cut in another."""
+"""``vas compare``: what became of a cut in another; ``vas review``: what to check of a job."""
 
 from __future__ import annotations
 
@@ -96,3 +96,40 @@ def _when(span: JsonObject | None) -> str:
     if span is None or "startTime" not in span:
         return ""
     return time_range({"endTime": span["startTime"], **span})
+
+
+def review(
+    job_id: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")],
+    url: UrlOption,
+    key: KeyOption,
+    budget: Annotated[
+        int, typer.Option(min=1, max=86_400, help="Seconds that somebody may listen.")
+    ] = 300,
+    track: Annotated[int | None, typer.Option(min=0, help="Of multi-track jobs.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what of a job is most worth checking, and the errors expected before and after."""
+    with ApiClient(base_address(url), usable_key(key)) as client:
+        found = client.get_review(job_id, budget, track)
+    if as_json:
+        show(found, as_json=True)
+        return
+    show_rows(
+        [
+            {
+                "time": time_range(each),
+                "check": ", ".join(each["reasons"]),
+                "errors": f"{each['expectedErrors']:.1f}",
+                "text": each["text"],
+            }
+            for each in found["stretches"]
+        ]
+    )
+    before, after = found["before"], found["after"]
+    console.print(
+        f"{found['reviewSeconds']:.0f} s to check. Errors expected now {before['errors']:.1f}"
+        f" ({before['wordErrorRate']:.1%} of words), then {after['errors']:.1f}"
+        f" ({after['wordErrorRate']:.1%})."
+    )
+    if not found["calibrated"]:
+        console.print("Confidences of this transcript are not calibrated: take these as an order.")

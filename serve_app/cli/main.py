@@ -55,6 +55,11 @@ COMMANDS = {
         "compare:compare",
         "Compare two cuts: shots removed, added, moved, retimed; words and titles changed.",
     ),
+    "review": Listed(
+        USE,
+        "compare:review",
+        "List what of a job is most worth checking, and the errors expected before and after.",
+    ),
     "jobs": Listed(USE, "library:jobs_app", "The jobs of an account."),
     "archives": Listed(USE, "archives:archives_app", "Buckets that are analysed object by object."),
     "corrections": Listed(USE, "corrections:corrections_app", "What people corrected."),

@@ -313,6 +313,12 @@ class ApiClient:
         chapters: list[JsonObject] = self._get_data(_path("jobs", job_id, "chapters"))["chapters"]
         return chapters
 
+    def get_review(self, job_id: str, budget_seconds: int, track: int | None = None) -> JsonObject:
+        """What of a job is most worth checking in so much listening, and what is expected wrong."""
+        query = {"budgetSeconds": str(budget_seconds)}
+        query |= {} if track is None else {"track": str(track)}
+        return self._get_data(_path("jobs", job_id, "review"), query)
+
     def name_speaker(self, job_id: str, speaker_id: str, label: str, track: int = 0) -> JsonObject:
         """Give a speaker a label; an empty one gives the first one back."""
         url = self._url(_path("jobs", job_id, "speakers", speaker_id))

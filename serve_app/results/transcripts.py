@@ -146,6 +146,10 @@ class Transcript(TypedDict):
         list[SoundJson], doc("Speech, singing and music, by start; kinds may overlap.")
     ]
     revision: Annotated[Count, doc("How often people corrected it; what an edit sends back.")]
+    calibrated: Annotated[
+        bool,
+        doc("Whether a confidence of 0.9 means nine in ten right; else it is the model's own."),
+    ]
     trackIndex: NotRequired[Annotated[Count, doc("On multi-track jobs.")]]
     trackName: NotRequired[Annotated[str, doc("On multi-track jobs.")]]
     tracks: NotRequired[
@@ -346,6 +350,7 @@ def transcript_json(
             for sound in found.sounds
         ],
         "revision": track.revision,
+        "calibrated": found.calibrated,
     }
     if multi:
         rendered |= {"trackIndex": track.track_index, "trackName": track.track_name}

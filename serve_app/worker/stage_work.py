@@ -344,6 +344,7 @@ def transcript_config(settings: Settings) -> TranscriptConfig:
     weights = settings.whisper_weights
     return TranscriptConfig(
         models=digest_of(settings.model_profile, tasks_for(Purpose.TRANSCRIPT), weights),
+        transcriber=digest_of(settings.model_profile, (TRANSCRIBE,), weights),
         sharding=Sharding(shard_seconds=settings.transcript_shard_seconds),
     )
 

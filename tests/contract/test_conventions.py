@@ -232,6 +232,7 @@ ADDED = {
     ("GET", "/jobs/{jobId}/translations", "listTranslations"),
     ("GET", "/jobs/{jobId}/translations/{language}", "getTranslation"),
     ("GET", "/jobs/{jobId}/receipt", "getReceipt"),
+    ("GET", "/jobs/{jobId}/review", "getReview"),
     ("POST", "/comparisons", "compareJobs"),
     ("GET", "/jobs/{jobId}/people", "getPeople"),
     ("DELETE", "/jobs/{jobId}/people", "deletePeople"),

@@ -94,6 +94,7 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "rerunJob": (Item(_finished), Item(_uploading)),
     "redactJob": (Item(_finished),),
     "getReceipt": (Item(_finished), Item(_uploading)),
+    "getReview": (Item(_finished), Item(_uploading)),
     "getPeople": (Item(_finished), Item(_uploading)),
     "deletePeople": (Item(_finished), Item(_uploading)),
     "getSummary": (Item(_finished), Item(_uploading)),

@@ -45,6 +45,7 @@ READ = [
     "listVoices",
     "listWebhookDeliveries",
     "getReceipt",
+    "getReview",
     "compareJobs",
     "listArchives",
     "getArchive",

@@ -105,6 +105,7 @@ ADDED_STATUSES: dict[str, set[int]] = {
     "getChapters": {200, 401, 404, 409},
     "getSummary": {200, 401, 404, 409},
     "getReceipt": {200, 401, 404, 409},
+    "getReview": {200, 400, 401, 404, 409},
     "compareJobs": {200, 400, 401, 404, 409},
     "getPeople": {200, 401, 404, 409},
     "deletePeople": {200, 401, 404, 409},

@@ -1,5 +1,6 @@
 // Correcting the transcript in its place, by keyboard; what is not saved is kept in the browser.
 import { api } from "./page.js";
+import { review } from "./review.js";
 
 const MOST_AT_ONCE = 1000;
 
@@ -13,6 +14,7 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
   let revision = Number(lines.dataset.revision);
   let open = null; // { index, line, field, text }
   let busy = Promise.resolve();
+  const places = review({ job, query, player, seek, revision: () => revision });
   const [undone, done] = [[], []];
 
   const say = (text) => (status.textContent = text);
@@ -204,6 +206,7 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
       "Control+Enter": play,
       "Control+s": () => close().then(() => begin(index, start)),
       Escape: () => close({ discard: true }).then(() => lines.focus()),
+      "Alt+Enter": next,
       "Alt+ArrowUp": () => begin(index - 1),
       "Alt+ArrowDown": () => begin(index + 1),
       ArrowUp: start === 0 && end === 0 && (() => begin(index - 1)),
@@ -217,6 +220,14 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
     event.preventDefault();
     event.stopPropagation();
     Promise.resolve(action()).catch((error) => say(error.message));
+  }
+
+  /** The next place that is most worth checking: its first line is opened, and it is played. */
+  async function next() {
+    if (!(await close())) return;
+    const place = await places.next();
+    if (place?.segments.length) await begin(place.segments[0]);
+    if (place) places.play(place);
   }
 
   async function toggle(on) {
@@ -248,6 +259,7 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
     event.preventDefault();
     replaceAll().catch((error) => say(error.message));
   });
+  document.getElementById("next-place").addEventListener("click", () => next().catch((error) => say(error.message)));
   document.getElementById("undo").addEventListener("click", () => step(done, undone));
   document.getElementById("redo").addEventListener("click", () => step(undone, done));
   lines.addEventListener("click", (event) => {
@@ -274,6 +286,11 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
 
   return {
     recover,
+    /** To the next place that is worth checking. */
+    async next() {
+      await toggle(true);
+      await next();
+    },
     /** From the line that is said now. */
     async start(index) {
       await toggle(true);

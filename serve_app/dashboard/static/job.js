@@ -106,6 +106,7 @@ async function open({ job, seconds, track, tracks, speakers }) {
       j: () => seek(Math.max(0, now - 10)),
       l: () => seek(Math.min(Number(seconds), now + 10)),
       e: () => editor?.start(lastBefore(segments, now)).catch((error) => console.error(error)),
+      n: () => editor?.next().catch((error) => console.error(error)),
       "/": () => document.getElementById("find-text")?.focus(),
     };
     if (!keys[event.key]) return;
