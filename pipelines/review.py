@@ -90,12 +90,14 @@ def review_of(
     scenes: Sequence[Scene],
     warnings: Iterable[PipelineWarning],
     *,
+    language: str | None,
     checked: AbstractSet[int],
     budget_ms: int,
     media_ms: int,
 ) -> Review:
     """What to check in ``budget_ms`` of listening; segments ``checked`` by a person are right."""
-    doubted = [*_of_segments(segments, [*warnings], checked, media_ms), *_of_cuts(scenes, media_ms)]
+    spoken = _of_segments(segments, [*warnings], language, checked, media_ms)
+    doubted = [*spoken, *_of_cuts(scenes, media_ms)]
     chosen = _chosen([each for each in doubted if each.expected.errors > 0], budget_ms)
     found = sorted(chosen, key=lambda each: (-each.worth, each.start_ms))[:MOST_STRETCHES]
     before, corrected = _sum(doubted), _sum(found)
@@ -109,6 +111,7 @@ def review_of(
 def _of_segments(
     segments: Sequence[TranscriptSegment],
     warnings: Sequence[PipelineWarning],
+    language: str | None,
     checked: AbstractSet[int],
     media_ms: int,
 ) -> Iterator[Doubt]:
@@ -124,7 +127,7 @@ def _of_segments(
         for one, other in itertools.pairwise(segments[max(0, at - 1) : at + 2]):
             if one.speaker != other.speaker and other.start_ms - one.end_ms < _CLOSE_MS:
                 reasons.add(ReviewReason.SPEAKER)
-        if segment.language is not None or any(
+        if segment.language not in {None, language} or any(
             start is None or (start < segment.end_ms and segment.start_ms < (end or media_ms))
             for start, end in uncertain
         ):

@@ -124,6 +124,7 @@ def _review(
         found.segments,
         scenes_of(scenes),
         found.warnings,
+        language=found.language,
         checked=checked,
         budget_ms=1000 * budget,
         media_ms=job.duration_ms or max((each.end_ms for each in found.segments), default=0),

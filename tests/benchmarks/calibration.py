@@ -114,9 +114,14 @@ def promises(found: Sequence[tuple[Spoken, TranscriptResult]]) -> list[dict[str,
             segments = judged(each, it)
             media_ms = round(len(each.samples()) / 16)
             made = review_of(
-                it.segments, [], [], checked=frozenset(), budget_ms=round(share * media_ms),
+                it.segments,
+                [],
+                [],
+                language=it.language,
+                checked=frozenset(),
+                budget_ms=round(share * media_ms),
                 media_ms=media_ms,
-            )  # fmt: skip
+            )
             checked = {index for stretch in made.stretches for index in stretch.segments}
             expected += made.after.word_errors
             expected_before += made.before.word_errors

@@ -117,9 +117,9 @@ def test_it_goes_through_the_places_that_are_most_worth_checking(
 ) -> None:
     status = page.locator("#review-status")
     page.keyboard.press("n")
-    # Each word has a confidence of 0.5: the densest line comes first.
-    expect(status).to_contain_text("0:00 to 0:03: check its words. About 2.5 errors")
-    expect(status).to_contain_text("4.5 in all that you have not checked")
+    # Each word has a confidence of 0.5, four wrong ones lack another: the densest line is first.
+    expect(status).to_contain_text("0:00 to 0:03: check its words. About 3.1 errors")
+    expect(status).to_contain_text("5.6 in all that you have not checked")
     expect(field(page)).to_have_value(LINES[0][0])
     page.wait_for_function("() => !document.getElementById('player').paused")
     assert page.evaluate("() => document.getElementById('player').currentTime") >= 0.5
@@ -129,9 +129,9 @@ def test_it_goes_through_the_places_that_are_most_worth_checking(
     page.keyboard.press("Alt+Enter")
     saved(page, 1)
     expect(field(page)).to_have_value(LINES[2][0])
-    expect(status).to_contain_text("2.5 in all that you have not checked")
+    expect(status).to_contain_text("3.1 in all that you have not checked")
     page.click("#next-place")
-    expect(status).to_contain_text("1.0 in all that you have not checked")
+    expect(status).to_contain_text("1.2 in all that you have not checked")
     page.click("#next-place")
     expect(status).to_contain_text("0.0 in all that you have not checked")
     page.click("#next-place")

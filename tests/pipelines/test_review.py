@@ -37,7 +37,13 @@ def scenes(*cuts: tuple[int, float]) -> list[Scene]:
 
 def test_the_most_errors_a_second_come_first_and_the_rest_is_what_remains() -> None:
     made = review_of(
-        said([0.9, 0.2, 0.6]), [], [], checked=frozenset(), budget_ms=6_000, media_ms=60_000
+        said([0.9, 0.2, 0.6]),
+        [],
+        [],
+        language="en",
+        checked=frozenset(),
+        budget_ms=6_000,
+        media_ms=60_000,
     )
     assert [each.segments for each in made.stretches] == [(1,), (2,)]
     assert made.before.wrong_words == pytest.approx(0.4 + 3.2 + 1.6)
@@ -47,7 +53,13 @@ def test_the_most_errors_a_second_come_first_and_the_rest_is_what_remains() -> N
 
 def test_what_a_person_corrected_is_right() -> None:
     made = review_of(
-        said([0.9, 0.2]), [], [], checked=frozenset({1}), budget_ms=60_000, media_ms=60_000
+        said([0.9, 0.2]),
+        [],
+        [],
+        language="en",
+        checked=frozenset({1}),
+        budget_ms=60_000,
+        media_ms=60_000,
     )
     assert [each.segments for each in made.stretches] == [(0,)]
     assert made.before.wrong_words == pytest.approx(0.4)
@@ -60,6 +72,7 @@ def test_neighbours_are_one_stretch_with_all_their_reasons() -> None:
         [one, other],
         scenes((2_000, 0.6), (50_000, 1.0)),
         [PipelineWarning(WarningCode.LANGUAGE_UNCERTAIN, "", start_ms=0, end_ms=100)],
+        language="en",
         checked=frozenset(),
         budget_ms=60_000,
         media_ms=60_000,
@@ -84,6 +97,7 @@ def test_no_review_is_longer_than_its_budget(
         said(confidences, apart_ms),
         scenes(*((at * 3_000, sure) for at, sure in enumerate(confidences, 1))),
         [],
+        language="en",
         checked=frozenset(),
         budget_ms=budget_ms,
         media_ms=900_000,

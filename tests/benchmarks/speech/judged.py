@@ -2,7 +2,8 @@
 
 The halves were named before any of it was looked at: English recordings by name in turns, then
 those in other languages in turns; what may be of one speaker stays together. Of the synthetic
-podcast one speaker is to tune on, the two others to report on.
+podcast one speaker is to tune on, the two others to report on. One recording is left out: the
+text of ``mfa-laughter.flac`` has laughter as none, where what is written of it ("Ha ha!") is there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import jiwer
@@ -25,7 +27,6 @@ from pipelines.types import TranscriptResult, TranscriptSegment
 from tests.benchmarks.speech.material import (
     MIXED_RECORDINGS,
     RECORDINGS,
-    Recording,
     load,
     scored_tokens,
     truth_of,
@@ -44,6 +45,7 @@ _TUNED_ON = frozenset(
         *("zh-meeting-farfield.wav", "podcast speaker 0"),
     }
 )
+_LAUGHTER = "mfa-laughter.flac"
 _PODCAST = SHARED_MEDIA / "speakers2" / "synthetic-podcast-0.json"
 _NOISE_DB = 5.0
 _TELEPHONE_HZ = (300, 3400)
@@ -79,17 +81,16 @@ class JudgedSegment:
 def spoken() -> Iterator[Spoken]:
     """All recordings whose text is known."""
     for each in (*RECORDINGS, *MIXED_RECORDINGS):
-        yield Spoken(each.name, each.language, _tokens(truth_of(each), each.language), _of(each))
+        if each.name == _LAUGHTER:
+            continue
+        samples = partial(load, SHARED_MEDIA / each.path, each.channel)
+        yield Spoken(each.name, each.language, _tokens(truth_of(each), each.language), samples)
     segments = json.loads(_PODCAST.read_text())["segments"]
     for speaker in (0, 1, 2):
         own = [each for each in segments if each["speaker"] == speaker]
         spans = tuple((each["start"], each["end"]) for each in own)
         tokens = _tokens(" ".join(each["text"] for each in own), "en")
-        yield Spoken(f"podcast speaker {speaker}", "en", tokens, lambda own=spans: _turns(own))
-
-
-def _of(recording: Recording) -> Callable[[], Samples]:
-    return lambda: load(SHARED_MEDIA / recording.path, recording.channel)
+        yield Spoken(f"podcast speaker {speaker}", "en", tokens, partial(_turns, spans))
 
 
 def _turns(spans: tuple[tuple[float, float], ...]) -> Samples:

@@ -150,3 +150,16 @@ def test_an_analysis_prints_the_jobs_id_and_its_page_before_it_ends(
     assert f"Job {job_id}: {api.root}/dashboard/jobs/{job_id}" in result.output
     assert result.exit_code == 1
     assert "The job cancelled" in result.output
+
+
+def test_what_to_check_is_listed_with_the_errors_before_and_after(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    shown = vas(api, customer, "review", job, "--budget", "60")
+    assert shown.exit_code == 0, shown.output
+    assert "Good morning." in shown.stdout
+    assert "Errors expected now 0.1" in shown.stdout
+    assert "then 0.0 (0.0%)." in shown.stdout
+    assert "not calibrated" in shown.stdout
+    found = json.loads(vas(api, customer, "review", job, "--json").stdout)
+    assert [each["segments"] for each in found["stretches"]] == [[0]]
