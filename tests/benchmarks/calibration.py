@@ -1,11 +1,10 @@
 """How true confidences are, before and after calibration, and what a review promises and keeps.
 
-    .venv/bin/python -m tests.benchmarks.calibration [--folder DIR] [--fit] [--svg FILE]
+    .venv/bin/python -m tests.benchmarks.calibration [--folder DIR] [--fit]
 
-Words and segments: recordings with known text in two halves by speaker
-(``tests/benchmarks/speech/judged.py``), each as it is, in a crowd and by telephone. Cuts: files and
-edited programmes with known cuts. Numbers are fitted (``--fit`` prints them) on the tuning half
-only; figures to quote are the reporting half's.
+Recordings with known text stand in two halves by speaker (``tests/benchmarks/speech/judged.py``).
+Numbers are fitted (``--fit`` prints them) on the tuning half only; figures to quote are the
+reporting half's.
 
 The expected calibration error is the mean distance of confidence and share of right ones over ten
 bins of equal mass (Naeini 2015, with the adaptive bins of Nixon 2019). A review's promise: errors
@@ -30,7 +29,6 @@ from pipelines.review import review_of
 from pipelines.speech.calibration import calibrated, log_odds, word_calibrations
 from pipelines.types import TranscriptResult
 from tests.benchmarks.speech.judged import (
-    CONDITIONS,
     REPORTING,
     TUNING,
     JudgedSegment,
@@ -52,16 +50,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="keeps transcripts from run to run")
     parser.add_argument("--fit", action="store_true", help="prints numbers for calibration.toml")
-    parser.add_argument("--conditions", nargs="*", default=[*CONDITIONS])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="vas-calibration-") as scratch:
         folder = options.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        found = [
-            (each, transcript_in(folder, each, condition))
-            for condition in options.conditions
-            for each in spoken()
-        ]
+        found = [(each, transcript_in(folder, each)) for each in spoken()]
     if options.fit:
         print(json.dumps(fitted([pair for pair in found if pair[0].half == TUNING])))
         return

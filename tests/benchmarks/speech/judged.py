@@ -17,7 +17,6 @@ from pathlib import Path
 
 import jiwer
 import numpy as np
-from scipy.signal import butter, sosfilt
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.provider import LocalModels
@@ -31,7 +30,6 @@ from tests.benchmarks.speech.material import (
     scored_tokens,
     truth_of,
 )
-from tests.benchmarks.speech.noises import made
 from tests.benchmarks.speech.plain_loop import transcribe_samples
 from tests.places import SHARED_MEDIA
 
@@ -47,8 +45,6 @@ _TUNED_ON = frozenset(
 )
 _LAUGHTER = "mfa-laughter.flac"
 _PODCAST = SHARED_MEDIA / "speakers2" / "synthetic-podcast-0.json"
-_NOISE_DB = 5.0
-_TELEPHONE_HZ = (300, 3400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,41 +100,12 @@ def _tokens(text: str, language: str) -> tuple[str, ...]:
     return tuple(token for word in text.split() for token in scored_tokens(word, language))
 
 
-def crowded(samples: Samples) -> Samples:
-    """With the babble of a crowd, 5 dB below."""
-    noise = made("crowd without words", len(samples) / SAMPLE_RATE_HZ + 0.1, 7)[: len(samples)]
-    level = np.sqrt(np.mean(samples**2) / np.mean(noise**2) / 10 ** (_NOISE_DB / 10))
-    noisy: Samples = (samples + level * noise).clip(-1, 1).astype(np.float32)
-    return noisy
-
-
-def telephoned(samples: Samples) -> Samples:
-    """As a telephone carries it: 300 to 3,400 Hz, 8 bits by the law of mu, a little hiss."""
-    band = butter(4, _TELEPHONE_HZ, "bandpass", fs=SAMPLE_RATE_HZ, output="sos")
-    narrow = sosfilt(band, samples)
-    peak = np.abs(narrow).max() + 1e-9
-    law = np.sign(narrow) * np.log1p(255 * np.abs(narrow) / peak) / np.log(256)
-    coarse = np.round(law * 127) / 127
-    back = np.sign(coarse) * (256 ** np.abs(coarse) - 1) / 255 * peak
-    hiss = 0.003 * np.random.default_rng(1).normal(size=len(back))
-    sent: Samples = (back + hiss).astype(np.float32)
-    return sent
-
-
-CONDITIONS: dict[str, Callable[[Samples], Samples]] = {
-    "as it is": lambda samples: samples,
-    "in a crowd": crowded,
-    "by telephone": telephoned,
-}
-
-
-def transcript_in(folder: Path, each: Spoken, condition: str) -> TranscriptResult:
+def transcript_in(folder: Path, each: Spoken) -> TranscriptResult:
     """With the recogniser's own confidences; kept in ``folder``, so that it is made once."""
-    kept = folder / f"{condition}--{each.name}.json".replace(" ", "_")
+    kept = folder / f"{each.name}.json".replace(" ", "_")
     if not kept.exists():
-        samples = CONDITIONS[condition](each.samples())
         with tempfile.TemporaryDirectory() as scratch:
-            config = TranscriptConfig()
+            samples, config = each.samples(), TranscriptConfig()
             found = transcribe_samples(samples, Path(scratch), LocalModels(), config)
         kept.write_bytes(encode(found))
     return decode(TranscriptResult, kept.read_bytes())
