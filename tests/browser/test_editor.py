@@ -112,6 +112,33 @@ def test_it_plays_from_the_word_at_the_cursor(page: Page) -> None:
     expect(lines(page).nth(0)).to_have_text(LINES[0][0])
 
 
+def test_it_goes_through_the_places_that_are_most_worth_checking(
+    page: Page, caller: Caller, job: str
+) -> None:
+    status = page.locator("#review-status")
+    page.keyboard.press("n")
+    # Each word has a confidence of 0.5, five wrong ones lack another: the densest line is first.
+    expect(status).to_contain_text("0:00 to 0:03: check its words. About 3.0 errors")
+    expect(status).to_contain_text("5.4 in all that you have not checked")
+    expect(field(page)).to_have_value(LINES[0][0])
+    page.wait_for_function("() => !document.getElementById('player').paused")
+    assert page.evaluate("() => document.getElementById('player').currentTime") >= 0.5
+    page.wait_for_function("() => document.getElementById('player').paused")
+    page.keyboard.press("End")
+    page.keyboard.type(" Yes.")
+    page.keyboard.press("Alt+Enter")
+    saved(page, 1)
+    expect(field(page)).to_have_value(LINES[2][0])
+    expect(status).to_contain_text("3.0 in all that you have not checked")
+    page.click("#next-place")
+    expect(status).to_contain_text("1.2 in all that you have not checked")
+    page.click("#next-place")
+    expect(status).to_contain_text("0.0 in all that you have not checked")
+    page.click("#next-place")
+    expect(status).to_have_text("There is no other place to check.")
+    assert texts(caller, job)[0] == f"{LINES[0][0]} Yes."
+
+
 def test_what_is_not_saved_is_there_again_after_a_reload(
     page: Page, caller: Caller, job: str
 ) -> None:
