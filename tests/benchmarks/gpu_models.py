@@ -1,27 +1,30 @@
-"""Throughput of the neural models at their real sizes, beside the library's bare ``generate``.
+"""Throughput of the neural models at their real sizes, beside the library's bare loops.
 
     python -m tests.benchmarks.gpu_models [--batches 4 8 16 32] [--measures describe]  # on a GPU
     python -m tests.benchmarks.gpu_models --tiny --batches 2                   # a dry run anywhere
 
-Sizes are those of whisper-large-v3-turbo with wav2vec2-base-960h for the times of words, and of
-Qwen3-VL-4B; the weights are random, so every chunk decodes the same fixed number of tokens, and
-what is said is noise. The packaged Whisper base (converted for transformers) and TransNetV2 have
-their real weights, the first over a recording of the tests, the second over drawn pictures.
+Sizes are those of whisper-large-v3-turbo with wav2vec2-base-960h for the times of words, of
+Qwen3-VL-4B, RT-DETRv2-R18 and SigLIP 2 base; the weights are random, so every chunk decodes the
+same fixed number of tokens, and what is said is noise. The packaged Whisper base (converted for
+transformers) has its real weights, over a recording of the tests.
 Ours: ``WhisperTranscriber.transcribe`` with language, decoding, guards and alignment;
-``VisionLanguageDescriber`` with its answers held to the schema; ``TransNetBoundaries`` over a
-video. The ceiling: the library's own ``generate``, or the network alone, on prepared inputs,
-nothing before or after it. Chunks are 30 s, scenes three stills of 448x252. Ray is not needed.
-The last line is JSON.
+``VisionLanguageDescriber`` with its answers held to the schema; detector and embedder from pictures
+to boxes and vectors. The ceiling: the library's own ``generate``, or the network alone, on prepared
+inputs, nothing before or after it. Chunks are 30 s, scenes three stills of 448x252, the stills of
+the others are 960x540. Ray is not needed. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import gc
 import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +34,22 @@ import torch
 from models.backends.transformers.alignment import CtcAligner
 from models.backends.transformers.describer import VisionLanguageDescriber, _question
 from models.backends.transformers.hardware import Hardware, pick_hardware
+from models.backends.transformers.pictures import SiglipEmbedder, TransformersObjectDetector
 from models.backends.transformers.whisper import WhisperTranscriber
 from models.contracts import (
     SAMPLE_RATE_HZ,
     AudioChunk,
+    Picture,
     Samples,
     SceneStills,
 )
 from models.registry.packaged import WHISPER_BASE
+from models.tasks import DESCRIBE_SCENES, DETECT_OBJECTS, EMBED_PICTURES, TRANSCRIBE, Task
+from tests.models.tiny_folder import SAVERS
 from tests.models.tiny_models import (
-    TINY_SIGHT,
-    TINY_TEXT,
-    TINY_WHISPER,
     save_ctc,
+    save_object_detector,
+    save_pictures,
     save_vision_language,
     save_whisper,
 )
@@ -103,6 +109,67 @@ SIGHT_4B: dict[str, Any] = {
     "deepstack_visual_indexes": [5, 11, 17],
 }
 
+R18: dict[str, Any] = {
+    "embedding_size": 64,
+    "hidden_sizes": [64, 128, 256, 512],
+    "depths": [2, 2, 2, 2],
+    "layer_type": "basic",
+    "out_features": ["stage2", "stage3", "stage4"],
+}
+DETECTOR: dict[str, Any] = {
+    "encoder_in_channels": [128, 256, 512],
+    "decoder_layers": 3,
+    "hidden_expansion": 0.5,
+}
+SIGLIP_BASE: dict[str, Any] = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+}
+
+
+def _save_turbo(folder: Path) -> Path:
+    # Without repeats, so that the guard against loops lets the noise pass, as it would speech.
+    return save_whisper(folder, TURBO, end_may_be_said=False, no_repeat_ngram_size=2)
+
+
+REAL_SIZES: dict[tuple[Task[Any], str], Callable[[Path], Path]] = SAVERS | {
+    (TRANSCRIBE, "model"): _save_turbo,
+    (TRANSCRIBE, "align_en"): lambda folder: save_ctc(folder, WAV2VEC2_BASE),
+    (DESCRIBE_SCENES, "model"): lambda folder: save_vision_language(
+        folder, TEXT_4B, SIGHT_4B, longest_edge=448
+    ),
+    (DETECT_OBJECTS, "model"): lambda folder: save_object_detector(
+        folder, R18, DETECTOR, side=640, finds_things=False
+    ),
+    (EMBED_PICTURES, "model"): lambda folder: save_pictures(
+        folder, SIGLIP_BASE | {"vocab_size": 256_000}, SIGLIP_BASE, side=224
+    ),
+}
+
+
+@contextmanager
+def made_on(hardware: Hardware) -> Iterator[None]:
+    """Models are made there and in its number format: 4 billion numbers take long elsewhere."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(hardware.dtype)
+    try:
+        with hardware.device:
+            yield
+    finally:
+        torch.set_default_dtype(before)
+        torch.cuda.empty_cache()
+
+
+def saved(folder: Path, task: Task[Any], options: argparse.Namespace, role: str = "model") -> str:
+    """The checkpoint of a role, made once."""
+    place = folder / f"{task.name}-{role}"
+    if not place.exists():
+        with made_on(pick_hardware()):
+            (SAVERS if options.tiny else REAL_SIZES)[task, role](place)
+    return str(place)
+
 
 def main() -> None:
     """Measure and print."""
@@ -116,7 +183,7 @@ def main() -> None:
     options = parser.parse_args()
     hardware = pick_hardware()
     found: dict[str, Any] = {
-        "device": _device(hardware),
+        "device": device_name(),
         "dtype": str(hardware.dtype).removeprefix("torch."),
         "tiny": options.tiny,
     }
@@ -126,11 +193,12 @@ def main() -> None:
             for batch in options.batches:
                 found[name].append(MEASURES[name](Path(folder), hardware, batch, options))
                 print(name, found[name][-1], flush=True)
+                reset_memory()
     print(json.dumps(found))
 
 
-def _device(hardware: Hardware) -> str:
-    return torch.cuda.get_device_name() if hardware.device.type == "cuda" else "cpu"
+def device_name() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 
 
 def seconds_of(work: Callable[[], object], rounds: int) -> float:
@@ -149,16 +217,12 @@ def transcription(
     folder: Path, hardware: Hardware, batch: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Audio hours per hour at one batch size."""
-    speech, letters = folder / f"whisper-{options.tiny}", folder / f"ctc-{options.tiny}"
-    if not speech.exists():
-        sizes = TINY_WHISPER if options.tiny else TURBO
-        # Without repeats, so that the guard against loops lets the noise pass, as it would speech.
-        save_whisper(speech, sizes, end_may_be_said=False, no_repeat_ngram_size=2)
-        save_ctc(letters, {} if options.tiny else WAV2VEC2_BASE)
-    aligner = CtcAligner(str(letters), pick_hardware(hardware.device.type, "float32"))
-    transcriber = WhisperTranscriber(str(speech), aligner, hardware, max_batch=batch)
+    letters = saved(folder, TRANSCRIBE, options, "align_en")
+    aligner = CtcAligner(letters, pick_hardware(hardware.device.type, "float32"))
+    speech = saved(folder, TRANSCRIBE, options)
+    transcriber = WhisperTranscriber(speech, aligner, hardware, max_batch=batch)
     noise = np.random.default_rng(0).standard_normal((batch, CHUNK_SECONDS * SAMPLE_RATE_HZ))
-    return _rates(transcriber, list((0.1 * noise).astype(np.float32)), hardware, options)
+    return _rates(transcriber, list((0.1 * noise).astype(np.float32)), options)
 
 
 def packaged_whisper(
@@ -169,12 +233,13 @@ def packaged_whisper(
     if not place.exists():
         convert_whisper(WHISPER_BASE.read(options.models_dir), place)
     transcriber = WhisperTranscriber(str(place), None, hardware, max_batch=batch)
-    said = _samples_of(RECORDING)
+    said = samples_of(RECORDING)
     whole = np.tile(said, 1 + CHUNK_SECONDS * SAMPLE_RATE_HZ // len(said))
-    return _rates(transcriber, [whole[: CHUNK_SECONDS * SAMPLE_RATE_HZ]] * batch, hardware, options)
+    return _rates(transcriber, [whole[: CHUNK_SECONDS * SAMPLE_RATE_HZ]] * batch, options)
 
 
-def _samples_of(path: Path) -> Samples:
+def samples_of(path: Path) -> Samples:
+    """The sound of a file, at SAMPLE_RATE_HZ."""
     import av
 
     resampler = av.AudioResampler(format="flt", layout="mono", rate=SAMPLE_RATE_HZ)
@@ -187,12 +252,11 @@ def _samples_of(path: Path) -> Samples:
 def _rates(
     transcriber: WhisperTranscriber,
     samples: list[Samples],
-    hardware: Hardware,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
     chunks = [AudioChunk(each, "en") for each in samples]
     ours = seconds_of(lambda: transcriber.transcribe(chunks), options.rounds)
-    bare = seconds_of(_bare_whisper(transcriber, samples, hardware), options.rounds)
+    bare = seconds_of(bare_whisper(transcriber, samples), options.rounds)
     audio = len(samples) * CHUNK_SECONDS
     return {
         "batch": len(samples),
@@ -202,10 +266,10 @@ def _rates(
     } | _memory()
 
 
-def _bare_whisper(
-    transcriber: WhisperTranscriber, samples: list[Any], hardware: Hardware
-) -> Callable[[], object]:
+def bare_whisper(transcriber: WhisperTranscriber, samples: list[Samples]) -> Callable[[], object]:
+    """The library's loop over the features of the chunks."""
     processor, model = transcriber._processor, transcriber._model
+    hardware = transcriber._hardware
     features = processor.feature_extractor(
         samples, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt"
     ).input_features.to(hardware.device, hardware.dtype)
@@ -230,18 +294,15 @@ def description(
     folder: Path, hardware: Hardware, batch: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Pictures and output tokens per second at one batch size."""
-    place = folder / f"describer-{options.tiny}"
-    if not place.exists():
-        text, sight = (TINY_TEXT, TINY_SIGHT) if options.tiny else (TEXT_4B, SIGHT_4B)
-        save_vision_language(place, text, sight, longest_edge=448)
-    describer = VisionLanguageDescriber(str(place), hardware, max_batch=batch)
+    place = saved(folder, DESCRIBE_SCENES, options)
+    describer = VisionLanguageDescriber(place, hardware, max_batch=batch)
     pictures = np.random.default_rng(0).integers(
         0, 255, (STILLS_A_SCENE, 252, 448, 3), dtype=np.uint8
     )
     scenes = [SceneStills(tuple(pictures), 3.0)] * batch
     # One try of a fixed length: with random weights the schema's text goes on to its bounds.
     ours = seconds_of(lambda: describer._answer(scenes, options.tokens), options.rounds)
-    bare = seconds_of(_bare_describer(describer, scenes, hardware, options.tokens), options.rounds)
+    bare = seconds_of(bare_describer(describer, scenes, options.tokens), options.rounds)
     return {
         "batch": batch,
         "pictures_per_second": round(batch * STILLS_A_SCENE / ours, 2),
@@ -251,9 +312,11 @@ def description(
     } | _memory()
 
 
-def _bare_describer(
-    describer: VisionLanguageDescriber, scenes: list[SceneStills], hardware: Hardware, tokens: int
+def bare_describer(
+    describer: VisionLanguageDescriber, scenes: list[SceneStills], tokens: int
 ) -> Callable[[], object]:
+    """The library's loop over prepared questions."""
+    hardware = describer._hardware
     inputs = describer._processor(
         text=[describer._prompt(_question(scene), len(scene.stills)) for scene in scenes],
         images=[list(scene.stills) for scene in scenes],
@@ -270,6 +333,50 @@ def _bare_describer(
     return generate
 
 
+def pictures(
+    folder: Path, hardware: Hardware, batch: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Stills per second of the detector and of the embedder at one batch size."""
+    kind = np.random.default_rng(0).integers
+    stills = [kind(0, 255, (540, 960, 3), dtype=np.uint8) for _ in range(batch)]
+    found: dict[str, Any] = {"batch": batch}
+    detector = TransformersObjectDetector(
+        saved(folder, DETECT_OBJECTS, options), hardware, max_batch=batch
+    )
+    embedder = SiglipEmbedder(saved(folder, EMBED_PICTURES, options), hardware, max_batch=batch)
+    for name, model, work in (
+        ("objects", detector, detector.find), ("vectors", embedder, embedder.embed_pictures),
+    ):  # fmt: skip
+        ours = seconds_of(functools.partial(work, stills), options.rounds)
+        bare = seconds_of(bare_network(model, stills), options.rounds)
+        found[name] = {"a_second": round(batch / ours, 1), "bare": round(batch / bare, 1)}
+    return found | _memory()
+
+
+def bare_network(
+    model: TransformersObjectDetector | SiglipEmbedder, stills: list[Picture]
+) -> Callable[[], object]:
+    """The network over prepared stills."""
+    inputs = model._processor(
+        images=stills, input_data_format="channels_last", return_tensors="pt"
+    ).to(model._hardware.device, model._hardware.dtype)
+    network = model._model
+    work = network.get_image_features if isinstance(model, SiglipEmbedder) else network
+
+    def forward() -> object:
+        with torch.inference_mode():
+            return work(**inputs)
+
+    return forward
+
+
+def reset_memory() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
 def _memory() -> dict[str, float]:
     if not torch.cuda.is_available():
         return {}
@@ -279,6 +386,7 @@ def _memory() -> dict[str, float]:
 MEASURES: dict[str, Measure] = {
     "transcribe": transcription,
     "describe": description,
+    "pictures": pictures,
     "whisper_base": packaged_whisper,
 }
 

@@ -357,7 +357,12 @@ def save_tiny_object_detector(folder: Path) -> Path:
 
 
 def save_object_detector(
-    folder: Path, backbone: dict[str, Any], sizes: dict[str, Any], *, side: int
+    folder: Path,
+    backbone: dict[str, Any],
+    sizes: dict[str, Any],
+    *,
+    side: int,
+    finds_things: bool = True,
 ) -> Path:
     """An RT-DETRv2 of the given sizes for square pictures of ``side`` pixels."""
     torch.manual_seed(SEED)
@@ -370,7 +375,7 @@ def save_object_detector(
     )
     model = RTDetrV2ForObjectDetection(config).eval()
     with torch.no_grad():  # random classes start below any threshold
-        for head in model.model.decoder.class_embed:
+        for head in model.model.decoder.class_embed if finds_things else ():
             torch.nn.init.normal_(head.weight)
             torch.nn.init.zeros_(head.bias)
     model.save_pretrained(folder)
@@ -404,8 +409,22 @@ def save_tiny_sentences(folder: Path) -> Path:
     return folder
 
 
+TINY_TOWER: dict[str, Any] = {
+    "hidden_size": 768,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
+
+
 def save_tiny_pictures(folder: Path) -> Path:
-    """A SigLIP with both towers of one layer, vectors as long as the published, a token a word."""
+    """A SigLIP with both towers of one layer."""
+    return save_pictures(folder, TINY_TOWER | {"vocab_size": 16}, TINY_TOWER, side=32)
+
+
+def save_pictures(folder: Path, text: dict[str, Any], sight: dict[str, Any], *, side: int) -> Path:
+    """A SigLIP for square pictures of ``side`` pixels, vectors as long as the published, a token a
+    word."""
     torch.manual_seed(SEED)
     words = ["<pad>", "<unk>", *["a", "red", "blue", "car", "on", "the", "beach", "at", "night"]]
     tokenizer = Tokenizer(WordLevel({word: n for n, word in enumerate(words)}, unk_token="<unk>"))
@@ -413,23 +432,8 @@ def save_tiny_pictures(folder: Path) -> Path:
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", model_max_length=64
     ).save_pretrained(folder)
-    config = SiglipConfig(
-        text_config={
-            "vocab_size": 16,
-            "hidden_size": 768,
-            "intermediate_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-        },
-        vision_config={
-            "hidden_size": 768,
-            "intermediate_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 32,
-            "patch_size": 16,
-        },
-    )
+    sight = sight | {"image_size": side, "patch_size": 16}
+    config = SiglipConfig(text_config=text, vision_config=sight)
     SiglipModel(config).save_pretrained(folder)
-    SiglipImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
+    SiglipImageProcessor(size={"height": side, "width": side}).save_pretrained(folder)
     return folder
