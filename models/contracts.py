@@ -153,6 +153,7 @@ class SeenThing:
     fewest: int
     """At the same time, in the frames that show any; 1 at least."""
     most: int
+    """Of more than two, in two frames at least; where there are no more than two, in either."""
     box: Box
     """Of the largest, near the middle of the scene."""
     movement: Movement | None = None

@@ -228,6 +228,11 @@ def text_strokes(luma: Grey) -> Grey:
     return found
 
 
+_BRIGHT, _DIM = 224, 64
+"""Brightest level of a picture below which writing has less contrast, and from which not less yet:
+noise stays."""
+
+
 def _stroke_lines(
     luma: Grey, contrast: float, filled: float, step: int = 1
 ) -> tuple[Grey, list[tuple[int, int, int, int]]]:
@@ -236,6 +241,7 @@ def _stroke_lines(
     Lines are looked for in each ``step``-th row and column: that takes most of the time.
     """
     rows, columns = luma.shape
+    contrast *= min(_BRIGHT, max(_DIM, int(luma.max()))) / _BRIGHT
     across = np.ones((1, _STROKE_PX), np.uint8)
     light = cv2.morphologyEx(luma, cv2.MORPH_TOPHAT, across)
     dark = cv2.morphologyEx(luma, cv2.MORPH_BLACKHAT, across)

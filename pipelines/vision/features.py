@@ -268,7 +268,7 @@ class ReadFrames(Step[Segment, Made]):
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
-    version = 15
+    version = 16
     video: VideoSource
     workspace: Workspace
     config: FeaturesConfig

@@ -169,12 +169,15 @@ def scene_things(
             index: [each.box for each in samples[index] if each.label == label]
             for index in sorted(confidences)
         }
-        counts = [len(each) for each in boxes.values()]
+        counts = sorted(len(each) for each in boxes.values())
+        most = counts[-1]
+        if len(samples) > _FEWEST_SAMPLES:  # One look may see a thing twice: three of two laptops.
+            most = min(most, max(2, counts[-2]))
         middle = min(boxes, key=lambda index: abs(2 * index - len(samples) + 1))
-        is_followed = len(boxes) == len(samples) and max(counts) == 1
+        is_followed = len(boxes) == len(samples) and counts[-1] == 1
         moved = _movement([box for [box] in boxes.values()]) if is_followed else None
         largest = max(boxes[middle], key=lambda box: box.area)
-        things.append(SeenThing(label, min(counts), max(counts), largest, moved))
+        things.append(SeenThing(label, counts[0], most, largest, moved))
     return tuple(sorted(things, key=lambda thing: (-thing.box.area, thing.label)))
 
 

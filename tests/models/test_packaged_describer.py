@@ -419,11 +419,12 @@ def test_brightness_contrast_and_hue_are_measured() -> None:
     assert measure(plain(110, 65, 25)).hue == "brown"
 
 
+@pytest.mark.parametrize("light", [1.0, 0.25], ids=["light", "dark"])
 @pytest.mark.parametrize("scale", [0.5, 1.0, 4.0])
-def test_writing_of_all_sizes_is_worth_a_reading(scale: float) -> None:
+def test_writing_of_all_sizes_is_worth_a_reading(scale: float, light: float) -> None:
     picture = cv2.resize(plain(20, 30, 60), (960, 540))
     cv2.putText(picture, "THE END", (60, 330), cv2.FONT_HERSHEY_SIMPLEX, scale, (240,) * 3, 4)
-    assert may_show_text(np.asarray(picture, np.uint8))
+    assert may_show_text(np.asarray(picture * light, np.uint8))
 
 
 @pytest.mark.parametrize("level", [0, 128, 255])

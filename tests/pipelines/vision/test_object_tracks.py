@@ -137,6 +137,21 @@ def test_things_are_counted_in_the_samples_that_show_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("counts", "most"),
+    [
+        pytest.param([2, 1, 3, 2], 2, id="in one look"),
+        pytest.param([2, 3, 1, 4], 3, id="in two looks"),
+        pytest.param([3, 1, 1], 2, id="in one look, others with one"),
+        pytest.param([2, 3], 3, id="of two looks"),
+    ],
+)
+def test_more_than_two_things_are_counted_in_two_looks(counts: list[int], most: int) -> None:
+    found = {1_000 * at_s: (at(0.1),) * count for at_s, count in enumerate(counts)}
+    [thing] = scene_things(found, 0, 10_000)
+    assert (thing.fewest, thing.most) == (min(counts), most)
+
+
+@pytest.mark.parametrize(
     ("looks", "movement"),
     [
         pytest.param([at(0.6), at(0.4), at(0.2)], Movement.LEFT, id="left"),
