@@ -195,7 +195,10 @@ async def forget_leases(context: AppContext) -> None:
 
 @pytest.mark.parametrize(
     ("objects", "statements"),
-    [(40, 120), pytest.param(10_000, 20_000, marks=pytest.mark.long)],
+    [
+        (40, 120),
+        pytest.param(10_000, 20_000, marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
+    ],
     ids=["40", "10000"],
 )
 def test_whatever_is_killed_no_object_is_missed_and_none_has_two_jobs(
