@@ -276,6 +276,21 @@ def test_what_a_role_may_not_do_changes_nothing(caller: Caller, role: Role) -> N
     assert state_of(caller.api, uncounted) == before
 
 
+def test_pages_offer_only_what_a_role_may_do(caller: Caller, runner: RunnerSide) -> None:
+    job_id = runner.complete(caller)
+
+    def offered(person: Person, path: str) -> set[str]:
+        text = person.get(path).text
+        forms = set(re.findall(r'<form[^>]*method="post" action="([^"]+)"', text))
+        return forms - {"/dashboard/sign-out"} | set(re.findall(r'<button id="(edit)"', text))
+
+    viewer, editor = join(caller, Role.VIEWER), join(caller, Role.EDITOR)
+    job = f"/jobs/{job_id}"
+    assert offered(editor, "") == {"/dashboard/jobs"}
+    assert offered(editor, job) == {f"/dashboard{job}/erase", "edit"}
+    assert offered(viewer, "") == offered(viewer, job) == set()
+
+
 def test_a_role_that_changes_during_a_session_holds_from_the_next_request_on(
     caller: Caller,
 ) -> None:

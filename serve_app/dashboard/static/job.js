@@ -127,16 +127,18 @@ async function open({ job, seconds, track, tracks, speakers }) {
         .then(({ chapters }) => showChapters(chapters, timeline))
         .catch((error) => console.warn(error.message));
     chapters();
-    editor = edit({
-      ...{ job, track, query, lines, parts: spoken, segments, names: timeline.names, player, seek },
-      refresh: (first, count) => spoken.refresh(`${page}/segments?track=${track}`, first, count),
-      changed() {
-        delete lists[0].texts;
-        timeline.draw();
-        chapters();
-      },
-    });
-    await editor.recover();
+    // Whoever may only read has no button to correct.
+    if (document.getElementById("edit"))
+      editor = edit({
+        ...{ job, track, query, lines, parts: spoken, segments, names: timeline.names, player, seek },
+        refresh: (first, count) => spoken.refresh(`${page}/segments?track=${track}`, first, count),
+        changed() {
+          delete lists[0].texts;
+          timeline.draw();
+          chapters();
+        },
+      });
+    await editor?.recover();
   }
 
   /** Where the address leads: a time, a scene, a line. */

@@ -6,20 +6,23 @@ const drop = document.getElementById("drop");
 const files = document.getElementById("files");
 const said = document.getElementById("said");
 
-files.disabled = false;
-files.addEventListener("change", () => {
-  sendFiles([...files.files]);
-  files.value = "";
-});
-for (const kind of ["dragover", "dragleave", "drop"]) {
-  addEventListener(kind, (event) => {
-    if (!event.dataTransfer?.types.includes("Files")) return;
-    event.preventDefault();
-    drop.classList.toggle("over", kind === "dragover");
-    if (kind === "drop") sendFiles([...event.dataTransfer.files]);
+// Whoever may only read has no form.
+if (files) {
+  files.disabled = false;
+  files.addEventListener("change", () => {
+    sendFiles([...files.files]);
+    files.value = "";
   });
+  for (const kind of ["dragover", "dragleave", "drop"]) {
+    addEventListener(kind, (event) => {
+      if (!event.dataTransfer?.types.includes("Files")) return;
+      event.preventDefault();
+      drop.classList.toggle("over", kind === "dragover");
+      if (kind === "drop") sendFiles([...event.dataTransfer.files]);
+    });
+  }
+  showInterrupted();
 }
-showInterrupted();
 
 const states = () =>
   new Map([...document.querySelectorAll(".job")].map((job) => [job.id, job.dataset.state]));

@@ -6,6 +6,7 @@ export function nameSpeakers(part, names, job, query, renamed) {
   for (const heading of part.querySelectorAll(".speaker")) {
     const name = heading.querySelector("span");
     name.textContent = names.get(heading.dataset.speaker) ?? name.textContent;
+    if (!document.getElementById("edit")) continue; // for whoever may only read
     const button = document.createElement("button");
     button.className = "plain rename";
     button.textContent = "Rename";
