@@ -13,9 +13,9 @@ from pipelines.ingest.source import ClipFile, SourceMedia
 from pipelines.speech.pipeline import (
     TranscriptConfig,
     cut_track,
+    read_sound,
     second_pass,
     shard_tasks,
-    sound_digest,
     transcribe_step,
     words_digest,
 )
@@ -93,7 +93,7 @@ def _spoken(
     """The track's samples; the words of the wanted shards only, whose cut depends on all of it."""
     if not wanted:
         return
-    yield sound_digest(track, workspace)
+    yield read_sound(track, workspace)[0]
     chosen = {each.index: each.language for each in wanted if each.kind is ShardKind.WORDS}
     if not chosen:
         return

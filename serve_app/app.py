@@ -45,6 +45,7 @@ from serve_app.observability.metrics import LEVEL_SECONDS
 from serve_app.payments.routes import router as payment_routes
 from serve_app.payments.service import find_provider
 from serve_app.periodic import Periodic, repeated
+from serve_app.results.duplicates import router as duplicate_routes
 from serve_app.results.edits import router as edit_routes
 from serve_app.results.people import router as people_routes
 from serve_app.results.receipts import key_router as receipt_key_routes
@@ -71,6 +72,7 @@ _OPERATIONS = (
     translation_routes,
     redaction_routes,
     people_routes,
+    duplicate_routes,
     receipt_routes,
     review_routes,
     voice_routes,

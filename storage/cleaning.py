@@ -34,12 +34,14 @@ from sqlalchemy import (
 from storage.archives import remove_archives
 from storage.audit import AuditAction, forget_addresses, record
 from storage.database import Connection
+from storage.duplicates import forget as forget_duplicates
 from storage.job_records import JobRecord, JobSource
 from storage.tables import (
     OWN_DAYS,
     accounts,
     api_keys,
     archive_objects,
+    fingerprint_keys,
     idempotency_records,
     invitations,
     jobs,
@@ -298,10 +300,12 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
         summaries,
         previews,
         search_rows,
+        fingerprint_keys,
         webhook_events,
     )
     for table in tables:  # Labels and voices go with their transcripts, vectors with rows.
         await connection.execute(delete(table).where(table.c.job_id == job.id))
+    await forget_duplicates(connection, job.id)
     learnt = exists().where(speaker_voices.c.voice_id == voices.c.id)
     await connection.execute(
         delete(voices).where(voices.c.account_id == job.account_id, ~learnt)
@@ -339,6 +343,7 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
             muted=None,
             redact_after=None,
             redact_error=None,
+            compare_after=None,
             erased_at=func.now(),
             cleaned_at=None,
             cleaning_after=func.now(),

@@ -152,6 +152,17 @@ def _between(statement: str) -> TextClause:
     return text(statement.replace("both_jobs", both))
 
 
+def _moved_keys(kind: str) -> tuple[TextClause, TextClause]:
+    """What is looked up of a kind is the newest only."""
+    return (
+        text(f"DELETE FROM fingerprint_keys WHERE job_id = :first AND kind = '{kind}'"),  # noqa: S608
+        text(
+            "UPDATE fingerprint_keys SET job_id = :first"  # noqa: S608 - two constants
+            f" WHERE job_id = :rerun AND kind = '{kind}'"
+        ),
+    )
+
+
 _EXCHANGE = {
     StageName.VISION: (
         _between(
@@ -163,12 +174,14 @@ _EXCHANGE = {
         text(
             "DELETE FROM search_rows WHERE job_id = :first AND kind IN ('scene', 'text', 'object')"
         ),
+        *_moved_keys("shot"),
     ),
     StageName.TRANSCRIPT: (
         _between(
             "UPDATE transcripts AS mine SET status = theirs.status,"
             " error_code = theirs.error_code, language = theirs.language,"
-            " document = theirs.document, align_after = NULL FROM transcripts AS theirs"
+            " document = theirs.document, sound_print = theirs.sound_print,"
+            " align_after = NULL FROM transcripts AS theirs"
             " WHERE both_jobs AND mine.track_index = theirs.track_index"
         ),
         _between(
@@ -183,6 +196,7 @@ _EXCHANGE = {
             " AND 1 = (SELECT count(*) FROM summaries WHERE job_id IN (:first, :rerun))"
         ),
         text("DELETE FROM search_rows WHERE job_id = :first AND kind = 'transcript'"),
+        *_moved_keys("sound"),
         # What the first job's speakers sounded like is not kept: nothing was learnt from it.
         *(
             text(statement)
@@ -196,6 +210,8 @@ _EXCHANGE = {
 }
 """What a stage's result is made of. What is searched for is the newest only."""
 _EXCHANGE_ROWS = (
+    text("DELETE FROM duplicates WHERE job_id = :first OR other_id = :first"),
+    text("UPDATE jobs SET compare_after = now() WHERE id = :first"),
     text(
         "UPDATE search_rows SET job_id = :first,"
         " job_created_at = (SELECT created_at FROM jobs WHERE id = :first) WHERE job_id = :rerun"

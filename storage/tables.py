@@ -291,6 +291,8 @@ jobs = Table(
     # Personal data is to be redacted (the kinds are in source): when, or, while that is done, when
     # another may take it over.
     _time("redact_after", nullable=True),
+    # When its near duplicates are to be sought, or, while that is done, when another may do it.
+    _time("compare_after", nullable=True),
     # How often that was begun, and why it was given up.
     Column("redact_attempts", SmallInteger, nullable=False, server_default=text("0")),
     Column("redact_error", Text),
@@ -362,6 +364,9 @@ jobs = Table(
     ),
     # Counting an account's unfinished jobs must not read its history.
     Index("ix_jobs_unredacted", "redact_after", postgresql_where=text("redact_after IS NOT NULL")),
+    Index(
+        "ix_jobs_uncompared", "compare_after", postgresql_where=text("compare_after IS NOT NULL")
+    ),
     Index("ix_jobs_unfinished", "account_id", postgresql_where=text("completed_at IS NULL")),
     # A month's usage is the sum over its quoted jobs.
     Index(
@@ -504,6 +509,8 @@ transcripts = Table(
     # Words of a correction have no measured times: when to align them, or, while that is done,
     # when another may take it over.
     _time("align_after", nullable=True),
+    # Of its sound, as pipelines.media.sound_prints writes it.
+    Column("sound_print", LargeBinary),
     PrimaryKeyConstraint("job_id", "track_index"),
     CheckConstraint(_one_of("status", StageStatus), name="status"),
     CheckConstraint("(status = 'completed') = (document IS NOT NULL)", name="completed_has_text"),
@@ -555,6 +562,42 @@ previews = Table(
     ),
     CheckConstraint("lease_token IS NULL OR status = 'waiting'", name="leased_is_waiting"),
     Index("ix_previews_waiting", "created_at", postgresql_where=text("status = 'waiting'")),
+)
+
+# By which media are found that may be the same: integers of shots and of stretches of sound, mixed
+# with the account.
+fingerprint_keys = Table(
+    "fingerprint_keys",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("account_id", Uuid, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("part", Integer, nullable=False),
+    Column("keys", ARRAY(Integer), nullable=False),
+    PrimaryKeyConstraint("job_id", "kind", "part"),
+    CheckConstraint("kind IN ('shot', 'sound')", name="kind"),
+    Index("ix_fingerprint_keys_keys", "keys", postgresql_using="gin"),
+)
+
+# What two jobs of an account have in common, once: from the job with the lesser id.
+duplicates = Table(
+    "duplicates",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("other_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("number", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("start_ms", BigInteger, nullable=False),
+    Column("end_ms", BigInteger, nullable=False),
+    Column("other_start_ms", BigInteger, nullable=False),
+    Column("other_end_ms", BigInteger, nullable=False),
+    Column("track", SmallInteger),
+    Column("other_track", SmallInteger),
+    Column("score", Float, nullable=False),
+    Column("speed", Float, nullable=False),
+    PrimaryKeyConstraint("job_id", "other_id", "number"),
+    CheckConstraint("kind IN ('file', 'shot', 'sound')", name="kind"),
+    CheckConstraint("job_id < other_id", name="once"),
 )
 
 translations = Table(

@@ -17,13 +17,16 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
+from models.contracts import Samples
 from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.media.audio import LEVEL_FRAME_SECONDS, read_blocks
+from pipelines.media.sound_prints import SoundPrint, print_of
 from pipelines.speech.calibration import calibrated, word_calibrations
 from pipelines.speech.coverage import founded, uncovered
 from pipelines.speech.languages import PROBABLE, LanguageChoice, SpokenPart, elected, is_noise
@@ -108,12 +111,14 @@ def transcribe_track(
     compute_missing([task for task in tasks if task.track_language])
     result = reduce_shards(tasks, voiced, track, workspace, config, media_duration_ms)
     control.progress(1.0)
+    digest, sound = read_sound(track, workspace)
     return replace(
         result,
+        sound_print=sound.to_bytes(),
         shards_computed=computed,
         shards_reused=len(tasks) - computed,
         shards=(
-            sound_digest(track, workspace),
+            digest,
             *(words_digest(track, index, task, workspace) for index, task in enumerate(tasks)),
         ),
     )
@@ -154,14 +159,21 @@ def cut_track(
     return voiced, SHARDS.load(workspace.store, made.key)
 
 
-def sound_digest(track: AudioTrack, workspace: Workspace) -> ShardDigest:
-    """What a receipt names of a track's samples; other versions pack them into other files."""
+def read_sound(track: AudioTrack, workspace: Workspace) -> tuple[ShardDigest, SoundPrint]:
+    """What a receipt names of a track's samples, whatever file they are packed into, and what they
+    are found again by."""
     total = hashlib.sha256()
-    with workspace.store.local_copy(track.key) as path:
+
+    def blocks(path: Path) -> Iterator[Samples]:
         for block in read_blocks(path):
+            workspace.check()
             total.update(np.ascontiguousarray(block, "<f4").data)
+            yield block
+
+    with workspace.store.local_copy(track.key) as path:
+        sound = print_of(blocks(path), to_ms(track.offset_seconds))
     end_ms = to_ms(track.duration_seconds)
-    return ShardDigest(ShardKind.SOUND, 0, 0, end_ms, total.hexdigest(), track.index)
+    return ShardDigest(ShardKind.SOUND, 0, 0, end_ms, total.hexdigest(), track.index), sound
 
 
 def words_digest(

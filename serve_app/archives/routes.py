@@ -30,11 +30,12 @@ from serve_app.jobs.schemas import WHOLE, BucketAccessOptions, CreateJobFromUrlB
 from storage import archives, keys
 from storage.archives import MOST_ARCHIVES, Archive, ArchiveObject
 from storage.database import Connection
+from storage.duplicates import list_groups
 from storage.types import ArchiveState, ObjectState
 
 MAX_PATTERNS = 20
 MAX_PAGE = 1000
-_PURPOSE = b"archive-objects"
+_PURPOSE, _GROUPS = b"archive-objects", b"archive-duplicates"
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Archives"])
 
@@ -165,6 +166,29 @@ class ArchiveObjects(TypedDict):
     data: list[ArchiveObjectJson]
     hasMore: bool
     nextCursor: str | None
+    requestId: RequestId
+
+
+class DuplicateObjectJson(TypedDict):
+    """An object of a group."""
+
+    key: Annotated[str | None, doc("Null once it was erased with its job.", "2024/a.mp4")]
+    jobId: Annotated[Uuid, doc("Its job.")]
+
+
+class DuplicateGroupJson(TypedDict):
+    """Objects whose files are the same, each as one of the others."""
+
+    objects: list[DuplicateObjectJson]
+
+
+class DuplicateGroups(TypedDict):
+    """A page of groups, the greatest first."""
+
+    data: list[DuplicateGroupJson]
+    hasMore: bool
+    nextCursor: str | None
+    complete: Annotated[bool, doc("Whether all pairs were looked at, 50,000 at most.", True)]
     requestId: RequestId
 
 
@@ -383,6 +407,53 @@ async def list_archive_objects(
         "data": [_object(each) for each in shown],
         "hasMore": next_cursor is not None,
         "nextCursor": next_cursor,
+        "requestId": request.scope["vas_request_id"],
+    }
+    return ExactJSONResponse(body)
+
+
+@router.get(
+    "/archives/{archiveId}/duplicates",
+    operation_id="listArchiveDuplicates",
+    summary="List an archive's duplicates",
+    response_model=DuplicateGroups,
+    response_description="A page of groups.",
+    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
+)
+async def list_archive_duplicates(
+    request: Request,
+    context: Context,
+    account_id: CurrentAccount,
+    archive_id: ArchiveId,
+    limit: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
+        Query(description="Most groups of a page."),
+    ] = 100,
+    cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
+) -> Response:
+    """Groups of objects that are near duplicates, as `GET /jobs/{jobId}/duplicates` finds files."""
+    secret, first = context.signer.secret, 0
+    if cursor is not None:
+        try:
+            payload = read_payload(cursor, secret=secret, account_id=account_id, purpose=_GROUPS)
+        except BadCursorError as error:
+            raise invalid("The cursor is not one that this list gave out.", "cursor") from error
+        first = int.from_bytes(payload)
+    async with context.database.statement() as connection:
+        archive = await _get(connection, account_id, archive_id)
+        groups, complete = await list_groups(connection, archive.id)
+    next_cursor = None
+    if len(groups) > first + limit:
+        payload = (first + limit).to_bytes(8)
+        next_cursor = sign_payload(payload, secret=secret, account_id=account_id, purpose=_GROUPS)
+    body: DuplicateGroups = {
+        "data": [
+            {"objects": [{"key": key, "jobId": str(job_id)} for job_id, key in group.items()]}
+            for group in groups[first : first + limit]
+        ],
+        "hasMore": next_cursor is not None,
+        "nextCursor": next_cursor,
+        "complete": complete,
         "requestId": request.scope["vas_request_id"],
     }
     return ExactJSONResponse(body)

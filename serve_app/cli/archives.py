@@ -130,10 +130,13 @@ def archives_show(
     url: UrlOption,
     key: KeyOption,
     errors: Annotated[bool, typer.Option("--errors", help="Objects that failed too.")] = False,
+    duplicates: Annotated[
+        bool, typer.Option("--duplicates", help="Groups of objects that are the same too.")
+    ] = False,
     limit: LimitOption = DEFAULT_LIMIT,
     as_json: JsonOption = False,
 ) -> None:
-    """Show an archive, and which of its objects failed or were refused."""
+    """Show an archive; which of its objects failed or were refused, and which are the same."""
     with ApiClient(base_address(url), usable_key(key)) as client:
         archive = client.call_archive("GET", archive_id)
         failed = [
@@ -141,7 +144,17 @@ def archives_show(
             for state in ("failed", "refused")
             for each in (client.list_archive_objects(archive_id, state, limit) if errors else ())
         ]
-    _show(archive | ({"errors": failed} if errors and as_json else {}), as_json)
+        groups = client.list_archive_duplicates(archive_id) if duplicates else []
+    more = ({"errors": failed} if errors else {}) | ({"duplicates": groups} if duplicates else {})
+    _show(archive | (more if as_json else {}), as_json)
+    if duplicates and not as_json:
+        show_rows(
+            [
+                {"group": number, "key": each["key"], "jobId": each["jobId"]}
+                for number, group in enumerate(groups, 1)
+                for each in group["objects"]
+            ]
+        )
     if errors and not as_json:
         names = ("key", "state", "errorCode", "errorMessage", "jobId")
         show_rows([{name: each[name] for name in names} for each in failed])

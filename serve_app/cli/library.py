@@ -112,6 +112,34 @@ def jobs_erase(
     _show_job(url, key, lambda client: client.erase(job_id), as_json)
 
 
+@jobs_app.command("duplicates")
+def jobs_duplicates(
+    job_id: JobArgument,
+    url: UrlOption,
+    key: KeyOption,
+    limit: LimitOption = DEFAULT_LIMIT,
+    everything: AllOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List in which other jobs its file, or parts of it, are again."""
+    with ApiClient(base_address(url), usable_key(key)) as client:
+        page = _gathered(
+            lambda start, size: client.list_duplicates(job_id, size, start),
+            None if everything else limit,
+        )
+    if as_json:
+        show(page, as_json=True)
+        return
+    rows = [
+        {name: found[name] for name in ("kind", "jobId", "fileName")}
+        | {side: time_range(found[side]) for side in ("here", "there")}
+        | {"score": f"{found['score']:.2f}", "speed": f"{found['speed']:g}"}
+        for found in page["data"]
+    ]
+    show_rows(rows)
+    _print_more(page, limit)
+
+
 def _show_job(url: str, key: str, get: Callable[[ApiClient], JsonObject], as_json: bool) -> None:
     base = base_address(url)
     with ApiClient(base, usable_key(key)) as client:

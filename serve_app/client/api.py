@@ -433,6 +433,18 @@ class ApiClient:
         found: list[JsonObject] = self._get(path, query).json()["data"]
         return found
 
+    def list_archive_duplicates(self, archive_id: str) -> list[JsonObject]:
+        """The greatest groups of objects whose files are the same."""
+        path = _path("archives", archive_id, "duplicates")
+        found: list[JsonObject] = self._get(path, {"limit": "1000"}).json()["data"]
+        return found
+
+    def list_duplicates(self, job_id: str, limit: int, cursor: str | None) -> JsonObject:
+        """A page of where else a job's media is; ``data`` and ``nextCursor``."""
+        query = {"limit": str(limit)} | ({} if cursor is None else {"cursor": cursor})
+        page: JsonObject = self._get(_path("jobs", job_id, "duplicates"), query).json()
+        return page
+
     def call_archive(
         self, method: str, *parts: str, body: Mapping[str, object] | None = None
     ) -> JsonObject:

@@ -14,11 +14,13 @@ from serve_app.dashboard.access import CurrentViewer, PageRoute
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode
 from storage import archives
+from storage.duplicates import list_groups
 from storage.types import ObjectState
 
 ARCHIVES_PATH = f"{PATH}/archives"
 ERRORS_SHOWN = 50
 """Of each archive, of each of its two states with errors."""
+GROUPS_SHOWN = 20
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -39,7 +41,10 @@ async def get_archives(request: Request, context: Context, viewer: CurrentViewer
             ]
             for each in found
         }
-    return await page(request, "archives.html", archives=found, errors=errors)
+        groups = {each.id: (await list_groups(connection, each.id))[0] for each in found}
+    return await page(
+        request, "archives.html", archives=found, errors=errors, groups=groups, most=GROUPS_SHOWN
+    )
 
 
 @router.post(f"{ARCHIVES_PATH}/{{id}}/{{action}}")

@@ -160,13 +160,14 @@ class Transcript(TypedDict):
 def track_transcript(track: TrackOutcome) -> TrackTranscript:
     """A track as it is stored with its job."""
     found = track.transcript
+    kept = found and replace(found, voices=(), shards=(), sound_print=None)
     return TrackTranscript(
         track_index=track.index,
         track_name=track.name,
         status=StageStatus.FAILED if found is None else StageStatus.COMPLETED,
         error_code=track.code,
         language=None if found is None else found.language,
-        document=None if found is None else encode(replace(found, voices=(), shards=())).decode(),
+        document=None if kept is None else encode(kept).decode(),
     )
 
 

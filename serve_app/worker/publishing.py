@@ -29,8 +29,10 @@ from serve_app.jobs.rendering import warning_document
 from serve_app.jobs.service import end_job, finish_if_ended
 from serve_app.pricing import PriceTable
 from serve_app.results.receipts import StageReceipt
+from serve_app.worker.comparing import KeptSounds
 from storage import jobs, keys, ledger, previews, redactions, results, revisions
 from storage.database import Connection
+from storage.duplicates import Keys, store_keys
 from storage.job_records import JobRecord
 from storage.redactions import Span
 from storage.results import TrackTranscript
@@ -160,12 +162,15 @@ async def publish_scenes(
     warnings: Sequence[Mapping[str, Any]] = (),
     receipt: StageReceipt | None = None,
     fingerprints: bytes | None = None,
+    shot_keys: Sequence[Keys] = (),
 ) -> JobState | None:
     """Complete vision: result, charge and status together."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[StageName.VISION].status in ENDED_STATUSES:
         return None
     await results.store_scenes(connection, job.id, scenes, overview, people, fingerprints)
+    if fingerprints is not None:
+        await store_keys(connection, job.id, job.account_id, "shot", shot_keys)
     if warnings:
         await jobs.add_warnings(connection, job.id, warnings)
     return await _complete(connection, job, StageName.VISION, timings, made_with, receipt)
@@ -184,6 +189,7 @@ async def publish_transcripts(
     before: Mapping[int, Change] | None = None,
     muted: Sequence[Span] = (),
     receipt: StageReceipt | None = None,
+    sounds: KeptSounds | None = None,
 ) -> JobState | None:
     """Complete the transcript stage: results of all tracks, charge and status together.
 
@@ -200,6 +206,8 @@ async def publish_transcripts(
         await revisions.store_redaction(connection, job.id, index, change)
     if muted:
         await redactions.store_muted(connection, job.id, muted)
+    if sounds is not None:
+        await sounds.store(connection, job)
     if isinstance(summary, PipelineWarning):
         warnings = [*warnings, summary]
     elif summary is not None:

@@ -25,6 +25,7 @@ from serve_app.observability.logs import log_context
 from serve_app.results.redaction import change_between, redacted_kinds, want_preview
 from serve_app.results.scenes import find_overview, scenes_of
 from serve_app.results.transcripts import sentences_of, transcript_of
+from serve_app.worker.comparing import mute_sounds
 from storage import jobs, redactions, results, revisions, translations
 from storage.database import UNAVAILABLE, Connection
 from storage.job_records import JobRecord
@@ -172,7 +173,9 @@ class Redactor:
         source = " ".join(f"{index}:{version}" for index, version in versions)
         await translations.make_again(connection, job.id, source)
         before = await redactions.find_muted(connection, job.id)
-        await redactions.store_muted(connection, job.id, [*merged([*before, *made.muted])])
+        muted = [*merged([*before, *made.muted])]
+        await redactions.store_muted(connection, job.id, muted)
+        await mute_sounds(connection, job, muted)
         await redactions.end_redaction(connection, lease)
         await want_preview(self._context, connection, job)
         return True

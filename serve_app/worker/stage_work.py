@@ -59,6 +59,7 @@ from serve_app.results.transcripts import track_transcript
 from serve_app.settings import Settings
 from serve_app.worker import publishing
 from serve_app.worker.calibration import Calibration, Machine
+from serve_app.worker.comparing import KeptSounds, parts_of_shots
 from serve_app.worker.fetch import SourceFetcher, has_files_to_fetch
 from serve_app.worker.publishing import KeptVoices, Lease
 from serve_app.worker.receipts import Recorder, ingest_receipt, step_versions
@@ -201,6 +202,7 @@ class StageWork:
             places = hidden_places(seen[:-1], seen[-1])
             await self._in_thread(lambda: cover_pictures(self.workspace.store, places))
         receipt = await self._in_thread(lambda: self._recorder(job).vision(seen, found.shards))
+        shot_keys = await self._in_thread(lambda: parts_of_shots(found.fingerprints))
         async with self.context.database.transaction() as connection:
             end = await publishing.publish_scenes(
                 connection,
@@ -213,6 +215,7 @@ class StageWork:
                 warnings=warnings,
                 receipt=receipt,
                 fingerprints=found.fingerprints,
+                shot_keys=shot_keys,
             )
         record_media(self.context.metrics, StageName.VISION, ingested.media.duration_seconds)
         return end
@@ -241,6 +244,13 @@ class StageWork:
             summary = redact_sentences(summary, kinds, self.context.recognizer)
         stored = [*map(track_transcript, tracks)]
         receipt = await self._in_thread(lambda: self._recorder(job).transcript(tracks, stored))
+        muted = () if redacted is None else redacted.muted
+        prints = {
+            each.index: each.transcript.sound_print
+            for each in tracks
+            if each.transcript is not None and each.transcript.sound_print is not None
+        }
+        sounds = await self._in_thread(lambda: KeptSounds.of(prints, muted))
         async with self.context.database.transaction() as connection:
             if redacted is not None:
                 await want_preview(self.context, connection, job)
@@ -254,7 +264,8 @@ class StageWork:
                 summary=summary,
                 voices=self._voices(job, tracks),
                 before={} if redacted is None else redacted.before,
-                muted=() if redacted is None else redacted.muted,
+                muted=muted,
+                sounds=sounds,
                 receipt=receipt,
             )
         record_media(self.context.metrics, StageName.TRANSCRIPT, ingested.media.duration_seconds)

@@ -260,6 +260,8 @@ ADDED = {
     ("PATCH", "/archives/{archiveId}", "changeArchive"),
     ("DELETE", "/archives/{archiveId}", "deleteArchive"),
     ("GET", "/archives/{archiveId}/objects", "listArchiveObjects"),
+    ("GET", "/archives/{archiveId}/duplicates", "listArchiveDuplicates"),
+    ("GET", "/jobs/{jobId}/duplicates", "listDuplicates"),
     ("POST", "/archives/{archiveId}/pause", "pauseArchive"),
     ("POST", "/archives/{archiveId}/resume", "resumeArchive"),
 }

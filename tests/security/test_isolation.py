@@ -111,6 +111,8 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "deleteWebhookEndpoint": (Item(_endpoint),),
     "getArchive": (Item(_archive),),
     "listArchiveObjects": (Item(_archive, ("", "?state=failed")),),
+    "listArchiveDuplicates": (Item(_archive),),
+    "listDuplicates": (Item(_finished, ("", "?kind=file")), Item(_uploading)),
     "changeArchive": (Item(_archive),),
     "pauseArchive": (Item(_archive),),
     "resumeArchive": (Item(_archive),),

@@ -50,6 +50,8 @@ READ = [
     "listArchives",
     "getArchive",
     "listArchiveObjects",
+    "listDuplicates",
+    "listArchiveDuplicates",
 ]
 WRITE = [
     "createJob",

@@ -31,6 +31,7 @@ from pipelines.types import (
 from serve_app.results.receipts import StageReceipt
 from serve_app.results.transcripts import SummarySentenceJson
 from serve_app.worker import publishing
+from serve_app.worker.comparing import KeptSounds, parts_of_shots
 from serve_app.worker.publishing import Lease
 from storage import jobs, keys
 from storage.older_results import of_today
@@ -140,6 +141,7 @@ def complete(
     muted: Sequence[Span] = (),
     receipts: Mapping[StageName, StageReceipt] | None = None,
     fingerprints: bytes | None = None,
+    sounds: KeptSounds | None = None,
 ) -> None:
     kept = receipts or {}
 
@@ -167,9 +169,10 @@ def complete(
             people=people,
             receipt=kept.get(StageName.VISION),
             fingerprints=fingerprints,
+            shot_keys=parts_of_shots(fingerprints),
         )
         redacted: dict[str, Any] = {"before": before, "muted": muted}
-        redacted["receipt"] = kept.get(StageName.TRANSCRIPT)
+        redacted |= {"receipt": kept.get(StageName.TRANSCRIPT), "sounds": sounds}
         await publishing.publish_transcripts(
             connection, lease, tracks, {}, summary=summary, voices=voices, **redacted
         )

@@ -135,6 +135,8 @@ ADDED_STATUSES: dict[str, set[int]] = {
     "createArchive": {201, 400, 401, 409, 422, 429},
     "getArchive": {200, 401, 404},
     "listArchiveObjects": {200, 400, 401, 404},
+    "listArchiveDuplicates": {200, 400, 401, 404},
+    "listDuplicates": {200, 400, 401, 404, 409},
     "changeArchive": {200, 400, 401, 404},
     "pauseArchive": {200, 401, 404},
     "resumeArchive": {200, 401, 404},

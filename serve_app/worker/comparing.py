@@ -1,0 +1,145 @@
+"""Seeks the near duplicates of jobs that have ended, among the jobs of their account."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+
+import numpy as np
+
+from pipelines.duplicates import Duplicate, MediaPrint, duplicates, shot_keys, sound_probes
+from pipelines.media.sound_prints import SoundPrint
+from pipelines.vision.fingerprints import Fingerprints
+from serve_app.context import AppContext
+from serve_app.observability.logs import log_context
+from storage import duplicates as stored
+from storage.database import UNAVAILABLE, Connection
+from storage.duplicates import Keys, LeasedComparison, StoredDuplicate, StoredPrints
+from storage.job_records import JobRecord
+from storage.redactions import Span
+
+log = logging.getLogger("vas.duplicates")
+
+COMPARE_SECONDS = 2.0
+_LEASE = timedelta(minutes=10)
+"""A job is compared with twenty others within seconds, or some minutes where all last hours."""
+_MARKS_A_PART = 128
+
+
+def parts_of_shots(data: bytes | None) -> list[Keys]:
+    """Keys of each shot of stored fingerprints."""
+    if data is None:
+        return []
+    prints = Fingerprints.from_bytes(data)
+    keys, samples = shot_keys(prints)
+    shots = prints.shots[samples]
+    return [keys[shots == shot].ravel() for shot in range(len(prints.counts))]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSounds:
+    """What is stored of the sound of a job's tracks."""
+
+    prints: Mapping[int, bytes]
+    """By track."""
+    parts: Sequence[Keys]
+
+    @classmethod
+    def of(cls, prints: Mapping[int, bytes], muted: Iterable[Span]) -> KeptSounds:
+        """Without what is silent in a redacted job."""
+        spans = [*muted]
+        found = {at: SoundPrint.from_bytes(data).muted(spans) for at, data in prints.items()}
+        parts = [part for each in found.values() for part in _parts_of_sound(each)]
+        return cls({at: each.to_bytes() for at, each in found.items()}, parts)
+
+    async def store(self, connection: Connection, job: JobRecord) -> None:
+        await stored.store_sounds(connection, job.id, self.prints)
+        await stored.store_keys(connection, job.id, job.account_id, "sound", self.parts)
+
+
+def _parts_of_sound(found: SoundPrint) -> Iterator[Keys]:
+    """Keys of stretches of a track."""
+    keys = found.keys()
+    yield from (keys[at : at + _MARKS_A_PART] for at in range(0, len(keys), _MARKS_A_PART))
+
+
+async def mute_sounds(connection: Connection, job: JobRecord, muted: Iterable[Span]) -> None:
+    """Forget what is silent now of a job whose sound was stored."""
+    prints = await stored.find_prints(connection, job.id)
+    if prints is not None and prints.sounds:
+        await KeptSounds.of(prints.sounds, muted).store(connection, job)
+    await stored.forget(connection, job.id)
+
+
+def media_print(found: StoredPrints) -> MediaPrint:
+    """As it is compared."""
+    shots = None if found.shots is None else Fingerprints.from_bytes(found.shots)
+    sounds = {track: SoundPrint.from_bytes(data) for track, data in found.sounds.items()}
+    return MediaPrint(found.duration_ms, shots, sounds)
+
+
+class Comparer:
+    """Any number may be at work, each on another job."""
+
+    def __init__(self, context: AppContext) -> None:
+        self._database = context.database
+
+    async def step(self) -> float | None:
+        """Compare the job that is due for longest; None where none is."""
+        held = await stored.lease_comparison(self._database, lease=_LEASE)
+        if held is None:
+            return None
+        with log_context(jobId=held.job_id):
+            versions, found = dict[uuid.UUID, str](), list[StoredDuplicate]()
+            try:
+                async for other_id, version, same in self.compared(held):
+                    versions[other_id] = version
+                    found += same
+            except UNAVAILABLE:
+                raise  # Once the lease ends it is tried again.
+            except Exception:
+                log.exception("it could not be compared")
+            async with self._database.transaction() as connection:
+                await stored.replace_duplicates(connection, held, found, versions)
+        return 0.0
+
+    async def compared(
+        self, held: LeasedComparison
+    ) -> AsyncIterator[tuple[uuid.UUID, str, list[StoredDuplicate]]]:
+        """Versions of its own results, then of each other job's and what they have in common."""
+        async with self._database.statement() as connection:
+            prints = await stored.find_prints(connection, held.job_id)
+            if prints is None:
+                return
+            yield held.job_id, prints.version, []
+            mine = await asyncio.to_thread(media_print, prints)
+            probes = await asyncio.to_thread(_probes, mine)
+            candidates = await stored.find_candidates(connection, held, probes)
+        for other_id in candidates:
+            async with self._database.statement() as connection:
+                others = await stored.find_prints(connection, other_id)
+            if others is not None:
+                same = await asyncio.to_thread(_same, mine, others)
+                numbered = [
+                    StoredDuplicate(other_id, number, **asdict(each))
+                    for number, each in enumerate(same)
+                ]
+                yield other_id, others.version, numbered
+
+
+def _same(mine: MediaPrint, others: StoredPrints) -> list[Duplicate]:
+    return duplicates(mine, media_print(others))
+
+
+def _probes(mine: MediaPrint) -> dict[str, Keys]:
+    found = dict[str, Keys]()
+    if mine.shots is not None:
+        found["shot"] = shot_keys(mine.shots, probes=True)[0].ravel()
+    if mine.sounds:
+        each = [sound_probes(sound).ravel() for sound in mine.sounds.values()]
+        found["sound"] = np.concatenate(each)
+    return found

@@ -1,0 +1,317 @@
+"""Media of an account that are the same in part: keys to find them by, and what was found.
+
+Keys are mixed with the account's id, so that looking up those of one account reads no other's. A
+job is compared once it has ended: ``compare_after`` is when, and the lease of whoever does it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import LargeBinary, bindparam, delete, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+
+from storage.database import Connection, Database
+from storage.tables import archive_objects, duplicates, fingerprint_keys, jobs, transcripts
+
+MOST_CANDIDATES = 20
+"""Jobs that a job is compared with: those with most keys in common."""
+_LEAST_KEYS = 2
+_KEYS_AT_ONCE = 5_000
+_MOST_ROWS = 20_000
+"""With keys in common, of so many keys: what is in every file, a jingle, finds no more."""
+MOST_PAIRS = 50_000
+"""Of an archive."""
+
+Keys = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDuplicate:
+    """A stretch of a job's media that is in another job's too."""
+
+    other_id: uuid.UUID
+    number: int
+    kind: str
+    start_ms: int
+    end_ms: int
+    other_start_ms: int
+    other_end_ms: int
+    track: int | None
+    other_track: int | None
+    score: float
+    speed: float
+
+    def swapped(self, job_id: uuid.UUID) -> StoredDuplicate:
+        """The same from the other side; ``job_id`` is this one's."""
+        mine, theirs = (self.start_ms, self.end_ms), (self.other_start_ms, self.other_end_ms)
+        tracks = self.other_track, self.track
+        how = self.score, 1 / self.speed
+        return StoredDuplicate(job_id, self.number, self.kind, *theirs, *mine, *tracks, *how)
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedComparison:
+    """A job to compare, until another may take it over."""
+
+    job_id: uuid.UUID
+    account_id: uuid.UUID
+    compare_after: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPrints:
+    """Fingerprints of a job's media."""
+
+    duration_ms: int
+    shots: bytes | None
+    sounds: Mapping[int, bytes]
+    """By track."""
+    version: str
+    """Another one with every change of the results."""
+
+
+def mixed(account_id: uuid.UUID, kind: str, keys: Keys) -> list[int]:
+    """Keys of an account and a kind as they are stored: SplitMix64, 32 bits of it."""
+    seed = (account_id.int ^ (account_id.int >> 64)) & (1 << 64) - 1
+    mixing = np.unique(keys).astype(np.uint64) << np.uint64(1) | np.uint64(kind == "sound")
+    mixing = mixing * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixing = (mixing ^ (mixing >> np.uint64(shift))) * np.uint64(factor)
+    found: list[int] = (mixing >> np.uint64(32)).astype(np.uint32).view(np.int32).tolist()
+    return found
+
+
+async def store_keys(
+    connection: Connection,
+    job_id: uuid.UUID,
+    account_id: uuid.UUID,
+    kind: str,
+    parts: Sequence[Keys],
+) -> None:
+    """In the place of what there is of the kind; the job is due to be compared, unless it is a
+    rerun, whose results go to another."""
+    own = delete(fingerprint_keys).filter_by(job_id=job_id, kind=kind)
+    await connection.execute(own)
+    rows = [
+        {"part": part, "keys": mixed(account_id, kind, keys)}
+        for part, keys in enumerate(parts)
+        if len(keys)
+    ]
+    every = {"job_id": job_id, "account_id": account_id, "kind": kind}
+    if rows:
+        await connection.execute(insert(fingerprint_keys), [row | every for row in rows])
+    due = update(jobs).where(jobs.c.id == job_id, jobs.c.rerun_of.is_(None))
+    await connection.execute(due.values(compare_after=text("now()")))
+
+
+async def store_sounds(
+    connection: Connection, job_id: uuid.UUID, prints: Mapping[int, bytes]
+) -> None:
+    """Of the job's tracks, by index."""
+    statement = (
+        update(transcripts)
+        .where(transcripts.c.job_id == job_id, transcripts.c.track_index == bindparam("index"))
+        .values(sound_print=bindparam("found", type_=LargeBinary))
+    )
+    if prints:
+        rows = [{"index": index, "found": found} for index, found in prints.items()]
+        await connection.execute(statement, rows)
+
+
+_LEASE = text(
+    """
+    UPDATE jobs SET compare_after = now() + :lease
+     WHERE id = (SELECT id FROM jobs WHERE compare_after <= now() AND completed_at IS NOT NULL
+                  ORDER BY compare_after LIMIT 1 FOR UPDATE SKIP LOCKED)
+    RETURNING id AS job_id, account_id, compare_after
+    """
+)
+
+
+async def lease_comparison(database: Database, *, lease: timedelta) -> LeasedComparison | None:
+    """Lease the job that is due for longest; None where none is."""
+    rows = await database.query(_LEASE, lease=lease)
+    return LeasedComparison(**rows[0]) if rows else None
+
+
+async def find_prints(connection: Connection, job_id: uuid.UUID) -> StoredPrints | None:
+    """None of a job that is erased, or there is none."""
+    found = (await connection.execute(_PRINTS, {"job_id": job_id})).one_or_none()
+    if found is None:
+        return None
+    query = select(transcripts.c.track_index, transcripts.c.sound_print).where(
+        transcripts.c.job_id == job_id, transcripts.c.sound_print.is_not(None)
+    )
+    sounds = {row.track_index: row.sound_print for row in await connection.execute(query)}
+    return StoredPrints(found.duration_ms or 0, found.fingerprints, sounds, found.version)
+
+
+_VERSION = """concat(scene_lists.xmin, (SELECT string_agg(t.xmin::text, ' ' ORDER BY track_index)
+                          FROM transcripts t WHERE t.job_id = jobs.id)) AS version"""
+_PRINTS = text(
+    f"SELECT duration_ms, fingerprints, {_VERSION}"  # noqa: S608 - a constant
+    " FROM jobs LEFT JOIN scene_lists ON job_id = id WHERE id = :job_id AND erased_at IS NULL"
+)
+_LOCKED_VERSIONS = text(
+    f"SELECT id, compare_after, {_VERSION}"  # noqa: S608 - a constant
+    " FROM jobs LEFT JOIN scene_lists ON job_id = id"
+    " WHERE id = ANY(:ids) AND erased_at IS NULL ORDER BY id FOR NO KEY UPDATE OF jobs"
+)
+
+
+async def find_candidates(
+    connection: Connection, held: LeasedComparison, probes: Mapping[str, Keys]
+) -> list[uuid.UUID]:
+    """Other jobs of the account with keys in common, most of them first."""
+    counts = dict[uuid.UUID, int]()
+    for kind, keys in probes.items():
+        every = mixed(held.account_id, kind, keys)
+        for first in range(0, len(every), _KEYS_AT_ONCE):
+            values = {
+                "job_id": held.job_id,
+                "account_id": held.account_id,
+                "kind": kind,
+                "keys": every[first : first + _KEYS_AT_ONCE],
+                "most": _MOST_ROWS,
+            }
+            for row in await connection.execute(_CANDIDATES, values):
+                counts[row.job_id] = counts.get(row.job_id, 0) + row.keys_met
+    ranked = sorted(counts, key=lambda each: (-counts[each], each))
+    return [each for each in ranked if counts[each] >= _LEAST_KEYS][:MOST_CANDIDATES]
+
+
+_CANDIDATES = text(
+    """
+    SELECT met.job_id, count(*) AS keys_met
+      FROM (SELECT job_id, keys FROM fingerprint_keys
+             WHERE keys && CAST(:keys AS int[]) AND account_id = :account_id
+               AND kind = :kind AND job_id <> :job_id LIMIT :most) AS met
+      JOIN jobs ON jobs.id = met.job_id AND jobs.rerun_of IS NULL AND jobs.erased_at IS NULL
+           AND jobs.account_id = :account_id,
+           unnest(met.keys) AS each
+     WHERE each = ANY(CAST(:keys AS int[]))
+     GROUP BY met.job_id
+    """
+)
+
+
+async def replace_duplicates(
+    connection: Connection,
+    held: LeasedComparison,
+    found: Iterable[StoredDuplicate],
+    versions: Mapping[uuid.UUID, str],
+) -> bool:
+    """What the job has in common with others, in the place of what was found before; False, and
+    nothing is changed, where somebody else has it.
+
+    ``versions`` are those that were compared. Where one of them has changed since, what it has in
+    common is left out, and the job is due once more; what was erased is left out.
+    """
+    ids = sorted({held.job_id, *versions})
+    locked = {row.id: row for row in await connection.execute(_LOCKED_VERSIONS, {"ids": ids})}
+    mine = locked.get(held.job_id)
+    if mine is None or mine.compare_after != held.compare_after:
+        return False
+    same = {each for each, row in locked.items() if row.version == versions.get(each)}
+    changed = (locked.keys() & versions.keys()) - same
+    due = text("now()") if changed else None
+    await connection.execute(update(jobs).where(jobs.c.id == held.job_id).values(compare_after=due))
+    await forget(connection, held.job_id)
+    rows = [
+        asdict(each) | {"job_id": held.job_id}
+        if held.job_id < each.other_id
+        else asdict(each.swapped(held.job_id)) | {"job_id": each.other_id}
+        for each in found
+        if {held.job_id, each.other_id} <= same
+    ]
+    if rows:
+        await connection.execute(insert(duplicates).on_conflict_do_nothing(), rows)
+    return True
+
+
+async def forget(connection: Connection, job_id: uuid.UUID) -> None:
+    """Delete what was found of a job."""
+    either = or_(duplicates.c.job_id == job_id, duplicates.c.other_id == job_id)
+    await connection.execute(delete(duplicates).where(either))
+
+
+async def is_compared(connection: Connection, job_id: uuid.UUID) -> bool:
+    """Whether nothing of it is still to be compared."""
+    query = select(jobs.c.compare_after.is_(None)).where(jobs.c.id == job_id)
+    return bool(await connection.scalar(query))
+
+
+async def list_duplicates(
+    connection: Connection,
+    job_id: uuid.UUID,
+    *,
+    kind: str | None = None,
+    after: tuple[uuid.UUID, int] | None = None,
+    limit: int,
+) -> list[tuple[StoredDuplicate, str]]:
+    """Of a job, by the other job, with the name of its file."""
+    values = {"job_id": job_id, "kind": kind, "limit": limit}
+    values |= dict(zip(("other", "after"), after or (uuid.UUID(int=0), -1), strict=True))
+    found = list[tuple[StoredDuplicate, str]]()
+    for row in (await connection.execute(_LIST, values)).mappings():
+        shown = {name: row[name] for name in StoredDuplicate.__dataclass_fields__}
+        found.append((StoredDuplicate(**shown), row["file_name"]))
+    return found
+
+
+_LIST = text(
+    """
+    WITH both_ways AS (
+        SELECT other_id, number, kind, start_ms, end_ms, other_start_ms, other_end_ms,
+               track, other_track, score, speed
+          FROM duplicates WHERE job_id = :job_id
+        UNION ALL
+        SELECT job_id, number, kind, other_start_ms, other_end_ms, start_ms, end_ms,
+               other_track, track, score, 1 / speed
+          FROM duplicates WHERE other_id = :job_id)
+    SELECT both_ways.*, jobs.file_name FROM both_ways JOIN jobs ON jobs.id = other_id
+     WHERE (CAST(:kind AS text) IS NULL OR kind = :kind)
+       AND (other_id, number) > (CAST(:other AS uuid), CAST(:after AS int))
+     ORDER BY other_id, number LIMIT :limit
+    """
+)
+
+
+async def list_groups(
+    connection: Connection, archive_id: uuid.UUID
+) -> tuple[list[dict[uuid.UUID, str | None]], bool]:
+    """Jobs of an archive whose files are the same, with their objects' keys, the greatest group
+    first; and whether those are all."""
+    one, other = archive_objects.alias(), archive_objects.alias()
+    query = (
+        select(duplicates.c.job_id, one.c.key, duplicates.c.other_id, other.c.key)
+        .join(one, (one.c.job_id == duplicates.c.job_id) & (one.c.archive_id == archive_id))
+        .join(other, (other.c.job_id == duplicates.c.other_id) & (other.c.archive_id == archive_id))
+        .where(duplicates.c.kind == "file")
+        .order_by(duplicates.c.job_id, duplicates.c.other_id)
+        .limit(MOST_PAIRS)
+    )
+    pairs = list(await connection.execute(query))
+    leaders, keys = dict[uuid.UUID, uuid.UUID](), dict[uuid.UUID, str | None]()
+
+    def leader(job_id: uuid.UUID) -> uuid.UUID:
+        while leaders[job_id] != job_id:
+            leaders[job_id] = job_id = leaders[leaders[job_id]]
+        return job_id
+
+    for first, first_key, second, second_key in pairs:
+        for job_id, key in ((first, first_key), (second, second_key)):
+            leaders.setdefault(job_id, job_id)
+            keys[job_id] = key
+        leaders[leader(first)] = leader(second)
+    groups = dict[uuid.UUID, dict[uuid.UUID, str | None]]()
+    for job_id in sorted(keys):
+        groups.setdefault(leader(job_id), {})[job_id] = keys[job_id]
+    ordered = sorted(groups.values(), key=lambda group: (-len(group), min(group)))
+    return ordered, len(pairs) < MOST_PAIRS
