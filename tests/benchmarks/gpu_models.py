@@ -23,13 +23,14 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import AutoImageProcessor, WhisperFeatureExtractor
 
 from models.backends.transformers.alignment import CtcAligner
 from models.backends.transformers.describer import VisionLanguageDescriber, _question
@@ -39,7 +40,6 @@ from models.backends.transformers.whisper import WhisperTranscriber
 from models.contracts import (
     SAMPLE_RATE_HZ,
     AudioChunk,
-    Picture,
     Samples,
     SceneStills,
 )
@@ -222,7 +222,7 @@ def transcription(
     speech = saved(folder, TRANSCRIBE, options)
     transcriber = WhisperTranscriber(speech, aligner, hardware, max_batch=batch)
     noise = np.random.default_rng(0).standard_normal((batch, CHUNK_SECONDS * SAMPLE_RATE_HZ))
-    return _rates(transcriber, list((0.1 * noise).astype(np.float32)), options)
+    return _rates(transcriber, list((0.1 * noise).astype(np.float32)), hardware, options)
 
 
 def packaged_whisper(
@@ -235,7 +235,8 @@ def packaged_whisper(
     transcriber = WhisperTranscriber(str(place), None, hardware, max_batch=batch)
     said = samples_of(RECORDING)
     whole = np.tile(said, 1 + CHUNK_SECONDS * SAMPLE_RATE_HZ // len(said))
-    return _rates(transcriber, [whole[: CHUNK_SECONDS * SAMPLE_RATE_HZ]] * batch, options)
+    chunks = [whole[: CHUNK_SECONDS * SAMPLE_RATE_HZ]] * batch
+    return _rates(transcriber, chunks, hardware, options)
 
 
 def samples_of(path: Path) -> Samples:
@@ -252,11 +253,12 @@ def samples_of(path: Path) -> Samples:
 def _rates(
     transcriber: WhisperTranscriber,
     samples: list[Samples],
+    hardware: Hardware,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
     chunks = [AudioChunk(each, "en") for each in samples]
     ours = seconds_of(lambda: transcriber.transcribe(chunks), options.rounds)
-    bare = seconds_of(bare_whisper(transcriber, samples), options.rounds)
+    bare = seconds_of(bare_whisper(transcriber, samples, hardware), options.rounds)
     audio = len(samples) * CHUNK_SECONDS
     return {
         "batch": len(samples),
@@ -266,11 +268,12 @@ def _rates(
     } | _memory()
 
 
-def bare_whisper(transcriber: WhisperTranscriber, samples: list[Samples]) -> Callable[[], object]:
+def bare_whisper(
+    transcriber: WhisperTranscriber, samples: list[Samples], hardware: Hardware
+) -> Callable[[], object]:
     """The library's loop over the features of the chunks."""
-    processor, model = transcriber._processor, transcriber._model
-    hardware = transcriber._hardware
-    features = processor.feature_extractor(
+    model = transcriber._model
+    features = WhisperFeatureExtractor(feature_size=model.config.num_mel_bins)(
         samples, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt"
     ).input_features.to(hardware.device, hardware.dtype)
     tokens = model.config.max_target_positions // 2
@@ -302,7 +305,7 @@ def description(
     scenes = [SceneStills(tuple(pictures), 3.0)] * batch
     # One try of a fixed length: with random weights the schema's text goes on to its bounds.
     ours = seconds_of(lambda: describer._answer(scenes, options.tokens), options.rounds)
-    bare = seconds_of(bare_describer(describer, scenes, options.tokens), options.rounds)
+    bare = seconds_of(bare_describer(describer, scenes, hardware, options.tokens), options.rounds)
     return {
         "batch": batch,
         "pictures_per_second": round(batch * STILLS_A_SCENE / ours, 2),
@@ -313,10 +316,9 @@ def description(
 
 
 def bare_describer(
-    describer: VisionLanguageDescriber, scenes: list[SceneStills], tokens: int
+    describer: VisionLanguageDescriber, scenes: list[SceneStills], hardware: Hardware, tokens: int
 ) -> Callable[[], object]:
     """The library's loop over prepared questions."""
-    hardware = describer._hardware
     inputs = describer._processor(
         text=[describer._prompt(_question(scene), len(scene.stills)) for scene in scenes],
         images=[list(scene.stills) for scene in scenes],
@@ -340,26 +342,26 @@ def pictures(
     kind = np.random.default_rng(0).integers
     stills = [kind(0, 255, (540, 960, 3), dtype=np.uint8) for _ in range(batch)]
     found: dict[str, Any] = {"batch": batch}
-    detector = TransformersObjectDetector(
-        saved(folder, DETECT_OBJECTS, options), hardware, max_batch=batch
-    )
-    embedder = SiglipEmbedder(saved(folder, EMBED_PICTURES, options), hardware, max_batch=batch)
-    for name, model, work in (
-        ("objects", detector, detector.find), ("vectors", embedder, embedder.embed_pictures),
-    ):  # fmt: skip
+    places = [saved(folder, task, options) for task in (DETECT_OBJECTS, EMBED_PICTURES)]
+    detector = TransformersObjectDetector(places[0], hardware, max_batch=batch)
+    embedder = SiglipEmbedder(places[1], hardware, max_batch=batch)
+    for name, place, model, work in (
+        ("objects", places[0], detector, detector.find),
+        ("vectors", places[1], embedder, embedder.embed_pictures),
+    ):
+        processor = AutoImageProcessor.from_pretrained(place)
+        inputs = processor(images=stills, input_data_format="channels_last", return_tensors="pt")
+        prepared = inputs.to(hardware.device, hardware.dtype)
         ours = seconds_of(functools.partial(work, stills), options.rounds)
-        bare = seconds_of(bare_network(model, stills), options.rounds)
+        bare = seconds_of(bare_network(model, prepared), options.rounds)
         found[name] = {"a_second": round(batch / ours, 1), "bare": round(batch / bare, 1)}
     return found | _memory()
 
 
 def bare_network(
-    model: TransformersObjectDetector | SiglipEmbedder, stills: list[Picture]
+    model: TransformersObjectDetector | SiglipEmbedder, inputs: Mapping[str, torch.Tensor]
 ) -> Callable[[], object]:
     """The network over prepared stills."""
-    inputs = model._processor(
-        images=stills, input_data_format="channels_last", return_tensors="pt"
-    ).to(model._hardware.device, model._hardware.dtype)
     network = model._model
     work = network.get_image_features if isinstance(model, SiglipEmbedder) else network
 
