@@ -1,4 +1,4 @@
-"""Results as version 0.1 stored them, in the API's form, turned into what is stored today.
+"""Results as versions up to 0.2 stored them, in the API's form, turned into what is stored today.
 
 Times were seconds, names in camel case. Every reader of a stored result calls these first.
 """

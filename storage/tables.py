@@ -348,7 +348,7 @@ jobs = Table(
         "created_at",
         postgresql_where=text("state = 'queued' AND parked"),
     ),
-    # How long the oldest has waited; what versions before 0.2.0 lease by.
+    # How long the oldest has waited; what versions before 0.3.0 lease by.
     Index("ix_jobs_waiting", "created_at", postgresql_where=text("state = 'queued'")),
     Index("ix_jobs_leased", "lease_expires_at", postgresql_where=text("state = 'processing'")),
     Index(

@@ -22,7 +22,7 @@ from pipelines.backfill.fetch import SourceRules, fetch_source
 from pipelines.backfill.outcome import Item, ItemOutcome
 from pipelines.backfill.places import Place
 from pipelines.codec import CodecError, decode, encode
-from pipelines.execution.chain import FreeRun, Workspace, map_here
+from pipelines.execution.chain import Control, FreeRun, Workspace, map_here
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.source import ClipFile, SourceMedia
 from pipelines.speech.languages import LanguageChoice
@@ -30,12 +30,14 @@ from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.speakers import SpeakerRules
 from pipelines.stages import MediaStages, StageRunner, skip_reason
 from pipelines.types import (
+    AudioTrack,
     IngestResult,
     Scene,
     StageCode,
     StageError,
     StageOutcome,
     TrackOutcome,
+    TranscriptResult,
     VisionResult,
     transcript_warnings,
 )
@@ -240,6 +242,12 @@ class _ItemRun:
             self.work.out.write_bytes(out, self.workspace.store.read_bytes(key))
         return scene.at_keys(names)
 
+    def _spoken(
+        self, track: AudioTrack, ingested: IngestResult, control: Control
+    ) -> TranscriptResult:
+        """Without its fingerprints: outcomes are JSON, and nothing looks for duplicates in them."""
+        return replace(self.stages.transcribe(track, ingested, control), sound_print=None)
+
     async def _transcript(
         self, ingested: IngestResult
     ) -> tuple[StageOutcome, tuple[TrackOutcome, ...]]:
@@ -250,7 +258,7 @@ class _ItemRun:
             tracks = await self.runner.run_tracks(
                 ingested,
                 self.control,
-                lambda track, share: _call(lambda: self.stages.transcribe(track, ingested, share)),
+                lambda track, share: _call(lambda: self._spoken(track, ingested, share)),
             )
         except StageError as error:
             return _failed(stage, error), ()
