@@ -54,13 +54,13 @@ def _numbered(text: str, first: int) -> dict[str, str]:
     return {word: str(value) for value, each in numbered for word in each.split("|")}
 
 
-_DIGITS = _numbered("zero|oh|o|nought one two three four five six seven eight nine", 0)
+_DIGITS = _numbered("zero|zeroes|oh|o|nought one two three four five six seven eight nine", 0)
 _TEENS = _numbered(
     "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen", 10
 )
 _TENS = _numbered("twenty thirty forty fifty sixty seventy eighty ninety", 2)
 _ROUND = {"hundred": "00", "thousand": "000"}
-_HOMOPHONES = {"for": "4", "to": "2", "too": "2"}
+_HOMOPHONES = {"for": "4", "to": "2", "too": "2", "do": "2"}
 """Before another digit."""
 _REPEATED = {"double": 2, "triple": 3, "treble": 3}
 _BETWEEN = words_of("dash hyphen space dot point slash then area code um uh plus - . _")
@@ -82,9 +82,13 @@ _NO_LOCAL_PART = words_of(
     " there we i he she they in of with from"
 )
 _MOST_LOCAL_WORDS = 4
+_WORDS_A_PART = 2
+"""Between two dots, where the "at" of an address was recognised as another word."""
 
 _DOMAIN = re.compile(rf"\b\w[\w.-]*\.(?:{'|'.join(sorted(_TOP_LEVELS))})\b", re.IGNORECASE)
 _EMAIL_CUE = re.compile(r"mail|\bwrite|\bcontact|\breach|\bsend", re.IGNORECASE)
+_MAIL_HOST = re.compile(r"at|mail\.|yahoo|outlook|icloud|gmx", re.IGNORECASE)
+"""In an address that is one word, "johnatexample.com", "johngmail.com": its "at", or a provider."""
 _ADDRESS_CUE = re.compile(r"mail(?: address\w*)?(?: is)? (?:\w+ )?$", re.IGNORECASE)
 """After it one word may be an address all the same: "johnatexample.com"."""
 _CARD_CUE = re.compile(r"card|visa|amex|american express|credit|debit", re.IGNORECASE)
@@ -124,10 +128,11 @@ def find_patterns(text: str) -> list[PersonalSpan]:
         PersonalSpan(it.start(), it.end(), PersonalData.EMAIL)
         for it in _DOMAIN.finditer(text)
         if _EMAIL_CUE.search(text, max(0, it.start() - _CUE_CHARACTERS), it.start())
-        and ("at" in it[0].lower() or _ADDRESS_CUE.search(text[: it.start()]))
+        and (_MAIL_HOST.search(it[0]) or _ADDRESS_CUE.search(text[: it.start()]))
     )
     tokens = [_Token(it[0], it.start(), it.end()) for it in _TOKEN.finditer(text)]
     found += _spoken_addresses(tokens)
+    found += (it for it in _addresses_without_at(tokens) if _has_cue(text, it))
     found += _numbers(text, tokens)
     return without_overlaps(found)
 
@@ -158,6 +163,33 @@ def _spoken_addresses(tokens: Sequence[_Token]) -> Iterator[PersonalSpan]:
             last, first = _after_domain(tokens, at + 1), _before_at(tokens, at)
             if last is not None and first < at:
                 yield PersonalSpan(tokens[first].start, tokens[last - 1].end, PersonalData.EMAIL)
+
+
+def _has_cue(text: str, span: PersonalSpan) -> bool:
+    return "mail" in text[max(0, span.start - _CUE_CHARACTERS) : span.start].lower()
+
+
+def _addresses_without_at(tokens: Sequence[_Token]) -> Iterator[PersonalSpan]:
+    """Words joined by two dots or more, a top level last; "at" was recognised as part of a word."""
+    for last in range(2, len(tokens)):
+        if tokens[last].word not in _TOP_LEVELS or tokens[last - 1].word not in _DOTS:
+            continue
+        first, dots, words = last - 1, 1, 0
+        while first > 0 and tokens[first - 1].text != "\n":
+            if tokens[first - 1].text == "." and _is_parted(tokens, first, 0):
+                break  # a sentence ends
+            is_joint = tokens[first - 1].word in _JOINTS
+            words = 0 if is_joint else words + 1
+            if words > _WORDS_A_PART:
+                break
+            first -= 1
+            dots += tokens[first].word in _DOTS
+        while first < last and (
+            tokens[first].word in _JOINTS or tokens[first + 1].word not in _JOINTS
+        ):
+            first += 1
+        if dots > 1:
+            yield PersonalSpan(tokens[first].start, tokens[last].end, PersonalData.EMAIL)
 
 
 def _after_domain(tokens: Sequence[_Token], at: int) -> int | None:
@@ -202,9 +234,9 @@ def _before_at(tokens: Sequence[_Token], at: int) -> int:
     return first
 
 
-def _is_parted(tokens: Sequence[_Token], at: int) -> bool:
-    """Whether more than a space stands before the token."""
-    return tokens[at].start - tokens[at - 1].end > 1
+def _is_parted(tokens: Sequence[_Token], at: int, least: int = 1) -> bool:
+    """Whether more than a space, or ``least`` characters, stands before the token."""
+    return tokens[at].start - tokens[at - 1].end > least
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +311,9 @@ def _code(tokens: Sequence[_Token], at: int, inside: bool) -> tuple[str, int]:  
     if word in _DIGITS and (inside or word not in {"o", "oh"}):
         return _DIGITS[word], 1
     is_digit = following[:1].isdigit() and (inside or len(following) > 2)
-    if word in _HOMOPHONES and (is_digit or (inside and following in _DIGITS)):
+    later = next((it.word for it in tokens[at + 1 : at + 4] if it.word not in _HOMOPHONES), "")
+    goes_on = inside and (later[:1].isdigit() or later in _DIGITS)
+    if word in _HOMOPHONES and (is_digit or goes_on):
         return _HOMOPHONES[word], 1
     if word in _TEENS:
         return _TEENS[word], 1
