@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, get_type_hints
 
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
@@ -27,6 +27,15 @@ def each_once(noun: str) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def _whole(value: Any) -> Any:
+    """JSON knows one kind of number: 5.0 is the integer 5 (JSON Schema, "integer")."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(_whole)
+"""Last in an annotation, so that the bounds before it stand in the JSON schema."""
 
 
 def doc(description: str, *examples: Any, **rules: Any) -> Any:

@@ -19,14 +19,23 @@ from serve_app.api.idempotency import create_once
 from serve_app.api.openapi import errors, headers
 from serve_app.api.pagination import BadCursorError, read_payload, sign_payload
 from serve_app.api.queries import WHOLE_NUMBER, one_of
-from serve_app.api.schemas import NO_NUL_PATTERN, Answer, Count, RequestId, Timestamp, Uuid, doc
+from serve_app.api.schemas import (
+    NO_NUL_PATTERN,
+    WHOLE,
+    Answer,
+    Count,
+    RequestId,
+    Timestamp,
+    Uuid,
+    doc,
+)
 from serve_app.api.urls import blaming, require_bucket_access
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import service
 from serve_app.jobs.plans import Planner, plan_from_url, seal_access, unseal_access
 from serve_app.jobs.routes import IdempotencyKey
-from serve_app.jobs.schemas import WHOLE, BucketAccessOptions, CreateJobFromUrlBody, JobOptions
+from serve_app.jobs.schemas import BucketAccessOptions, CreateJobFromUrlBody, JobOptions
 from storage import archives, keys
 from storage.archives import MOST_ARCHIVES, Archive, ArchiveObject
 from storage.database import Connection

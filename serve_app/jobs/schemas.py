@@ -26,7 +26,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from models.languages import SAME_LANGUAGES, SPOKEN_LANGUAGES
 from pipelines.net.addresses import MAX_CALLBACK_URL_LENGTH, MAX_URL_LENGTH
 from pipelines.net.buckets import BucketAccess
-from serve_app.api.schemas import NO_NUL_PATTERN, doc, each_once
+from serve_app.api.schemas import NO_NUL_PATTERN, WHOLE, doc, each_once
 from serve_app.api.urls import CallbackUrl
 from serve_app.jobs.metadata import Metadata
 from serve_app.results.redaction import RedactedKinds
@@ -53,13 +53,6 @@ def plain_file_name(value: str) -> str:
     return name
 
 
-def whole_number(value: Any) -> Any:
-    """JSON knows one kind of number: 5.0 is the integer 5 (JSON Schema, "integer")."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-WHOLE = BeforeValidator(whole_number)
-"""Last in an annotation, so that the bounds before it stand in the JSON schema."""
 FILE_NAME_PATTERN = r"^([^\u0000-\u001f\u007f]*[/\\])?(?!\.{1,2}$)[^/\\\u0000-\u001f\u007f]+$"
 IDEMPOTENCY_KEY_PATTERN = "^[ -~]{1,255}$"
 FileName = Annotated[

@@ -29,7 +29,7 @@ from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.envelope import success, timestamp
 from serve_app.api.openapi import errors
 from serve_app.api.queries import WHOLE_NUMBER
-from serve_app.api.schemas import Answer, Count, Timestamp, Uuid, doc
+from serve_app.api.schemas import WHOLE, Answer, Count, Timestamp, Uuid, doc
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import require_stage
@@ -51,7 +51,7 @@ _PLAIN = (
     "^[^\\u0000-\\u001f\\u007f-\\u009f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff]*$"
 )
 """No controls, and nothing that turns the direction of what stands around it."""
-_Index = Annotated[int, Field(ge=0, le=1_000_000)]
+_Index = Annotated[int, Field(ge=0, le=1_000_000), WHOLE]
 _Time = Annotated[float, Field(ge=0, le=1_000_000)]
 _Operations: Any = Field(min_length=1, max_length=MOST_AT_ONCE, default_factory=list)
 
@@ -82,7 +82,7 @@ class SegmentSplit(_Body):
 
     index: Annotated[_Index, doc("Of the segment, as it was read.", 1)]
     word: Annotated[
-        Annotated[int, Field(ge=1, le=MOST_CHARACTERS)],
+        Annotated[int, Field(ge=1, le=MOST_CHARACTERS), WHOLE],
         doc("The word that begins the second, counted from 0 in the changed text.", 4),
     ]
 
@@ -91,16 +91,16 @@ class SegmentMerge(_Body):
     """Neighbouring segments become one, of the first one's speaker."""
 
     index: Annotated[_Index, doc("Of the first, as it was read.", 2)]
-    count: Annotated[Annotated[int, Field(ge=2, le=MOST_AT_ONCE)], doc("How many.", 2)] = 2
+    count: Annotated[Annotated[int, Field(ge=2, le=MOST_AT_ONCE), WHOLE], doc("How many.", 2)] = 2
 
 
 class _TrackBody(_Body):
     trackIndex: Annotated[  # noqa: N815
-        Annotated[int, Field(ge=0, le=MAX_TRACK_INDEX)] | None,
+        Annotated[int, Field(ge=0, le=MAX_TRACK_INDEX), WHOLE] | None,
         doc("Required for files of multi-track jobs.", 0),
     ] = None
     revision: Annotated[
-        Annotated[int, Field(ge=0, le=MOST_REVISIONS)],
+        Annotated[int, Field(ge=0, le=MOST_REVISIONS), WHOLE],
         doc("Of the transcript that is corrected, as it was read.", 0),
     ]
 
@@ -129,7 +129,7 @@ class TranscriptRevertBody(_TrackBody):
     """Body of ``POST /jobs/{jobId}/transcript/revert``."""
 
     to: Annotated[
-        Annotated[int, Field(ge=0, le=MOST_REVISIONS)],
+        Annotated[int, Field(ge=0, le=MOST_REVISIONS), WHOLE],
         doc("The revision that it is to be like; 0 is the machine's.", 0),
     ] = 0
 

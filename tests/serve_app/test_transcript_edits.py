@@ -161,7 +161,7 @@ def test_history_is_listed_and_taken_back(api: RunningApi, customer: Customer, j
     edits: list[dict[str, Any]] = [
         {"segments": [{"index": 0, "text": "Good evening to the bakers."}]},
         {"split": [{"index": 0, "word": 2}]},
-        {"merge": [{"index": 2, "count": 3}], "segments": [{"index": 0, "text": ""}]},
+        {"merge": [{"index": 2.0, "count": 3.0}], "segments": [{"index": 0, "text": ""}]},
         {"segments": [{"index": 0, "startTime": 1.5, "endTime": 3.25}]},
     ]
     for revision, body in enumerate(edits):
