@@ -9,6 +9,8 @@ import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from serve_app.errors import invalid
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAC_BYTES = 16
 _PURPOSE = b"cursor"
@@ -57,6 +59,16 @@ def read_payload(text: str, *, secret: bytes, account_id: uuid.UUID, purpose: by
     if not hmac.compare_digest(mac, _mac(payload, secret, account_id, purpose)):
         raise BadCursorError
     return payload
+
+
+def read_cursor(text: str | None, *, secret: bytes, account_id: uuid.UUID, purpose: bytes) -> bytes:
+    """What ``sign_payload`` signed, empty for a first page. Raises ApiError naming ``cursor``."""
+    if text is None:
+        return b""
+    try:
+        return read_payload(text, secret=secret, account_id=account_id, purpose=purpose)
+    except BadCursorError as error:
+        raise invalid("The cursor is not one that this list gave out.", "cursor") from error
 
 
 def _written(raw: bytes) -> str:

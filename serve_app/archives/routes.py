@@ -17,7 +17,7 @@ from serve_app.api.context import API_PREFIX, Context, base_url
 from serve_app.api.envelope import ExactJSONResponse, success, timestamp
 from serve_app.api.idempotency import create_once
 from serve_app.api.openapi import errors, headers
-from serve_app.api.pagination import BadCursorError, read_payload, sign_payload
+from serve_app.api.pagination import read_cursor, sign_payload
 from serve_app.api.queries import WHOLE_NUMBER, one_of
 from serve_app.api.schemas import (
     NO_NUL_PATTERN,
@@ -392,13 +392,9 @@ async def list_archive_objects(
     ] = None,
 ) -> Response:
     """In the order in which they were found: go on while `hasMore` is true."""
-    secret, after = context.signer.secret, 0
-    if cursor is not None:
-        try:
-            payload = read_payload(cursor, secret=secret, account_id=account_id, purpose=_PURPOSE)
-        except BadCursorError as error:
-            raise invalid("The cursor is not one that this list gave out.", "cursor") from error
-        after = int.from_bytes(payload)
+    secret = context.signer.secret
+    payload = read_cursor(cursor, secret=secret, account_id=account_id, purpose=_PURPOSE)
+    after = int.from_bytes(payload)
     async with context.database.statement() as connection:
         archive = await _get(connection, account_id, archive_id)
         found = await archives.list_objects(
@@ -441,13 +437,9 @@ async def list_archive_duplicates(
     cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
 ) -> Response:
     """Groups of objects that are near duplicates, as `GET /jobs/{jobId}/duplicates` finds files."""
-    secret, first = context.signer.secret, 0
-    if cursor is not None:
-        try:
-            payload = read_payload(cursor, secret=secret, account_id=account_id, purpose=_GROUPS)
-        except BadCursorError as error:
-            raise invalid("The cursor is not one that this list gave out.", "cursor") from error
-        first = int.from_bytes(payload)
+    secret = context.signer.secret
+    payload = read_cursor(cursor, secret=secret, account_id=account_id, purpose=_GROUPS)
+    first = int.from_bytes(payload)
     async with context.database.statement() as connection:
         archive = await _get(connection, account_id, archive_id)
         groups, complete = await list_groups(connection, archive.id)

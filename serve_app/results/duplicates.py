@@ -15,10 +15,10 @@ from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.envelope import ExactJSONResponse
 from serve_app.api.openapi import errors
-from serve_app.api.pagination import BadCursorError, read_payload, sign_payload
+from serve_app.api.pagination import read_cursor, sign_payload
 from serve_app.api.queries import WHOLE_NUMBER, one_of
 from serve_app.api.schemas import Count, RequestId, Seconds, Share, Uuid, doc
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode
 from serve_app.results.availability import no_result
 from storage import duplicates
 from storage.duplicates import StoredDuplicate
@@ -96,13 +96,8 @@ async def list_duplicates(
     if job.erased_at is not None:
         raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
     secret, account = context.signer.secret, job.account_id
-    after: tuple[uuid.UUID, int] | None = None
-    if cursor is not None:
-        try:
-            payload = read_payload(cursor, secret=secret, account_id=account, purpose=_PURPOSE)
-        except BadCursorError as error:
-            raise invalid("The cursor is not one that this list gave out.", "cursor") from error
-        after = uuid.UUID(bytes=payload[:16]), int.from_bytes(payload[16:])
+    payload = read_cursor(cursor, secret=secret, account_id=account, purpose=_PURPOSE)
+    after = (uuid.UUID(bytes=payload[:16]), int.from_bytes(payload[16:])) if payload else None
     async with context.database.statement() as connection:
         if job.completed_at is None or not await duplicates.is_compared(connection, job.id):
             raise no_result(job, StageName.VISION, "The job is not compared yet.")
