@@ -135,7 +135,10 @@ def save_whisper(
 
 
 def save_tiny_translator(folder: Path) -> Path:
-    """An M2M100 of one layer that knows the Latin letters and all of its languages."""
+    """An M2M100 of one layer that knows the Latin letters and all of its languages.
+
+    Its weights are pickled, as the published ones are, which have no other file.
+    """
     import sentencepiece
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -171,7 +174,10 @@ def save_tiny_translator(folder: Path) -> Path:
         max_position_embeddings=300,
         init_std=0.5,
     )
-    M2M100ForConditionalGeneration(config).save_pretrained(folder)
+    translator = M2M100ForConditionalGeneration(config)
+    translator.config.save_pretrained(folder)
+    translator.generation_config.save_pretrained(folder)
+    torch.save(translator.state_dict(), folder / "pytorch_model.bin")
     tokenizer.save_pretrained(folder)
     return folder
 
