@@ -21,7 +21,7 @@ NAMES = (
     "03_transcription_models",
     "04_fine_tune_whisper",
 )
-CELL_SECONDS = 240
+CELL_SECONDS = 540
 
 _MACHINE = re.compile(
     r"/(?:home|root|Users|tmp|work|var|mnt|opt)/|[A-Z]:\\\\|vas_live_\w|site-packages"
@@ -118,7 +118,8 @@ def test_the_committed_fine_tuning_helped_on_clips_that_were_held_back() -> None
 
 
 @pytest.mark.long
-def test_fine_tuning_spells_names_in_sentences_that_it_never_heard() -> None:
+@pytest.mark.timeout(900)
+def test_fine_tuning_spells_names_in_sentences_not_trained_on() -> None:
     notebook = executed("04_fine_tune_whisper")
     said = printed(notebook)
     before, _, after = last_rates(said)["held back"]

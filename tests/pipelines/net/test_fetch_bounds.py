@@ -200,7 +200,7 @@ def flood(_asked: Asked, to: socket.socket) -> None:
     ],
     ids=["before headers", "within the body", "between attempts", "in a flood"],
 )
-def test_a_stop_is_heard_within_two_seconds(
+def test_a_stop_takes_effect_within_two_seconds(
     store: FolderStore, serve: Serve, script: Script
 ) -> None:
     server = serve(script)
@@ -211,7 +211,7 @@ def test_a_stop_is_heard_within_two_seconds(
     assert nothing_stored(store)
 
 
-def test_a_stop_is_heard_while_a_name_is_resolved(store: FolderStore) -> None:
+def test_a_stop_takes_effect_while_a_name_is_resolved(store: FolderStore) -> None:
     release = threading.Event()
     with Stopwatch() as watch, pytest.raises(StageStoppedError):
         get(

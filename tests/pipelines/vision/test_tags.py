@@ -131,10 +131,13 @@ def written(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["alpha.mov", "sixteen.mkv", "tiny.mkv", "wide.mkv"])
-def test_pictures_of_any_depth_and_size_are_tagged(name: str, tmp_path: Path) -> None:
+def test_pictures_of_any_depth_and_size_are_tagged_and_one_colour_is_no_thing(
+    name: str, tmp_path: Path
+) -> None:
     workspace = folder_workspace(tmp_path / "work")
     result = analysed(written(tmp_path, name), workspace, WithColours())
     assert [tag.label for tag in result.overview.tags] == ["fire"]
+    assert (result.overview.object_tracks, result.overview.on_screen_text) == ((), ())
 
 
 def test_the_checkpoints_own_class_tags_scenes(tmp_path: Path) -> None:
