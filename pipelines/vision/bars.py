@@ -32,6 +32,9 @@ _BLACK_LEVEL = 12.0
 _SHARP, _EDGE_PERCENTILE = 0.4, 10
 """Just inside a bar nearly all places are lit so often, as a share of those further in: what is lit
 on a dark stage has no straight edge."""
+_EVEN = 0.8
+"""Or else as often as the median of the line, as a share: shots that fill the width are few where
+most of a film is narrower still, but light all of a line."""
 _CLEAN = 0.5
 """Of the lines of one bar at least have nothing in them, whatever titles there are. In a dark film
 something is lit anywhere, some time."""
@@ -94,8 +97,9 @@ def _bar(lit: Shares, level: Shares, lines: int) -> float:
         return 0.0
     # Each place by those further in: shots that are narrower than the film light its sides seldom.
     further_in = np.maximum(np.median(lit[lines:-lines], axis=0), _SHOWN_SHARE)
-    edge = np.percentile(lit[lines : lines + 2].max(axis=0) / further_in, _EDGE_PERCENTILE)
-    if edge < _SHARP:
+    first = lit[lines : lines + 2].max(axis=0)
+    edge = np.percentile(first / further_in, _EDGE_PERCENTILE)
+    if edge < _SHARP and np.percentile(first, _EDGE_PERCENTILE) < _EVEN * np.median(first):
         return 0.0
     # The first line inside is of the bar in part: its level is that of the next one, less so.
     covered = float(level[lines].mean() / max(1.0, level[lines + 1].mean()))

@@ -46,6 +46,10 @@ class JudgeConfig:
     """What is judged (see ``HardEvidence``): the least step, and the least share of it that lasts.
     Flashes, lamps and what passes close by look like cuts to the network; the old view returns, or
     is seen in another light."""
+    min_still_step: float = 0.2
+    still_ratio: float = 50.0
+    """The least step between stills: those around it are so many times smaller. Bars, a title over
+    the picture or its lost colour make the step between two stills less, and no less sudden."""
     min_measured: float = 0.001
     min_ratio: float = 4.0
     """And the least confidence, or else how many times a step is those around it: a cut between
@@ -121,10 +125,11 @@ def judged(
 
 def _is_doubtful(step: HardCandidate, config: JudgeConfig) -> bool:
     seen = step.evidence
+    is_between_stills = seen.step >= config.still_ratio * seen.around
     is_alone = seen.step >= config.min_ratio * seen.around
     return (
         step.confidence < config.sure
-        and seen.step >= config.min_step
+        and seen.step >= (config.min_still_step if is_between_stills else config.min_step)
         and seen.lasting >= config.min_lasting * seen.step
         and seen.alike < config.most_alike
         and seen.gone >= config.min_gone

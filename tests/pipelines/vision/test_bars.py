@@ -125,6 +125,14 @@ def test_narrower_shots_hide_no_letterbox(tmp_path: Path) -> None:
     )
 
 
+def test_narrower_shots_hide_no_pillars(tmp_path: Path) -> None:
+    """Four fifths of the film are narrower than the picture between the bars."""
+    narrow = [shot[:, 60:260] for shot in still_shot(14, 240)]
+    shots = [*boxed(narrow, 60, 0), *still_shot(15, 60)]
+    box = box_of(tmp_path, boxed(shots, 60, 0))
+    assert (box.left, box.width) == pytest.approx((60 / 440, 320 / 440), abs=0.012)
+
+
 def test_a_sunset_over_black_ground_in_letterbox_keeps_its_ground(tmp_path: Path) -> None:
     sunset = (shot[::-1] for shot in lit_below(still_shot(22, 100), 50))
     box = box_of(tmp_path, boxed(sunset, 0, 30))

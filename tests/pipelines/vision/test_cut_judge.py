@@ -62,6 +62,13 @@ def test_a_step_in_doubt_is_a_cut_by_the_evidence_of_both(
     assert (confidence >= 0.5) is is_cut
 
 
+@pytest.mark.parametrize(("around", "is_cut"), [(0.004, True), (0.02, False)])
+def test_a_small_step_is_asked_about_between_stills_alone(around: float, is_cut: bool) -> None:
+    hard = candidate(150, 0.0001, step=0.22, lasting=0.21, around=around)
+    [confidence], _ = judgement(Scripted(0.5), [hard])
+    assert (confidence >= 0.5) is is_cut
+
+
 @pytest.mark.parametrize(
     "hard",
     [
