@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pipelines.backfill.items import FinishedItem, ItemWork, keep_outcome_only, outcome_of
 from pipelines.backfill.outcome import Item
 from pipelines.backfill.output import Output
-from pipelines.execution.ray_data import ItemTask, items_as_they_come, items_dataset
+from pipelines.execution.ray_data import ItemTask, items_as_they_come, items_dataset, task_pool
 from storage.objects import ObjectStore
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _finished(dataset: Dataset) -> Generator[FinishedItem | None, None, None]:
 def _dataset(items: Sequence[Item], work: ItemWork, pacing: Pacing) -> Dataset:
     """1:1, a task an item."""
     import ray
-    from ray.data import ActorPoolStrategy, TaskPoolStrategy
+    from ray.data import ActorPoolStrategy
 
     dataset = items_dataset(items)
     if pacing.gpus_an_item > 0:
@@ -204,7 +204,5 @@ def _dataset(items: Sequence[Item], work: ItemWork, pacing: Pacing) -> Dataset:
             num_gpus=pacing.gpus_an_item,
         )
     return dataset.map(
-        ItemTask(work),
-        compute=TaskPoolStrategy(size=pacing.concurrency),
-        num_cpus=pacing.cpus_an_item,
+        ItemTask(work), compute=task_pool(pacing.concurrency), num_cpus=pacing.cpus_an_item
     )

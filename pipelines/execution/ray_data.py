@@ -20,7 +20,7 @@ from pipelines.execution.chain import Control, In, Out, Step, attempt, collected
 from pipelines.types import StageStoppedError
 
 if TYPE_CHECKING:
-    from ray.data import Dataset
+    from ray.data import Dataset, TaskPoolStrategy
 
 
 def map_on_ray(items: Sequence[In], step: Step[In, Out], control: Control) -> list[Out]:
@@ -32,11 +32,10 @@ def map_on_ray(items: Sequence[In], step: Step[In, Out], control: Control) -> li
     if not items:
         return []
     import ray
-    from ray.data import TaskPoolStrategy
 
     need, task = step.resources, ItemTask(functools.partial(attempt, step))
     dataset = items_dataset(items).map(
-        task, compute=TaskPoolStrategy(size=need.concurrency), num_cpus=need.cpus
+        task, compute=task_pool(need.concurrency), num_cpus=need.cpus
     )
     cpus = float(ray.cluster_resources().get("CPU", 1.0))
     concurrency = max(1, need.concurrency or int(cpus / need.cpus))
@@ -64,6 +63,18 @@ class ItemTask(Generic[In, Out]):
     def __call__(self, row: Row) -> Row:
         item = pickle.loads(row["item"])  # noqa: S301 - pickled by ``_row``
         return _row(row["position"], self._process(item))
+
+
+_MOST_TASKS = 1000
+"""That Ray has at a time, running and waiting. Of more it would take in all before it looks for the
+first result, and keep 35 KB for each; an autoscaler starts as many processors for them."""
+
+
+def task_pool(concurrency: int | None) -> TaskPoolStrategy:
+    """Tasks of which at most so many are with Ray at once."""
+    from ray.data import TaskPoolStrategy
+
+    return TaskPoolStrategy(size=concurrency or _MOST_TASKS)
 
 
 class Row(TypedDict):

@@ -14,7 +14,8 @@ efficiency counts the processors that were there.
 
 ``--items``: a backfill of so many items on the most nodes; items a second, processor seconds and
 memory of the driver. ``--scaling``: Ray's autoscaler with its fake provider, from no worker node to
-four and back, under the service's map. The last line is JSON.
+four, under the service's map. Back again cannot be seen so: the older autoscaler takes nodes of one
+address for one, and the newer one reads a file that Ray 2.60's wheels lack. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -49,15 +50,18 @@ from pipelines.codec import encode
 from pipelines.execution.chain import FreeRun, Step
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.types import StageCode, StageOutcome
-from serve_app.deployment.local import free_port
 from storage.types import StageName, StageStatus
 from tests.places import PROJECT
 
 CPUS_A_NODE = 2
 STORE_BYTES = 80 * 1024 * 1024
 LOST_NODES = 2
-WORKER_TYPE, MOST_SCALED = "worker", 4
-IDLE_MINUTES = 0.2
+MOST_SCALED = 4
+HEAD_TYPE, HEAD_PORT = "ray.head.default", 6379
+"""What the fake provider takes for granted."""
+COMMANDS = (
+    "initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray"
+)  # fmt: skip
 LONGEST_SCALING_SECONDS = 240.0
 FAKE_HEAD_ID = "fffffffffffffffffffffffffffffffffffffffffffffffffff00000"
 """Of Ray's fake provider, which counts its nodes up from this one."""
@@ -244,7 +248,7 @@ def with_a_loss(
 
 
 def scaling(seconds: float) -> dict[str, Any]:
-    """Worker nodes over time while a job's shards ask for MOST_SCALED nodes, and after it."""
+    """How long it takes from no worker node to MOST_SCALED, which a job's shards ask for."""
     with tempfile.TemporaryDirectory(prefix="vas-cluster-") as folder, autoscaled(Path(folder)):
         shards = MOST_SCALED * CPUS_A_NODE * 10
         began = time.monotonic()
@@ -252,16 +256,12 @@ def scaling(seconds: float) -> dict[str, Any]:
             job = jobs.submit(map_on_ray, range(shards), SleepStep(seconds=seconds), FreeRun())
             up = until(lambda: workers() == MOST_SCALED)
             assert job.result(LONGEST_SCALING_SECONDS) == list(range(shards))
-        over = time.monotonic()
-        until(lambda: workers() == 0)
         return {
             "shards": shards,
             "nodes": MOST_SCALED,
             "all_nodes_after_seconds": round(up - began, 1),
-            "job_seconds": round(over - began, 1),
+            "job_seconds": round(time.monotonic() - began, 1),
             "ideal_seconds": shards * seconds / (MOST_SCALED * CPUS_A_NODE),
-            "idle_seconds_allowed": IDLE_MINUTES * 60,
-            "no_node_after_seconds": round(time.monotonic() - over, 1),
         }
 
 
@@ -282,9 +282,9 @@ def until(condition: Callable[[], bool]) -> float:
 @contextlib.contextmanager
 def autoscaled(folder: Path) -> Iterator[None]:
     """``ray start`` with the fake provider: nodes are processes of this machine."""
-    kinds: dict[str, Any] = {
-        "head": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
-        WORKER_TYPE: {
+    types = {
+        HEAD_TYPE: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+        "worker": {
             "resources": {"CPU": CPUS_A_NODE, "object_store_memory": STORE_BYTES},
             "node_config": {},
             "min_workers": 0,
@@ -294,21 +294,30 @@ def autoscaled(folder: Path) -> Iterator[None]:
     config = folder / "autoscaling.json"
     config.write_text(
         json.dumps(
-            {
+            # As ``ray up`` fills up a cluster's file, whose defaults no package has for this one.
+            {key: {} for key in ("auth", "docker", "file_mounts")}
+            | {key: [] for key in ("cluster_synced_files", "rsync_exclude", "rsync_filter")}
+            | {f"{kind}_commands": [] for kind in COMMANDS}
+            | {
                 "cluster_name": "benchmark",
-                "provider": {"type": "fake_multinode"},
+                "provider": {
+                    "type": "fake_multinode",
+                    "disable_node_updaters": True,
+                    "disable_launch_config_check": True,
+                },
                 "max_workers": MOST_SCALED,
-                "idle_timeout_minutes": IDLE_MINUTES,
-                "available_node_types": kinds,
-                "head_node_type": "head",
+                "upscaling_speed": 1.0,
+                "idle_timeout_minutes": 5,
+                "available_node_types": types,
+                "head_node_type": HEAD_TYPE,
+                "file_mounts_sync_continuously": False,
             }
         )
     )
-    port = free_port()
     fake = {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1"}
     fake["RAY_OVERRIDE_NODE_ID_FOR_TESTING"] = FAKE_HEAD_ID
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"]
-    command += [f"--port={port}", f"--autoscaling-config={config}", "--num-cpus=0"]
+    command += [f"--port={HEAD_PORT}", f"--autoscaling-config={config}", "--num-cpus=0"]
     command += [f"--object-store-memory={STORE_BYTES}", "--include-dashboard=false"]
     with (folder / "ray.log").open("w") as log:
         process = subprocess.Popen(command, env=os.environ | fake, stdout=log, stderr=log)
@@ -317,7 +326,7 @@ def autoscaled(folder: Path) -> Iterator[None]:
         while not ray.is_initialized():
             try:
                 environment = {"env_vars": {"PYTHONPATH": str(PROJECT)}}
-                ray.init(f"127.0.0.1:{port}", runtime_env=environment, log_to_driver=False)
+                ray.init(f"127.0.0.1:{HEAD_PORT}", runtime_env=environment, log_to_driver=False)
             except ConnectionError:
                 if time.monotonic() > deadline:
                     raise

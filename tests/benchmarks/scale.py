@@ -317,7 +317,7 @@ def ray_data(cores: int) -> Iterator[Callable[[], float]]:
     """A local Ray, warm."""
     import ray
 
-    ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=cores, include_dashboard=False, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     ray.data.from_items([{"n": n} for n in range(cores)]).map(lambda row: row).materialize()
     try:

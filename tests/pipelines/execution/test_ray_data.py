@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from pipelines.execution import ray_data
 from pipelines.execution.chain import FreeRun, Resources
 from pipelines.execution.ray_data import (
     _CaptureExecutor,
@@ -132,6 +133,24 @@ def test_items_keep_their_order_and_their_types() -> None:
 
     step = Calls[int, tuple[int, float]](late)
     assert map_on_ray(range(3), step, FreeRun()) == [(n, 0.5) for n in range(3)]
+
+
+def test_ray_has_a_bounded_number_of_tasks_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take in all of a hundred thousand before it looks for the first result."""
+
+    def run(index: int) -> int:
+        own = tmp_path / str(index)
+        own.touch()
+        time.sleep(1.5)
+        at_once = len(list(tmp_path.iterdir()))
+        own.unlink()
+        return at_once
+
+    monkeypatch.setattr(ray_data, "_MOST_TASKS", 2)
+    at_once = map_on_ray(range(8), Calls(run, resources=Resources(0.1)), FreeRun())
+    assert max(at_once) <= 2
 
 
 def test_an_executor_is_captured_by_the_thread_that_runs_its_dataset() -> None:
