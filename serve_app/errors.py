@@ -235,6 +235,10 @@ class ApiError(Exception):
             self.headers.setdefault("Retry-After", str(entry.retry_after_seconds))
 
 
+CREDITS_OR_CAP = "The credits, or what the key may use in a month, do not cover it."
+"""Of INSUFFICIENT_CREDITS where a key with a cap acts."""
+
+
 def invalid(message: str, param: str | None = None) -> ApiError:
     """``400 INVALID_REQUEST`` blaming ``param``."""
     return ApiError(ErrorCode.INVALID_REQUEST, message, param=param)

@@ -308,8 +308,11 @@ async def revoke_key(
     return owner is not None
 
 
-async def find_capped_key(connection: Connection, key_id: uuid.UUID) -> CappedKey | None:
-    """The key, where it has caps; count under the account's lock."""
+async def find_capped_key(connection: Connection) -> CappedKey | None:
+    """The key that acts, where one does and it has caps; count under the account's lock."""
+    actor = current_actor()
+    if actor.kind is not ActorKind.KEY or actor.id is None:
+        return None
     first = func.coalesce(api_keys.c.first_id, api_keys.c.id)
     active = (
         select(func.count())
@@ -321,7 +324,7 @@ async def find_capped_key(connection: Connection, key_id: uuid.UUID) -> CappedKe
         api_keys.c.max_monthly_cents.is_not(None), api_keys.c.max_active_jobs.is_not(None)
     )
     query = select(first, api_keys.c.max_active_jobs, active).where(
-        api_keys.c.id == key_id, has_caps
+        api_keys.c.id == actor.id, has_caps
     )
     row = (await connection.execute(query)).first()
     return None if row is None else CappedKey(*row)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from sqlalchemy import Integer, cast, exists, insert, select, text
 
@@ -16,7 +17,9 @@ from storage.database import Connection, run
 from storage.keys import lock_account
 from storage.money_tables import ledger_entries, refunds
 from storage.tables import accounts, jobs
+from storage.translations import Translation
 from storage.types import LedgerKind, StageName
+from storage.usage import Month
 
 
 class InsufficientCreditsError(Exception):
@@ -25,23 +28,30 @@ class InsufficientCreditsError(Exception):
 
 
 # The lock makes the condition hold for the row as it is by then, as the CHECK of accounts has it;
-# the cap of a key counts the jobs of its month, which whoever holds credits has locked before.
+# the cap of a key counts what its jobs of the month and other requests cost: whoever spends has
+# locked the account before.
 _APPEND_COVERED = text(
     """
     INSERT INTO ledger_entries
-           (account_id, kind, balance_delta_cents, hold_delta_cents, job_id, reason)
+           (account_id, kind, balance_delta_cents, hold_delta_cents, job_id, reason, capped_key_id)
     SELECT id, :kind, CAST(:balance_delta_cents AS bigint), CAST(:hold_delta_cents AS bigint),
-           CAST(:job_id AS uuid), :reason
+           CAST(:job_id AS uuid), :reason, CAST(:capped_key_id AS uuid)
       FROM (SELECT id FROM accounts
              WHERE id = :account_id
                AND balance_cents + :balance_delta_cents - held_cents - :hold_delta_cents
                    >= -(CASE WHEN pay_as_you_go THEN credit_limit_cents ELSE 0 END)
                FOR NO KEY UPDATE) AS covering
      WHERE NOT EXISTS (
-           SELECT FROM jobs j JOIN api_keys k ON k.id = j.capped_key_id,
-                date_trunc('month', j.created_at, 'UTC') AS month
-            WHERE j.id = CAST(:job_id AS uuid) AND k.max_monthly_cents < :hold_delta_cents + (
+           SELECT FROM (SELECT capped_key_id, created_at FROM jobs WHERE id = CAST(:job_id AS uuid)
+                        UNION ALL SELECT CAST(:capped_key_id AS uuid), now()) AS spent
+             JOIN api_keys k ON k.id = spent.capped_key_id,
+                  date_trunc('month', spent.created_at, 'UTC') AS month
+            WHERE :hold_delta_cents > :balance_delta_cents
+              AND k.max_monthly_cents < :hold_delta_cents - :balance_delta_cents + (
                   SELECT coalesce(sum(charged_cents + held_cents), 0) FROM jobs
+                   WHERE capped_key_id = k.id AND created_at >= month
+                     AND created_at < month + interval '1 month') - (
+                  SELECT coalesce(sum(balance_delta_cents), 0) FROM ledger_entries
                    WHERE capped_key_id = k.id AND created_at >= month
                      AND created_at < month + interval '1 month'))
     RETURNING id
@@ -64,18 +74,44 @@ async def grant(
 
 
 async def adjust(
-    connection: Connection, account_id: uuid.UUID, amount_cents: int, reason: str
+    connection: Connection,
+    account_id: uuid.UUID,
+    amount_cents: int,
+    reason: str,
+    *,
+    capped_key_id: uuid.UUID | None = None,
 ) -> None:
-    """Correct a balance by ``amount_cents`` of either sign.
+    """Correct a balance by ``amount_cents`` of either sign; the key's cap of the month counts it.
 
     Raises InsufficientCreditsError, changing nothing, if it would take more
-    than is available.
+    than is available, or than the key may use.
     """
     await _append_covered(
-        connection, account_id, LedgerKind.ADJUSTMENT, reason, balance_delta_cents=amount_cents
+        connection,
+        account_id,
+        LedgerKind.ADJUSTMENT,
+        reason,
+        balance_delta_cents=amount_cents,
+        capped_key_id=capped_key_id,
     )
     if amount_cents > 0:
         await settle_refunds(connection, account_id)
+
+
+async def refund_translation(
+    connection: Connection, account_id: uuid.UUID, job_id: uuid.UUID, charged: Translation
+) -> None:
+    """Give the price back of a translation that is not made; of this month to its key's cap too."""
+    if charged.price_cents == 0:
+        return
+    this_month = Month.of(charged.created_at) == Month.of(datetime.now(UTC))
+    await adjust(
+        connection,
+        account_id,
+        charged.price_cents,
+        f"no translation of {job_id} into {charged.language}",
+        capped_key_id=charged.capped_key_id if this_month else None,
+    )
 
 
 async def hold(
@@ -223,6 +259,7 @@ async def _append_covered(
     balance_delta_cents: int = 0,
     hold_delta_cents: int = 0,
     job_id: uuid.UUID | None = None,
+    capped_key_id: uuid.UUID | None = None,
 ) -> None:
     """Append if the account's credits cover it, else raise: the caller's work stays in place."""
     appended = await run(
@@ -234,6 +271,7 @@ async def _append_covered(
         hold_delta_cents=hold_delta_cents,
         job_id=job_id,
         reason=reason,
+        capped_key_id=capped_key_id,
     )
     if not appended:
         raise InsufficientCreditsError(str(account_id))

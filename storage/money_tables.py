@@ -120,6 +120,8 @@ ledger_entries = Table(
     _time("created_at"),
     Column("purchase_id", Uuid),
     Column("refund_id", ForeignKey("refunds.id")),
+    # The key whose cap of a month it counts for, of jobs' entries that of the job.
+    Column("capped_key_id", Uuid),
     CheckConstraint(f"kind IN ({_names(LedgerKind)})", name="kind"),
     CheckConstraint(
         "CASE kind"
@@ -149,6 +151,12 @@ ledger_entries = Table(
     ),
     Index("ix_ledger_entries_account", "account_id", "id"),
     Index("ix_ledger_entries_job", "job_id", postgresql_where=text("job_id IS NOT NULL")),
+    Index(
+        "ix_ledger_entries_capped_key",
+        "capped_key_id",
+        "created_at",
+        postgresql_where=text("capped_key_id IS NOT NULL"),
+    ),
     # A stage is charged at most once, whatever the code does.
     Index(
         "uq_ledger_entries_charge",

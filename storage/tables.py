@@ -609,6 +609,8 @@ translations = Table(
     # A sentence for whoever requested it.
     Column("reason", Text),
     Column("price_cents", Integer, nullable=False),
+    # The key whose cap of a month the price counts for.
+    Column("capped_key_id", Uuid),
     # Versions of the transcripts that it is made of.
     Column("source", Text, nullable=False),
     # A transcript a track, by its index.

@@ -30,6 +30,8 @@ class Translation:
     status: TranslationStatus
     reason: str | None
     price_cents: int
+    capped_key_id: uuid.UUID | None
+    """The key whose cap of a month the price counts for."""
     source: str
     """Versions of the transcripts that it was made of, or is to be."""
     created_at: datetime
@@ -42,7 +44,6 @@ class LeasedTranslation:
 
     job_id: uuid.UUID
     language: str
-    price_cents: int
     attempts: int
     token: uuid.UUID
 
@@ -67,10 +68,16 @@ _QUEUED: Mapping[str, object] = {
 
 
 async def want_translation(
-    connection: Connection, job_id: uuid.UUID, language: str, *, price_cents: int, source: str
+    connection: Connection,
+    job_id: uuid.UUID,
+    language: str,
+    *,
+    price_cents: int,
+    capped_key_id: uuid.UUID | None,
+    source: str,
 ) -> Translation:
     """Queue a translation, another one in the place of one that is there."""
-    fresh = {"price_cents": price_cents, "source": source}
+    fresh = {"price_cents": price_cents, "capped_key_id": capped_key_id, "source": source}
     statement = insert(translations).values(job_id=job_id, language=language, **fresh)
     again = {**fresh, **_QUEUED}
     statement = statement.on_conflict_do_update(
@@ -123,7 +130,7 @@ _LEASE = text(
            SELECT job_id, language FROM translations
             WHERE status = 'pending' AND (lease_expires_at IS NULL OR lease_expires_at < now())
             ORDER BY created_at LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING job_id, language, price_cents, attempts, lease_token AS token
+    RETURNING job_id, language, attempts, lease_token AS token
     """
 )
 

@@ -20,7 +20,7 @@ from serve_app import pricing
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.envelope import timestamp
 from serve_app.context import AppContext
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
 from serve_app.jobs import answers
 from serve_app.jobs.plans import JobPlan
 from serve_app.jobs.rendering import render_job
@@ -72,7 +72,7 @@ async def create_jobs(
             except ledger.InsufficientCreditsError as error:
                 message = None
                 if capped_key_id is not None:
-                    message = "The credits, or what the key may use in a month, do not cover it."
+                    message = CREDITS_OR_CAP
                 raise ApiError(ErrorCode.INSUFFICIENT_CREDITS, message) from error
         await audit.record(connection, account_id, audit.AuditAction.CREATE_JOB, job_id=plan.job.id)
         created.append(await get_job(connection, account_id, str(plan.job.id)))
@@ -102,10 +102,7 @@ async def check_caps(connection: Connection, count: int) -> uuid.UUID | None:
 
     Raises TOO_MANY_ACTIVE_JOBS.
     """
-    caller = audit.current_actor()
-    if caller.kind is not audit.ActorKind.KEY or caller.id is None:
-        return None
-    key = await keys.find_capped_key(connection, caller.id)
+    key = await keys.find_capped_key(connection)
     if key is None:
         return None
     if key.max_active_jobs is not None and key.active_jobs + count > key.max_active_jobs:
@@ -206,9 +203,8 @@ async def erase_job(
     # Locked before the deliveries that their deletion takes along.
     subscribers = await endpoints.list_subscribers(connection, job.id, EventType.JOB_ERASED)
     for each in await translations.list_translations(connection, job.id):
-        if each.status is TranslationStatus.PENDING and each.price_cents:
-            why = f"no translation of {job.id} into {each.language}"
-            await ledger.adjust(connection, account_id, each.price_cents, why)
+        if each.status is TranslationStatus.PENDING:
+            await ledger.refund_translation(connection, account_id, job.id, each)
     await erase_content(connection, job)
     await audit.record(connection, account_id, audit.AuditAction.ERASE_JOB, job_id=job.id)
     erased = await get_job(connection, account_id, job_id)

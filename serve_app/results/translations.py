@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from typing import Annotated, NotRequired
 
@@ -18,10 +19,10 @@ from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.envelope import success, timestamp
 from serve_app.api.openapi import errors
 from serve_app.api.schemas import Answer, Count, Timestamp, Uuid, doc
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result, require_stage
 from serve_app.results.routes import RESULT_ERRORS
-from storage import jobs, ledger, results, translations
+from storage import jobs, keys, ledger, results, translations
 from storage.audit import AuditAction, record
 from storage.database import Connection
 from storage.job_records import JobRecord
@@ -107,19 +108,41 @@ async def create_translation(
                 context.prices, locked.billable_seconds or 0, len(tracks)
             )
             if found is not None and found.status is TranslationStatus.PENDING:
-                price = found.price_cents  # charged already, and nothing was made for it
-            elif price:
-                why = f"translation of {job.id} into {language}"
-                try:
-                    await ledger.adjust(connection, job.account_id, -price, why)
-                except ledger.InsufficientCreditsError as error:
-                    raise ApiError(ErrorCode.INSUFFICIENT_CREDITS) from error
+                # Charged already, and nothing was made for it.
+                price, capped_key_id = found.price_cents, found.capped_key_id
+            else:
+                capped_key_id = await _charge(connection, job, price, language)
             found = await translations.want_translation(
-                connection, job.id, language, price_cents=price, source=source
+                connection,
+                job.id,
+                language,
+                price_cents=price,
+                capped_key_id=capped_key_id,
+                source=source,
             )
             action, detail = AuditAction.CREATE_TRANSLATION, f"language={language}"
             await record(connection, job.account_id, action, job_id=job.id, detail=detail)
     return success(request, translation_json(job, found), status=202)
+
+
+async def _charge(
+    connection: Connection, job: JobRecord, price_cents: int, language: str
+) -> uuid.UUID | None:
+    """Charge the price; the key whose cap it counts for, if any. Raises INSUFFICIENT_CREDITS."""
+    # The lock makes what a key spends at once count one after the other.
+    await keys.lock_account(connection, job.account_id)
+    key = await keys.find_capped_key(connection)
+    capped_key_id = None if key is None else key.first_id
+    if price_cents:
+        why = f"translation of {job.id} into {language}"
+        try:
+            await ledger.adjust(
+                connection, job.account_id, -price_cents, why, capped_key_id=capped_key_id
+            )
+        except ledger.InsufficientCreditsError as error:
+            message = None if capped_key_id is None else CREDITS_OR_CAP
+            raise ApiError(ErrorCode.INSUFFICIENT_CREDITS, message) from error
+    return capped_key_id
 
 
 @router.get(

@@ -135,9 +135,8 @@ class TranslationMaker:
             ended = await translations.end_translation(connection, held, made, reason)
             if ended is None or job is None:
                 return
-            if reason is not None and held.price_cents:
-                why = f"no translation of {held.job_id} into {held.language}"
-                await ledger.adjust(connection, job.account_id, held.price_cents, why)
+            if reason is not None:
+                await ledger.refund_translation(connection, job.account_id, job.id, ended)
             completed, failed = EventType.TRANSLATION_COMPLETED, EventType.TRANSLATION_FAILED
             event_type = completed if reason is None else failed
             await announce_translation(connection, job, event_type, **translation_json(job, ended))

@@ -20,6 +20,7 @@ from pipelines.types import Speaker, TranscriptResult
 from serve_app import pricing
 from serve_app.context import build_context
 from serve_app.worker.translating import TranslationMaker
+from storage import keys
 from storage.database import Connection
 from storage.results import TrackTranscript
 from storage.tables import webhook_events
@@ -204,6 +205,32 @@ def test_a_price_is_charged_at_once_and_given_back_where_it_fails(
     assert balance() == before - price
     assert api.client.post(f"/jobs/{job}/erase", headers=customer.headers).status_code == 202
     assert balance() == before
+
+
+def test_a_price_counts_for_the_cap_of_the_key_that_requests_it(
+    api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pricing, "translation_cents", lambda *_: 40)
+    caps = keys.KeyCaps(max_monthly_cents=79)
+    issued = api.transact(lambda c: keys.create_key(c, customer.account_id, caps=caps))
+    capped = Customer(customer.account_id, issued.secret)
+    assert ask(api, capped, job).status_code == 202
+    at_work(api, Dictionary(TRANSLATE_TEXT))
+    edit = {"revision": 0, "segments": [{"index": 0, "text": "Guten Abend."}]}
+    path = f"/jobs/{job}/transcript"
+    assert api.client.patch(path, json=edit, headers=customer.headers).status_code == 200
+    refused = ask(api, capped, job)
+    assert (refused.status_code, refused.json()["code"]) == (402, "INSUFFICIENT_CREDITS")
+    assert "what the key may use in a month" in refused.json()["error"]
+    assert ask(api, customer, job).status_code == 202, "another key of the account goes on"
+    at_work(api, Dictionary())
+    run_sql(api, "UPDATE api_keys SET max_monthly_cents = 80 WHERE max_monthly_cents = 79")
+    assert ask(api, capped, job).status_code == 202
+    at_work(api, Dictionary())  # and is given back
+    assert ask(api, capped, job).status_code == 202
+    body = {"fileName": "a.mp4", "fileSizeBytes": 10, "processingMode": "vision"}
+    refused = api.client.post("/jobs", json=body, headers=capped.headers)
+    assert (refused.status_code, refused.json()["code"]) == (402, "INSUFFICIENT_CREDITS")
 
 
 class Meanwhile(Dictionary):
