@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
@@ -32,6 +33,7 @@ from serve_app.media.source import PlayableMedia, find_media
 from serve_app.observability.metrics import record_job_end
 from serve_app.results.scenes import OverviewJson, find_overview, overview_json
 from serve_app.results.transcripts import SummarySentenceJson, find_summary
+from storage.duplicates import StoredDuplicate, list_duplicates
 from storage.job_records import JobRecord, list_jobs
 from storage.results import Track, list_tracks
 from storage.translations import list_translations
@@ -199,6 +201,24 @@ def _named(error: ValidationError) -> ApiError:
     return invalid(f"{_FIELDS.get(field, field)}: {first['msg']}.", field)
 
 
+MOST_DUPLICATES = 200
+"""Of a job, that its page sums up."""
+
+
+@dataclass(slots=True)
+class Duplicate:
+    """Another job with some of a job's media."""
+
+    job_id: uuid.UUID
+    file_name: str
+    start_seconds: float
+    """Where the first of it begins in this job."""
+    speed: float
+    """How much faster the other one runs."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Of each kind; ``file``: most of the shorter one."""
+
+
 @dataclass(slots=True)
 class JobView:
     """What the page of a job shows beside the job."""
@@ -216,6 +236,7 @@ class JobView:
     """Names by the ids that stand in the transcript."""
     translations: list[str] = field(default_factory=list)
     """Languages that the transcript is there in beside its own."""
+    duplicates: list[Duplicate] = field(default_factory=list)
 
 
 @router.get(f"{PATH}/jobs/{{jobId}}")
@@ -234,6 +255,7 @@ async def get_job(
         seen = await find_overview(connection, job.id)
         tracks = await list_tracks(connection, job.id)
         made = await list_translations(connection, job.id)
+        same = await list_duplicates(connection, job.id, limit=MOST_DUPLICATES)
     overview = None
     if seen is not None:
         overview = overview_json(seen, partial(still_path, context.signer, job.id))
@@ -241,6 +263,7 @@ async def get_job(
     shown.translations = [
         each.language for each in made if each.status is TranslationStatus.COMPLETED
     ]
+    shown.duplicates = _by_job(same)
     await _add_results(context, job, shown, tracks, track)
     return await page(
         request,
@@ -252,6 +275,17 @@ async def get_job(
         skip_reasons=ENDED_WITHOUT_RESULT,
         advice=ADVICE,
     )
+
+
+def _by_job(found: list[tuple[StoredDuplicate, str]]) -> list[Duplicate]:
+    """Files first, then those with most in common."""
+    summed: dict[uuid.UUID, Duplicate] = {}
+    for each, file_name in found:
+        begins, speed = each.start_ms / 1000, each.speed
+        other = summed.setdefault(each.other_id, Duplicate(each.other_id, file_name, begins, speed))
+        other.counts[each.kind] += 1
+        other.start_seconds = min(other.start_seconds, begins)
+    return sorted(summed.values(), key=lambda it: (-it.counts["file"], -it.counts.total()))
 
 
 async def _add_results(

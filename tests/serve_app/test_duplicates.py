@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,7 @@ from storage.database import Connection
 from storage.types import StageName
 from tests.pipelines.test_duplicates import melody
 from tests.pipelines.vision.test_comparison import A, Shots, prints
+from tests.serve_app.dashboard.test_dashboard_pages import plain, signed_in
 from tests.serve_app.interface_contract import DOCUMENT, Contract
 from tests.serve_app.jobs.test_reruns import LEASE, planned, uses
 from tests.serve_app.published_jobs import complete, created, stored, track
@@ -98,6 +100,22 @@ def test_what_is_the_same_is_listed_from_both_sides(
     [other] = [each for each in listed(api, customer, second) if each["kind"] == "shot"]
     assert (other["here"], other["there"]) == (shown["there"], shown["here"])
     assert [each["kind"] for each in listed(api, customer, first, "?kind=sound")] == ["sound"]
+
+
+def test_the_page_of_a_job_sums_up_where_it_is_again(
+    api: RunningApi, customer: Customer, pair: tuple[str, str]
+) -> None:
+    first, second = pair
+    cut = job_of(api, customer, [(seed, 0, 60) for seed in range(40, 44)], sounds_of(1))
+    alone = job_of(api, customer, [(seed, 0, 60) for seed in range(50, 54)], sounds_of(3))
+    compare_all(api)
+    with signed_in(api, customer) as browser:
+        answer = browser.get(f"/dashboard/jobs/{first}")
+        page, shown = answer.text, " ".join(plain(answer).split())
+        again = r"The same again 2 \S+: the file Compare \S+: 1 stretch of sound, from 0:\d\d"
+        assert re.search(again, shown), shown
+        assert page.index(f"/dashboard/jobs/{second}") < page.index(f"/dashboard/jobs/{cut}")
+        assert "The same again" not in browser.get(f"/dashboard/jobs/{alone}").text
 
 
 def test_pages_go_on_where_the_one_before_ended(

@@ -27,6 +27,7 @@ from serve_app.client.mcp_server import MOST_CALLS
 from tests.places import PROJECT
 from tests.serve_app.published_jobs import SENTENCES, SUMMARY, complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.serve_app.test_duplicates import compare_all
 
 STDIO, HTTP = (
     json.loads(block)["mcpServers"]["video-analysis"]
@@ -44,6 +45,7 @@ def owner(api: RunningApi) -> Customer:
 def job(api: RunningApi, owner: Customer) -> str:
     job_id = created(api, owner)
     complete(api, job_id, [track(0)], [], SENTENCES)
+    compare_all(api)
     return job_id
 
 
@@ -105,6 +107,8 @@ async def test_a_session_over_stdio_finds_reads_and_quotes_with_times(
         chapters = (await call(client, "list_chapters", job_id=job))["chapters"]
         assert [each["title"] for each in chapters] == ["Morning"]
         assert (await call(client, "read_summary", job_id=job))["sentences"] == SUMMARY
+        same = await call(client, "list_duplicates", job_id=job)
+        assert same == {"duplicates": [], "nextCursor": None}
         found = await call(client, "get_job", job_id=job)
         assert found["stages"]["transcript"] == "completed"
 
