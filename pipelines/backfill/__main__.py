@@ -311,7 +311,8 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="of a folder or prefix, only such file names count, e.g. '*.mp4'; may be repeated",
+        help="of a folder or prefix, only such files count, e.g. '*.mp4' or, with a slash, of what "
+        "is behind the prefix; of whatever case; may be repeated",
     )
     add("--s3-endpoint-url", default=os.environ.get("VAS_S3_ENDPOINT_URL"), help="else Amazon's")
     add("--s3-region", default=os.environ.get("VAS_S3_REGION"))

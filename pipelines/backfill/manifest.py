@@ -16,7 +16,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from pipelines.backfill.columns import ColumnError, item_of
 from pipelines.backfill.outcome import Item, RowError
 from pipelines.backfill.places import Place, PlaceError, S3Access, file_at, place_at
 from pipelines.codec import encode
+from pipelines.net.buckets import is_chosen
 from storage.objects import ObjectNotFoundError
 
 FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -50,7 +50,7 @@ def read_manifest(
 ) -> Manifest:
     """The manifest or prefix called ``address``.
 
-    ``include`` are patterns of file names that count under a prefix (none: all), ``outside``
+    ``include`` are patterns as archives have them of what counts under a prefix, ``outside``
     is an address below which nothing counts: the output, where it lies under the prefix.
     Raises ManifestError, and ObjectStoreUnavailableError.
     """
@@ -74,7 +74,7 @@ def _files(place: Place, include: Sequence[str], outside: str | None) -> Iterato
         found = True
         if outside is not None and source.startswith(outside.rstrip("/") + "/"):
             continue
-        if not include or any(fnmatch(name.rsplit("/", 1)[-1], it) for it in include):
+        if is_chosen(name, include):
             yield {"source": source}
     if not found:
         raise ManifestError(f"There are no files below {place.address_of('')}.")

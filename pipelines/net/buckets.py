@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from urllib.parse import quote, unquote_plus, urlencode
 from xml.etree import ElementTree as ET
 
@@ -221,6 +223,16 @@ def problem_of_object(found: BucketObject) -> ObjectProblem | None:
     if found.key.endswith(("/", "_$folder$")):
         return ObjectProblem.FOLDER
     return None if found.size_bytes else ObjectProblem.EMPTY
+
+
+def is_chosen(key: str, patterns: Sequence[str]) -> bool:
+    """Whether the part of a key behind the prefix fits one of the patterns, of whatever case, or
+    there are none. A pattern without a slash is one of the last component."""
+    whole = key.lower()
+    name = whole.rpartition("/")[2] or whole
+    return not patterns or any(
+        fnmatchcase(whole if "/" in each else name, each.lower()) for each in patterns
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 
 from pipelines.net.buckets import (
     BucketError,
@@ -22,6 +21,7 @@ from pipelines.net.buckets import (
     BucketReader,
     ClientBucket,
     ObjectProblem,
+    is_chosen,
     problem_of_object,
     split_bucket_address,
 )
@@ -128,7 +128,7 @@ class _Step:
         listed = [
             self._listed(each)
             for each in page.objects
-            if _matches(each.key.removeprefix(prefix), self.archive.patterns)
+            if is_chosen(each.key.removeprefix(prefix), self.archive.patterns)
         ]
         after = None
         if page.next_after is not None:
@@ -297,15 +297,3 @@ OBJECT_SENTENCES = {
     ObjectProblem.FOLDER: "The object stands for a folder.",
     ObjectProblem.KEY: "The object's key is no text.",
 }
-
-
-def _matches(key: str, patterns: Sequence[str]) -> bool:
-    """Whether the part of a key behind the prefix fits one of the patterns, of whatever case.
-
-    A pattern without a slash is one of the last component.
-    """
-    whole = key.lower()
-    name = whole.rpartition("/")[2] or whole
-    return not patterns or any(
-        fnmatchcase(whole if "/" in each else name, each.lower()) for each in patterns
-    )

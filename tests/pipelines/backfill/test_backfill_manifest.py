@@ -165,8 +165,9 @@ def test_every_file_below_a_folder_is_an_item(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     everything = read(tmp_path, outside=str(tmp_path / "out"))
     assert [item.name for item in everything.items] == ["a.mp4", "b.MOV", "notes.txt"]
-    some = read(tmp_path, include=["*.mp4", "*.MOV"], outside=str(tmp_path / "out"))
-    assert [item.name for item in some.items] == ["a.mp4", "b.MOV"]
+    for include in (["*.MP4", "*.mov"], ["a.mp4", "deep/*.mov"]):  # as archives have them
+        some = read(tmp_path, include=include, outside=str(tmp_path / "out"))
+        assert [item.name for item in some.items] == ["a.mp4", "b.MOV"]
 
 
 @pytest.mark.parametrize(
