@@ -206,7 +206,7 @@ MOST_DUPLICATES = 200
 
 
 @dataclass(slots=True)
-class Duplicate:
+class OtherJob:
     """Another job with some of a job's media."""
 
     job_id: uuid.UUID
@@ -236,7 +236,7 @@ class JobView:
     """Names by the ids that stand in the transcript."""
     translations: list[str] = field(default_factory=list)
     """Languages that the transcript is there in beside its own."""
-    duplicates: list[Duplicate] = field(default_factory=list)
+    duplicates: list[OtherJob] = field(default_factory=list)
 
 
 @router.get(f"{PATH}/jobs/{{jobId}}")
@@ -277,12 +277,12 @@ async def get_job(
     )
 
 
-def _by_job(found: list[tuple[StoredDuplicate, str]]) -> list[Duplicate]:
+def _by_job(found: list[tuple[StoredDuplicate, str]]) -> list[OtherJob]:
     """Files first, then those with most in common."""
-    summed: dict[uuid.UUID, Duplicate] = {}
+    summed: dict[uuid.UUID, OtherJob] = {}
     for each, file_name in found:
         begins, speed = each.start_ms / 1000, each.speed
-        other = summed.setdefault(each.other_id, Duplicate(each.other_id, file_name, begins, speed))
+        other = summed.setdefault(each.other_id, OtherJob(each.other_id, file_name, begins, speed))
         other.counts[each.kind] += 1
         other.start_seconds = min(other.start_seconds, begins)
     return sorted(summed.values(), key=lambda it: (-it.counts["file"], -it.counts.total()))
