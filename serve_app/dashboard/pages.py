@@ -111,13 +111,15 @@ _CLEAR = (ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND)
 
 async def error_page(request: Request, error: ApiError) -> Response:
     """A refusal as a page: what happened, and what to do."""
-    return await page(
+    shown = await page(
         request,
         "error.html",
         status=error.status,
         error=error,
         remedy=None if error.code in _CLEAR else CATALOGUE[error.code].remedy,
     )
+    shown.headers.update(error.headers)
+    return shown
 
 
 def clock(seconds: float | None) -> str:

@@ -32,6 +32,9 @@ def test_without_its_database_the_api_says_503_and_recovers(tmp_path: Path) -> N
             answer = api.client.get(path, headers=customer.headers)
             expect_error(answer, 503, "SERVICE_UNAVAILABLE")
             assert answer.headers["retry-after"] == "30"
+        session = {"Cookie": f"vas_session=vas_sess_{43 * 'a'}"}
+        page = api.client.get(f"{api.root}/dashboard", headers=session)
+        assert (page.status_code, page.headers["retry-after"]) == (503, "30")
         with embedded_postgres(folder):
             for _ in range(3):
                 answer = api.client.get("/quota", headers=customer.headers)
