@@ -22,13 +22,13 @@ import sqlalchemy
 from psycopg import AsyncConnection as DriverConnection
 from psycopg.rows import dict_row
 from psycopg.sql import SQL, Identifier
-from psycopg.types.json import set_json_loads
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
-from pydantic_core import from_json
+from psycopg_pool import PoolTimeout
 from sqlalchemy import Dialect, Select, TextClause, text
 from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as EngineTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from storage.direct import DirectConnection, DirectConnections, Row
 
 Connection = AsyncConnection
 """What storage functions and services take: a connection inside a transaction."""
@@ -47,12 +47,7 @@ DiskFull = psycopg.errors.DiskFull
 DatabaseError = (SQLAlchemyError, psycopg.Error, PoolTimeout, OSError)
 """What any call may raise where the server cannot be reached or refuses."""
 
-Row = dict[str, Any]
-DirectConnection = DriverConnection[Row]
 _DIALECT: Dialect = sqlalchemy.make_url("postgresql+psycopg://").get_dialect()()
-
-_RECONNECT_SECONDS = 2.0
-"""How long a lost connection is retried in the background; after that the next query does."""
 
 _KEEPALIVES = {
     "keepalives_idle": 5,
@@ -136,7 +131,7 @@ class Database:
         if statement_timeout_seconds is not None:
             session += f" -c statement_timeout={round(statement_timeout_seconds * 1000)}"
         self._options = keepalive_options(url) | {"options": f"{given} {session}".strip()}
-        self._direct: AsyncConnectionPool[DirectConnection] | None = None
+        self._direct: DirectConnections | None = None
         self.engine: AsyncEngine = create_async_engine(
             address,
             pool_size=pool_size,
@@ -190,24 +185,10 @@ class Database:
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[DirectConnection]:
         if self._direct is None:
-            self._direct = await self._open_direct()
+            self._direct = DirectConnections(self._url, self._pool_size, self._options)
+            await self._direct.open()
         async with self._direct.connection() as connection:
             yield connection
-
-    async def _open_direct(self) -> AsyncConnectionPool[DirectConnection]:
-        pool: AsyncConnectionPool[DirectConnection] = AsyncConnectionPool(
-            self._url,
-            min_size=1,
-            max_size=self._pool_size,
-            timeout=10,
-            reconnect_timeout=_RECONNECT_SECONDS,
-            open=False,
-            configure=_read_json_fast,
-            kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2}
-            | self._options,
-        )
-        await pool.open()
-        return pool
 
     async def listen(self, channel: LiteralString) -> AsyncGenerator[str, None]:
         """Yield "" once the channel is listened to, then the payload of each NOTIFY.
@@ -227,10 +208,6 @@ class Database:
         if self._direct is not None:
             await self._direct.close()
         await self.engine.dispose()
-
-
-async def _read_json_fast(connection: DirectConnection) -> None:
-    set_json_loads(from_json, connection)
 
 
 async def run(
