@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import yaml
+from pydantic import SecretStr
 
 from serve_app.cli.accounts import demo_key
 from serve_app.deployment.local import free_port
@@ -28,7 +29,7 @@ from tests.storage.s3_server import fresh_store, s3_process
 from tests.storage.tcp_postgres import tcp_postgres
 
 HEAD = "127.0.0.2"
-DEPLOY_SECONDS = 150
+DEPLOY_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,11 @@ class Head:
         self.serve_deploy(port, changes)
         root = f"http://127.0.0.1:{port}"
         wait_for(lambda: _answers(root), DEPLOY_SECONDS, "the service answers", self.node)
-        settings = Settings(database_url=self.database_url, data_dir=self.folder / "operator")
+        settings = Settings(
+            database_url=self.database_url,
+            data_dir=self.folder / "operator",
+            secret_key=SecretStr(self.environment["VAS_SECRET_KEY"]),
+        )
         key = demo_key(settings)
         return Service(self.node.process, f"{root}/v1/api", key, self.node.data, port)
 
