@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from tests.acceptance.chaos.journal import Journal
+from tests.acceptance.chaos.journal import Change, Journal
 
 PATIENCE_SECONDS = 240.0
 """A request that has found no final answer by then has failed its client."""
@@ -41,29 +41,34 @@ class Caller:
         default_factory=lambda: httpx.Client(timeout=_TIMEOUT, trust_env=False)
     )
 
-    def data(self, method: str, path: str, *expected: int, **request: Any) -> Any:
-        """``data`` of an API answer, else the error envelope of an ``expected`` status."""
+    def data(self, method: str, path: str, *expected: int | str, **request: Any) -> Any:
+        """``data`` of an API answer, else the error envelope of an ``expected`` status or code."""
         answer = self.final(method, f"{self.base_url}{path}", *expected, **request)
         body = answer.json()
         if body.get("requestId") != answer.headers.get("x-request-id"):
             self.journal.violated(f"{method} {path}: header and body name two requests")
         return body["data"] if answer.is_success else body
 
-    def final(self, method: str, url: str, *expected: int, **request: Any) -> httpx.Response:
-        """Ask until the answer is final; raises UncoveredError for one that is not covered."""
+    def final(self, method: str, url: str, *expected: int | str, **request: Any) -> httpx.Response:
+        """Ask until the answer is final; raises UncoveredError for one that is not covered.
+
+        A code that is ``expected`` is final even where it tells to wait.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
         attempt = 0
         while time.monotonic() < deadline:
             attempt += 1
-            answer = self.once(method, url, attempt, **request)
+            answer = self.once(method, url, attempt, *expected, **request)
             if answer is None:
                 continue
-            if answer.is_success or answer.status_code in expected:
+            if answer.is_success or {answer.status_code, _code(answer)} & set(expected):
                 return answer
             raise self._uncovered(f"{method} {url}: {answer.status_code} {answer.text[:300]}")
         raise self._uncovered(f"{method} {url}: no final answer in {PATIENCE_SECONDS:.0f} s")
 
-    def once(self, method: str, url: str, attempt: int, **request: Any) -> httpx.Response | None:
+    def once(
+        self, method: str, url: str, attempt: int, *expected: int | str, **request: Any
+    ) -> httpx.Response | None:
         """Ask once; None, after the wait that is due, where it is to be asked again."""
         headers = {**self.headers, **request.pop("headers", {})}
         try:
@@ -74,13 +79,25 @@ class Caller:
             return None
         code = _code(answer)
         self.journal.answered(_name(method, answer, code))
-        if answer.status_code == 500:
+        if code in expected:
+            pass
+        elif answer.status_code == 500:
             self._back_off(attempt)
+            return None
         elif answer.status_code in {429, 503} or code in PASSING_CODES:
             time.sleep(self._told_to_wait(answer, method, url))
-        else:
-            return answer
-        return None
+            return None
+        if method not in {"GET", "HEAD"}:
+            self.journal.changed(
+                Change(
+                    method,
+                    answer.url.path,
+                    answer.status_code,
+                    answer.headers.get("x-request-id", ""),
+                    "idempotent-replayed" in answer.headers,
+                )
+            )
+        return answer
 
     def store(self, url: str, content: bytes, headers: Mapping[str, str]) -> None:
         """PUT to an upload URL, which may be the object store's own: its 5xx pass."""
@@ -128,4 +145,6 @@ def _name(method: str, answer: httpx.Response, code: str) -> str:
     """What the journal counts answers by; what failed without a code is told in full."""
     if code or answer.status_code < 400:
         return f"{answer.status_code} {code}".strip()
+    if "html" in answer.headers.get("content-type", ""):
+        return f"{answer.status_code} page"
     return f"{answer.status_code} {method} {answer.text[:200]}".strip()

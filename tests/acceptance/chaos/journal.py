@@ -36,11 +36,35 @@ class Accepted:
     """A word of its edits that redaction hides, or erasing removes."""
     redacted: bool = False
     erase_asked: bool = False
+    rerun_of: str | None = None
+    """The job whose results it makes again."""
 
     @property
     def is_changed(self) -> bool:
         """Whether its results are not those of an undisturbed run any more."""
         return bool(self.edits) or self.erase_asked
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The final answer to a request that may have changed something."""
+
+    method: str
+    path: str
+    status: int
+    request_id: str
+    repeated: bool
+    """Whether it gives the answer to an earlier request with the same idempotency key."""
+
+
+@dataclass(slots=True)
+class Walked:
+    """An archive."""
+
+    archive_id: str
+    account: str
+    put: dict[str, list[str]]
+    """Key to the clips that its object was, one after the other. Of other objects is no job."""
 
 
 @dataclass(slots=True)
@@ -54,6 +78,12 @@ class Journal:
     broken: Counter[str] = field(default_factory=Counter)
     """Connections that failed, by the name of the failure."""
     violations: list[str] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    archives: list[Walked] = field(default_factory=list)
+    team: Counter[str] = field(default_factory=Counter)
+    """What people of the accounts did, to how often."""
+    exports: dict[str, str] = field(default_factory=dict)
+    """Account to its audit log as it was exported under way."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def seconds(self) -> float:
@@ -65,6 +95,14 @@ class Journal:
             if job.job_id in self.jobs:
                 self.violations.append(f"job {job.job_id} was given out twice")
             self.jobs[job.job_id] = job
+
+    def changed(self, change: Change) -> None:
+        with self._lock:
+            self.changes.append(change)
+
+    def did(self, what: str) -> None:
+        with self._lock:
+            self.team[what] += 1
 
     def answered(self, what: str) -> None:
         with self._lock:

@@ -13,8 +13,9 @@ from typing import Any
 
 from serve_app.client.api import TERMINAL_STATES
 from tests.acceptance.chaos.caller import PATIENCE_SECONDS, Caller, UncoveredError
-from tests.acceptance.chaos.checker import files_of, read_file
+from tests.acceptance.chaos.checker import Results, files_of, read_file, read_results
 from tests.acceptance.chaos.clips import BETWEEN, TIMELINES, Clip
+from tests.acceptance.chaos.exchange import ExchangeWatch
 from tests.acceptance.chaos.journal import Accepted, Journal
 from tests.acceptance.chaos.stage import Customer, Stage
 
@@ -27,8 +28,10 @@ TUS = {"Tus-Resumable": "1.0.0"}
 TUS_PIECES = 3
 CANCEL_WITHIN_SECONDS = 12.0
 MOST_CONFLICTS = 20
+RERUN_REFUSALS = ("SOURCE_GONE", "RESULTS_NOT_READY")
 READS = (
     "/quota",
+    "/archives",
     "/jobs?limit=20",
     "/jobs?state=completed&limit=5",
     "/webhooks/deliveries",
@@ -37,6 +40,8 @@ READS = (
     "/formats",
     "/pricing/estimate?durationSeconds=60",
 )
+JOB_READS = ("receipt", "review?budgetSeconds=60", "duplicates")
+"""What is asked of a completed job beside its results."""
 
 
 @dataclass(slots=True)
@@ -46,10 +51,16 @@ class Client:
     stage: Stage
     customer: Customer
     clips: dict[str, Clip]
+    results: Results
+    """Of every clip, undisturbed."""
     journal: Journal
     chance: random.Random
     stopping: threading.Event
+    first: str = "rerun"
+    """The way of its first job."""
     caller: Caller = field(init=False)
+    latest: str | None = None
+    """The last completed job with both results that is as it was."""
 
     def __post_init__(self) -> None:
         headers = {"Authorization": f"Bearer {self.customer.key}"}
@@ -60,8 +71,8 @@ class Client:
         """Until stopped; what it has begun it brings to an end."""
         ways = list(WAYS)
         weights = [WAYS[way][1] for way in ways]
+        way = self.first
         while not self.stopping.is_set():
-            [way] = self.chance.choices(ways, weights)
             try:
                 for job in WAYS[way][0](self, way):
                     self.follow(job)
@@ -70,6 +81,7 @@ class Client:
                 self.stopping.wait(AFTER_FAILURE_SECONDS)
             except Exception as error:
                 self.journal.violated(f"{way}: {type(error).__name__}: {error}")
+            [way] = self.chance.choices(ways, weights)
 
     def upload(self, way: str) -> list[Accepted]:
         """Create, and PUT to the address that the answer names."""
@@ -111,39 +123,43 @@ class Client:
 
     def _created(self, way: str) -> tuple[Clip, Any, Accepted]:
         clip = self.chance.choice(list(self.clips.values()))
-        body = self._body() | {"fileName": clip.path.name, "fileSizeBytes": len(clip.data)}
+        body = self.body() | {"fileName": clip.path.name, "fileSizeBytes": len(clip.data)}
         created = self._create("/jobs", body)
-        return clip, created, self._accept(created, way, clip.name, body["processingMode"])
+        return clip, created, self.accept(created, way, clip.name, body["processingMode"])
 
     def from_url(self, way: str) -> list[Accepted]:
         """Let the service fetch it."""
-        clip = self.chance.choice(list(self.clips.values()))
-        body = self._body() | {"url": self._url(clip)}
+        clip, body = self.fetched()
         created = self._create("/jobs/from-url", body)
-        return [self._accept(created, way, clip.name, body["processingMode"])]
+        return [self.accept(created, way, clip.name, body["processingMode"])]
+
+    def fetched(self) -> tuple[Clip, dict[str, Any]]:
+        """A clip, and the body of the request that has the service fetch it."""
+        clip = self.chance.choice(list(self.clips.values()))
+        return clip, self.body() | {"url": self._url(clip)}
 
     def batch(self, way: str) -> list[Accepted]:
         """Two or three clips, a job each."""
         chosen = self.chance.sample(list(self.clips.values()), self.chance.choice([2, 3]))
-        body = self._body() | {
+        body = self.body() | {
             "mode": "independent",
             "clips": [{"sourceUrl": self._url(clip)} for clip in chosen],
         }
         created = self._create("/jobs/batch", body)
         return [
-            self._accept(job, way, chosen[job["index"]].name, body["processingMode"])
+            self.accept(job, way, chosen[job["index"]].name, body["processingMode"])
             for job in created["jobs"]
         ]
 
     def timeline(self, way: str) -> list[Accepted]:
         """Two clips laid end to end: one job."""
         names = self.chance.choice(TIMELINES)
-        body = self._body() | {
+        body = self.body() | {
             "mode": "continuous",
             "clips": [{"sourceUrl": self._url(self.clips[name])} for name in names],
         }
         [job] = self._create("/jobs/batch", body)["jobs"]
-        return [self._accept(job, way, BETWEEN.join(names), body["processingMode"])]
+        return [self.accept(job, way, BETWEEN.join(names), body["processingMode"])]
 
     def cancel(self, way: str) -> list[Accepted]:
         """A job that its customer gives up after a while."""
@@ -156,10 +172,10 @@ class Client:
 
     def spoken(self, way: str) -> list[Accepted]:
         """A job with a transcript to change."""
-        clip = self.chance.choice(list(self.clips.values()))
-        body = self._body() | {"url": self._url(clip), "processingMode": "transcript"}
+        clip, body = self.fetched()
+        body["processingMode"] = "transcript"
         created = self._create("/jobs/from-url", body)
-        return [self._accept(created, way, clip.name, body["processingMode"])]
+        return [self.accept(created, way, clip.name, body["processingMode"])]
 
     def edit(self, job: Accepted) -> None:
         """Two editors at once: one of them is refused, reads again and tries again."""
@@ -219,9 +235,12 @@ class Client:
             time.sleep(POLL_SECONDS)
         job.ended, job.ended_seconds = found, self.journal.seconds()
         if found["state"] == "completed":
+            if job.way == "rerun":  # while its media are kept
+                self.rerun(job)
             self.caller.data("GET", f"/jobs/{job.job_id}")
-            for path in self.chance.sample(files_of(job.mode), FILES_TAKEN):
+            for path in self.chance.sample(files_of(job.mode, job.clip), FILES_TAKEN):
                 job.files[path] = read_file(self.caller, job.job_id, path)
+            self.read_of(job)
             if job.way in AFTERWARDS:
                 AFTERWARDS[job.way](self, job)
 
@@ -230,7 +249,41 @@ class Client:
         for path in self.chance.sample(READS, 2):
             self.caller.final("GET", f"{self.stage.service.base_url}{path}")
 
-    def _body(self) -> dict[str, Any]:
+    def read_of(self, job: Accepted) -> None:
+        """What is made of results; and how the job differs from another one."""
+        path = f"/jobs/{job.job_id}/{self.chance.choice(JOB_READS)}"
+        if job.mode == "all":
+            self.caller.final("GET", f"{self.caller.base_url}{path}")
+            before, self.latest = self.latest, job.job_id
+            if before is not None:
+                self.caller.data("POST", "/comparisons", json={"from": before, "to": job.job_id})
+
+    def rerun(self, job: Accepted) -> None:
+        """Make some of its results again, and read them all the while: they are whole."""
+        stages = [stage for stage in ("vision", "transcript") if job.mode in {"all", stage}]
+        stages = stages[: self.chance.randint(1, len(stages))]
+        watch = ExchangeWatch(self.stage.database.url, job.job_id, stages)
+        path = f"/jobs/{job.job_id}/rerun"
+        answer = self.caller.data("POST", path, *RERUN_REFUSALS, json={"stages": stages})
+        if "rerunJobId" not in answer:
+            self.journal.did(f"rerun refused: {answer['code']}")
+            return
+        mode = stages[0] if len(stages) == 1 else "all"
+        made = self.accept({"jobId": answer["rerunJobId"]}, "made again", job.clip, mode)
+        made.rerun_of = job.job_id
+        while True:
+            found = self.caller.data("GET", f"/jobs/{made.job_id}?include=none")
+            for part, value in read_results(self.caller, job.job_id, job.mode).items():
+                if value != self.results[job.clip][part]:
+                    self.journal.violated(f"job {job.job_id}: other {part} while it is made again")
+            for sentence in watch.violations(made.job_id):
+                self.journal.violated(sentence)
+            if found["state"] in TERMINAL_STATES:
+                break
+            time.sleep(POLL_SECONDS)
+        made.ended, made.ended_seconds = found, self.journal.seconds()
+
+    def body(self) -> dict[str, Any]:
         return {
             "processingMode": self.chance.choice(MODES),
             "callbackUrl": self.stage.receiver.url,
@@ -244,7 +297,8 @@ class Client:
     def _url(self, clip: Clip) -> str:
         return self.stage.files.url(f"/{clip.path.name}")
 
-    def _accept(self, created: Any, way: str, clip: str, mode: str) -> Accepted:
+    def accept(self, created: Any, way: str, clip: str, mode: str) -> Accepted:
+        """Write down a job that an answer named."""
         at = self.journal.seconds()
         job = Accepted(created["jobId"], self.customer.account, way, clip, mode, at)
         self.journal.accept(job)
@@ -261,6 +315,7 @@ WAYS: dict[str, tuple[Callable[[Client, str], list[Accepted]], float]] = {
     "edit": (Client.spoken, 2),
     "redact": (Client.spoken, 2),
     "erase": (Client.spoken, 2),
+    "rerun": (Client.from_url, 3),
 }
 """How jobs come in, and how often by comparison."""
 AFTERWARDS: dict[str, Callable[[Client, Accepted], None]] = {
@@ -269,19 +324,3 @@ AFTERWARDS: dict[str, Callable[[Client, Accepted], None]] = {
     "erase": Client.erase,
 }
 """What their client does with completed ones."""
-
-
-def start_clients(
-    stage: Stage, clips: dict[str, Clip], journal: Journal, *, count: int, seed: int
-) -> tuple[list[threading.Thread], threading.Event]:
-    """``count`` clients, each in a thread with its own chance; set the event to end them."""
-    stopping = threading.Event()
-    threads = []
-    for number in range(count):
-        customer = stage.customers[number % len(stage.customers)]
-        chance = random.Random(f"{seed} {number}")
-        client = Client(stage, customer, clips, journal, chance, stopping)
-        threads.append(threading.Thread(target=client.run, name=f"client-{number}", daemon=True))
-    for thread in threads:
-        thread.start()
-    return threads, stopping

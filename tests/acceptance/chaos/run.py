@@ -15,21 +15,25 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.acceptance.chaos.archivist import Archivist
 from tests.acceptance.chaos.caller import PATIENCE_SECONDS, Caller
 from tests.acceptance.chaos.checker import Checker, Results, read_results
 from tests.acceptance.chaos.clips import BETWEEN, TIMELINES, Clip, make_clips
 from tests.acceptance.chaos.faults import FAULTS, PAUSE_SECONDS, SHORT_PAUSE_SECONDS, Agent
 from tests.acceptance.chaos.journal import Journal
-from tests.acceptance.chaos.load import start_clients
+from tests.acceptance.chaos.load import WAYS, Client
 from tests.acceptance.chaos.stage import Stage, chaos_stage
+from tests.acceptance.chaos.team import Team
 
 _NAMES = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}|[0-9]+")
 """What differs between sentences that say the same."""
+TEAMS = 2
+"""Accounts whose people and keys change under way; the archive is of another one."""
 LONG_SECONDS = 600
 SHORT_SECONDS = 300
 EVERY_KIND_SECONDS = 120
@@ -69,7 +73,7 @@ def chaos(plan: Plan, folder: Path) -> dict[str, Any]:
         stage.receiver.received.clear()
         journal = Journal()
         agent = Agent(stage, plan.seed, plan.kinds, journal.seconds, plan.pause_seconds)
-        under_way(plan, stage, clips, journal, agent)
+        under_way(plan, stage, clips, results, journal, agent)
         print(f"{journal.seconds():6.0f} s  all clients have ended", flush=True)
         if plan.is_long:
             journal.violations += changed(stage, clips, results)
@@ -82,6 +86,7 @@ def chaos(plan: Plan, folder: Path) -> dict[str, Any]:
             waits_for_all=plan.is_long,
         )
         violations = agent.failures + checker.violations()
+        print(*violations, sep="\n", flush=True)
     return summary(plan, journal, agent, checker) | {
         "violations": len(violations),
         "violated": shapes(violations)[:50],
@@ -96,10 +101,15 @@ def shapes(sentences: Sequence[str]) -> list[str]:
 
 
 def under_way(
-    plan: Plan, stage: Stage, clips: dict[str, Clip], journal: Journal, agent: Agent
+    plan: Plan,
+    stage: Stage,
+    clips: dict[str, Clip],
+    results: Results,
+    journal: Journal,
+    agent: Agent,
 ) -> None:
     """Load and faults for as long as planned, then load alone until it has ended."""
-    threads, stopping = start_clients(stage, clips, journal, count=plan.clients, seed=plan.seed)
+    threads, stopping = start_load(plan, stage, clips, results, journal)
     breaking = threading.Thread(target=agent.run, name="faults", daemon=True)
     breaking.start()
     stopping.wait(plan.seconds)
@@ -112,6 +122,30 @@ def under_way(
         thread.join(max(0.0, ended + END_SECONDS - journal.seconds()))
         if thread.is_alive():
             journal.violated(f"{thread.name} waits for ever")
+
+
+def start_load(
+    plan: Plan, stage: Stage, clips: dict[str, Clip], results: Results, journal: Journal
+) -> tuple[list[threading.Thread], threading.Event]:
+    """Clients, people and an archive, each in a thread with its own chance; set the event to end
+    them."""
+    stopping, threads = threading.Event(), []
+
+    def start(name: str, number: int, running: Callable[[Client], Callable[[], None]]) -> None:
+        customer = stage.customers[number % len(stage.customers)]
+        chance = random.Random(f"{plan.seed} {name}")
+        first = list(WAYS)[-1 - number % len(WAYS)]
+        client = Client(stage, customer, clips, results, journal, chance, stopping, first)
+        threads.append(threading.Thread(target=running(client), name=name, daemon=True))
+
+    for number in range(plan.clients):
+        start(f"client-{number}", number, lambda client: client.run)
+    for number in range(TEAMS):
+        start(f"team-{number}", number, lambda client: Team(client).run)
+    start("archivist", TEAMS, lambda client: Archivist(client).run)
+    for thread in threads:
+        thread.start()
+    return threads, stopping
 
 
 def wait_for_every_kind(agent: Agent, seconds: float) -> None:
@@ -183,6 +217,8 @@ def summary(plan: Plan, journal: Journal, agent: Agent, checker: Checker) -> dic
         "ways": dict(Counter(job.way for job in jobs)),
         "ends": dict(Counter(job["state"] for job in checker.jobs.values())),
         "given_up_after_three_lost_runners": len(checker.given_up),
+        "people_keys_archives": dict(journal.team),
+        "changes": len(journal.changes),
         "events": len({got.webhook_id for got in checker.stage.receiver.received}),
         "deliveries": len(checker.stage.receiver.received),
         "edits": sum(len(job.edits) for job in jobs),

@@ -17,9 +17,10 @@ import psutil
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from serve_app.deployment.local import free_port
-from storage import keys, ledger
+from storage import keys, ledger, people
 from storage.database import Connection
-from storage.types import TERMINAL_EVENTS, EventType
+from storage.objects.s3_multipart import S3Place
+from storage.types import TERMINAL_EVENTS, EventType, Role
 from tests.acceptance.chaos.database_server import DatabaseServer
 from tests.acceptance.chaos.object_store import StoreServer, store_server
 from tests.acceptance.cluster_service import Head, head_node, wait_for
@@ -27,6 +28,7 @@ from tests.acceptance.ray_nodes import START_SECONDS, RayNode, ray_node
 from tests.acceptance.service import Service
 from tests.pipelines.net.fetch_servers import Asked, Authority, ScriptedServer, answer
 from tests.serve_app.running_api import transact
+from tests.storage.s3_server import fresh_store
 from tests.webhooks.receivers import Delivered, Receiver, Verifier, status
 
 WORKER = "127.0.0.3"
@@ -54,6 +56,8 @@ class Customer:
     key: str
     secret: str
     """What its webhooks are signed with."""
+    owner: str
+    """The session of a user who owns it."""
 
 
 @dataclass(slots=True)
@@ -87,6 +91,8 @@ class Stage:
     service: Service
     database: DatabaseServer
     store: StoreServer
+    footage: S3Place
+    """The customers' bucket, which archives are of."""
     receiver: Receiver
     """Of the jobs' callback URLs."""
     subscriber: Receiver
@@ -138,7 +144,7 @@ def chaos_stage(folder: Path, clips: Path, chance: random.Random) -> Iterator[St
                 VAS_ALLOWED_NETWORKS='["127.0.0.0/8"]',
                 VAS_WEBHOOK_CA_FILE=str(folder / "authority" / "authority.pem"),
                 VAS_LEASE_SECONDS="10",
-                VAS_SOURCE_RETENTION_SECONDS="5",
+                VAS_SOURCE_RETENTION_SECONDS="20",
                 **{MARK: mark},
             )
         )
@@ -162,6 +168,7 @@ def chaos_stage(folder: Path, clips: Path, chance: random.Random) -> Iterator[St
             service,
             DatabaseServer(head.folder / "postgres", head.database_url),
             store,
+            fresh_store(store.endpoint, prefix="").place,
             receiver,
             subscriber,
             endpoints,
@@ -183,17 +190,22 @@ def _authority(folder: Path) -> Authority:
 def _customer(service: Service, database_url: str) -> Customer:
     name = f"customer-{secrets.token_hex(4)}"
 
-    async def create(connection: Connection) -> tuple[str, str]:
+    async def create(connection: Connection) -> tuple[str, str, str | None]:
         account = await keys.create_account(connection, name)
         await ledger.grant(connection, account.id, CREDITS_CENTS, "credits")
+        invitation = await people.invite(
+            connection, account.id, f"owner@{name}.example.com", Role.OWNER
+        )
+        owner = await people.accept_invitation(connection, invitation)
         token = await keys.create_sign_in_link(connection, account.id)
-        return (await keys.create_key(connection, account.id)).secret, token
+        return (await keys.create_key(connection, account.id)).secret, token, owner
 
-    key, token = transact(database_url, create)
+    key, token, owner = transact(database_url, create)
+    assert owner is not None
     with httpx.Client(base_url=service.base_url, trust_env=False, timeout=30) as client:
         session = client.post("/sessions", json={"token": token}).json()["data"]["session"]
         shown = client.get("/webhooks/secret", headers={"Authorization": f"Bearer {session}"})
-    return Customer(name, key, shown.json()["data"]["secret"])
+    return Customer(name, key, shown.json()["data"]["secret"], owner)
 
 
 def _endpoint(service: Service, customer: Customer, url: str) -> Any:
