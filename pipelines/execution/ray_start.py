@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,8 @@ def start_ray(**options: Any) -> None:
     before = set(psutil.Process().children(recursive=True))
     for attempt in range(1, _STARTS + 1):
         try:
-            ray.init(**options)
+            with _without_idle_processes(options):
+                ray.init(**options)
         except Exception as error:
             if "timed out during startup" not in str(error):
                 raise
@@ -62,6 +63,33 @@ def start_ray(**options: Any) -> None:
         else:
             return
     raise RayStartError("Ray's processes do not start in time: the machine is too busy.")
+
+
+@contextlib.contextmanager
+def _without_idle_processes(options: Mapping[str, Any]) -> Iterator[None]:
+    """``ray.init`` in this block starts no process that has nothing to do under ``options``.
+
+    The autoscaler's monitor scales nothing on a node of its own; the log monitor passes lines to a
+    driver that prints them; the dashboard's server, without the dashboard, reports usage. Each is
+    a Python process that imports Ray, and ``ray.init`` waits for the server before it goes on.
+    """
+    from ray._private import services
+    from ray._private.node import Node
+
+    places: list[tuple[Any, str, Callable[..., Any]]] = [(Node, "start_monitor", _nothing)]
+    if not options.get("log_to_driver", True):
+        places.append((Node, "start_log_monitor", _nothing))
+    if options.get("include_dashboard") is False:
+        places.append((services, "start_api_server", lambda *_, **__: ("", None)))
+    with contextlib.ExitStack() as stack:
+        for owner, name, instead in places:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, instead)
+        yield
+
+
+def _nothing(*_: Any) -> None:
+    """Instead of a process."""
 
 
 @contextlib.contextmanager

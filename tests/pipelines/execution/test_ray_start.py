@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 import ray
-import ray._private.node
+from ray._private import node, services
 
 from pipelines.execution.ray_start import RayStartError, start_ray
 
@@ -38,7 +39,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Exception | None]]:
 
 
 def test_what_is_looked_for_is_what_ray_says() -> None:
-    assert "timed out during startup" in inspect.getsource(ray._private.node)
+    assert "timed out during startup" in inspect.getsource(node)
 
 
 def test_a_start_that_was_late_is_made_again(starts: list[Exception | None]) -> None:
@@ -104,3 +105,33 @@ def test_a_cluster_of_our_own_gets_a_token_that_is_written_nowhere(
     starts += [None]
     start_ray(**options)
     assert len(os.environ.get("RAY_AUTH_TOKEN", "")) == (64 if own else 0)
+
+
+IDLE = ("autoscaler/_private/monitor.py", "_private/log_monitor.py", "dashboard/dashboard.py")
+
+
+def test_processes_that_would_have_nothing_to_do_are_not_started(ray_session: None) -> None:
+    commands = [" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)]
+    assert any("gcs_server" in command for command in commands)
+    assert [command for command in commands if any(idle in command for idle in IDLE)] == []
+
+
+def test_ray_that_prints_for_its_driver_keeps_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[str] = []
+    for name in ("start_log_monitor", "start_monitor"):
+        monkeypatch.setattr(node.Node, name, started.append)
+    monkeypatch.setattr(services, "start_api_server", started.append)
+
+    def init(**_: Any) -> None:
+        of_node: Any = node.Node
+        of_machine: Any = services
+        of_node.start_monitor("autoscaler")
+        of_node.start_log_monitor("log")
+        of_machine.start_api_server("dashboard")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "one of an operator")
+    start_ray()
+    assert started == ["log", "dashboard"]
