@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import ray
 
@@ -74,6 +75,13 @@ def endless(alive: Path, *, deaf: bool = False, cpus: float = 1.0) -> Calls[int,
                     raise
 
     return Calls(run, resources=Resources(cpus))
+
+
+def test_processes_that_would_have_nothing_to_do_are_not_started() -> None:
+    idle = ("autoscaler/_private/monitor.py", "_private/log_monitor.py", "dashboard/dashboard.py")
+    commands = [" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)]
+    assert any("gcs_server" in command for command in commands)
+    assert [command for command in commands if any(each in command for each in idle)] == []
 
 
 def test_what_kills_its_worker_each_time_ends_the_chain(tmp_path: Path) -> None:

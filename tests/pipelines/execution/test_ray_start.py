@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import psutil
 import pytest
 import ray
 from ray._private import node, services
@@ -105,15 +104,6 @@ def test_a_cluster_of_our_own_gets_a_token_that_is_written_nowhere(
     starts += [None]
     start_ray(**options)
     assert len(os.environ.get("RAY_AUTH_TOKEN", "")) == (64 if own else 0)
-
-
-IDLE = ("autoscaler/_private/monitor.py", "_private/log_monitor.py", "dashboard/dashboard.py")
-
-
-def test_processes_that_would_have_nothing_to_do_are_not_started(ray_session: None) -> None:
-    commands = [" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)]
-    assert any("gcs_server" in command for command in commands)
-    assert [command for command in commands if any(idle in command for idle in IDLE)] == []
 
 
 def test_ray_that_prints_for_its_driver_keeps_what_it_needs(
