@@ -204,5 +204,5 @@ def _dataset(items: Sequence[Item], work: ItemWork, pacing: Pacing) -> Dataset:
             num_gpus=pacing.gpus_an_item,
         )
     return dataset.map(
-        ItemTask(work), compute=task_pool(pacing.concurrency), num_cpus=pacing.cpus_an_item
+        ItemTask(work), compute=task_pool(items, pacing.concurrency), num_cpus=pacing.cpus_an_item
     )

@@ -35,7 +35,7 @@ def map_on_ray(items: Sequence[In], step: Step[In, Out], control: Control) -> li
 
     need, task = step.resources, ItemTask(functools.partial(attempt, step))
     dataset = items_dataset(items).map(
-        task, compute=task_pool(need.concurrency), num_cpus=need.cpus
+        task, compute=task_pool(items, need.concurrency), num_cpus=need.cpus
     )
     cpus = float(ray.cluster_resources().get("CPU", 1.0))
     concurrency = max(1, need.concurrency or int(cpus / need.cpus))
@@ -70,11 +70,12 @@ _MOST_TASKS = 1000
 first result, and keep 35 KB for each; an autoscaler starts as many processors for them."""
 
 
-def task_pool(concurrency: int | None) -> TaskPoolStrategy:
-    """Tasks of which at most so many are with Ray at once."""
+def task_pool(items: Sequence[object], concurrency: int | None) -> TaskPoolStrategy:
+    """A task an item, of which at most so many are with Ray at once."""
     from ray.data import TaskPoolStrategy
 
-    return TaskPoolStrategy(size=concurrency or _MOST_TASKS)
+    # Ray warns of a bound above the number of items.
+    return TaskPoolStrategy(size=max(1, min(len(items), concurrency or _MOST_TASKS)))
 
 
 class Row(TypedDict):
