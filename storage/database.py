@@ -230,8 +230,12 @@ def keepalive_options(url: str) -> dict[str, Any]:
     return {name: value for name, value in _KEEPALIVES.items() if name not in given}
 
 
-_PLAN_ONCE: LiteralString = "SELECT set_config('plan_cache_mode', 'force_generic_plan', true)"
-"""Until the end of the transaction."""
+_PLAN_ONCE: LiteralString = (
+    "SELECT set_config('plan_cache_mode', 'force_generic_plan', true),"
+    " set_config('max_parallel_workers_per_gather', '0', true)"
+)
+"""Until the end of the transaction. A plan for all values expects many rows of a large table, and
+would start workers for each of its scans, which takes longer than what they are given to do."""
 
 
 @functools.lru_cache(maxsize=64)

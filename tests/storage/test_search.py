@@ -503,5 +503,9 @@ async def test_a_search_is_planned_once_for_all_words_and_other_queries_as_befor
             "  FROM pg_prepared_statements WHERE statement LIKE '%ts_headline%'"
         )
         [row] = await library.database.query(plans)
+        workers = text("SELECT current_setting('max_parallel_workers_per_gather')::int AS workers")
+        [within] = await library.database.query_planned_once(workers)
+        [after] = await library.database.query(workers)
         await library.database.close()
     assert row == {"generic_plans": 4, "custom_plans": 0, "mode": "auto"}
+    assert within["workers"] == 0 < after["workers"]
