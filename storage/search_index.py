@@ -199,7 +199,12 @@ def _beginning(passage: str) -> str:
     return passage[: cut if cut > 0 else AHEAD_CHARACTERS]
 
 
-_LABELS = ", ".join(f"'={bits}:' || (new.id >> {bits})" for bits in RANGE_BITS)
+LABELS = (
+    "array_to_tsvector(ARRAY['=k' || kind, '=a' || left(replace(account_id::text, '-', ''), 12), "
+    + ", ".join(f"'={bits}:' || (new.id >> {bits})" for bits in RANGE_BITS)
+    + "])"
+)
+"""Of a row whose id is that of ``new``, in SQL."""
 _INSERT = text(
     f"""
     INSERT INTO search_rows (id, account_id, job_id, job_created_at, kind, config, language,
@@ -209,8 +214,7 @@ _INSERT = text(
            start_ms, end_ms, track_index, scene_index, speaker, passage, ahead,
            setweight(to_tsvector(config::regconfig, words), 'A')
            || setweight(to_tsvector(config::regconfig, ahead_words), 'D')
-           || array_to_tsvector(ARRAY['=k' || kind, {_LABELS},
-                                      '=a' || left(replace(jobs.account_id::text, '-', ''), 12)])
+           || {LABELS}
       FROM jobs,
            (SELECT nextval(pg_get_serial_sequence('search_rows', 'id')) AS id, given.*
               FROM unnest(CAST(:kind AS text[]), CAST(:config AS text[]),

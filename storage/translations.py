@@ -67,7 +67,7 @@ _QUEUED: Mapping[str, object] = {
 }
 
 
-async def want_translation(
+async def queue_translation(
     connection: Connection,
     job_id: uuid.UUID,
     language: str,

@@ -112,7 +112,7 @@ async def create_translation(
                 price, capped_key_id = found.price_cents, found.capped_key_id
             else:
                 capped_key_id = await _charge(connection, job, price, language)
-            found = await translations.want_translation(
+            found = await translations.queue_translation(
                 connection,
                 job.id,
                 language,
@@ -129,20 +129,19 @@ async def _charge(
     connection: Connection, job: JobRecord, price_cents: int, language: str
 ) -> uuid.UUID | None:
     """Charge the price; the key whose cap it counts for, if any. Raises INSUFFICIENT_CREDITS."""
+    if not price_cents:
+        return None
     # The lock makes what a key spends at once count one after the other.
     await keys.lock_account(connection, job.account_id)
     key = await keys.find_capped_key(connection)
-    capped_key_id = None if key is None else key.first_id
-    if price_cents:
-        why = f"translation of {job.id} into {language}"
-        try:
-            await ledger.adjust(
-                connection, job.account_id, -price_cents, why, capped_key_id=capped_key_id
-            )
-        except ledger.InsufficientCreditsError as error:
-            message = None if capped_key_id is None else CREDITS_OR_CAP
-            raise ApiError(ErrorCode.INSUFFICIENT_CREDITS, message) from error
-    return capped_key_id
+    key_id = None if key is None else key.first_id
+    why = f"translation of {job.id} into {language}"
+    try:
+        await ledger.adjust(connection, job.account_id, -price_cents, why, capped_key_id=key_id)
+    except ledger.InsufficientCreditsError as error:
+        message = None if key_id is None else CREDITS_OR_CAP
+        raise ApiError(ErrorCode.INSUFFICIENT_CREDITS, message) from error
+    return key_id
 
 
 @router.get(

@@ -56,7 +56,7 @@ from storage.job_records import JobSource, NewJob
 from storage.jobs import insert_job
 from storage.results import TrackTranscript
 from storage.search import Filters
-from storage.search_index import RANGE_BITS, insert_rows, merge_pending_rows, transcript_rows
+from storage.search_index import LABELS, insert_rows, merge_pending_rows, transcript_rows
 from storage.types import JobState, ProcessingMode, SearchKind, StageName, StageStatus
 from tests.benchmarks import search_library as library
 from tests.benchmarks.speech.material import RECORDINGS, load
@@ -250,14 +250,12 @@ _COPY_JOBS = (
     " SELECT copy, account_id, state, processing_mode, tier, file_name, source, created_at"
     " FROM jobs JOIN copies ON job_id = id",
 )
-_LABELS = ", ".join(f"'={bits}:' || (new.id >> {bits})" for bits in RANGE_BITS)
 _COPY_ROWS = f"""
     INSERT INTO search_rows (id, account_id, job_id, job_created_at, kind, config, language,
                              start_ms, end_ms, track_index, text, ahead, vector)
     SELECT new.id, account_id, copy, job_created_at, kind, config, language, start_ms, end_ms,
            track_index, text, ahead,
-           ts_filter(vector, '{{a,d}}') || array_to_tsvector(ARRAY['=k' || kind, {_LABELS},
-               '=a' || left(replace(account_id::text, '-', ''), 12)])
+           ts_filter(vector, '{{a,d}}') || {LABELS}
       FROM (SELECT nextval(pg_get_serial_sequence('search_rows', 'id')) AS id, copy, old_id
               FROM (SELECT copy, r.id AS old_id FROM copies JOIN search_rows r USING (job_id)
                      ORDER BY number, r.id) AS ordered) AS new

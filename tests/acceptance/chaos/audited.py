@@ -120,24 +120,24 @@ STATES = {
                  FROM transcripts t JOIN jobs j ON j.id = t.job_id AND j.erased_at IS NULL
                 WHERE j.account_id IN (%(ids)s) GROUP BY t.job_id) AS each
          WHERE edits <> recorded""",
-    "a user's coming": """
+    "an accepted invitation": """
         SELECT u.id, count(l.id) FROM users u LEFT JOIN audit_log l
             ON l.actor_id = u.id AND l.action = 'acceptInvitation'
          WHERE u.account_id IN (%(ids)s) GROUP BY u.id HAVING count(l.id) <> 1""",
-    "a user's going": """
+    "a user's removal": """
         SELECT u.id, u.removed_at, count(l.id) FROM users u LEFT JOIN audit_log l
             ON l.target = u.id::text AND l.action = 'removeUser'
          WHERE u.account_id IN (%(ids)s) GROUP BY u.id
         HAVING count(l.id) <> (u.removed_at IS NOT NULL)::int""",
     "a user's role": """
-        SELECT u.id, u.role, said.role FROM users u, LATERAL (
+        SELECT u.id, u.role, recorded.role FROM users u, LATERAL (
                SELECT substring(l.detail FROM '\\mrole=(\\w+)') AS role FROM audit_log l
                 WHERE l.account_id = u.account_id
                   AND (l.action = 'changeRole' AND l.target = u.id::text
                        OR l.action = 'acceptInvitation' AND l.actor_id = u.id)
-                ORDER BY l.position DESC LIMIT 1) AS said
-         WHERE u.account_id IN (%(ids)s) AND said.role <> u.role""",
-    "a key's making": """
+                ORDER BY l.position DESC LIMIT 1) AS recorded
+         WHERE u.account_id IN (%(ids)s) AND recorded.role <> u.role""",
+    "a key's creation": """
         SELECT k.id, count(l.id) FROM api_keys k LEFT JOIN audit_log l
             ON l.action = 'createKey' AND l.target = k.id::text
             OR l.action = 'rotateKey' AND l.detail = 'by ' || k.id
@@ -147,7 +147,7 @@ STATES = {
             ON l.target = k.id::text AND l.action IN ('revokeKey', 'rotateKey')
          WHERE k.account_id IN (%(ids)s) GROUP BY k.id
         HAVING count(l.id) <> (k.status IN ('revoked', 'rotated'))::int""",
-    "an archive's making": """
+    "an archive's creation": """
         SELECT r.id, count(l.id) FROM archives r LEFT JOIN audit_log l
             ON l.target = r.id::text AND l.action = 'createArchive'
          WHERE r.account_id IN (%(ids)s) GROUP BY r.id HAVING count(l.id) <> 1""",

@@ -52,7 +52,7 @@ class Caller:
     def final(self, method: str, url: str, *expected: int | str, **request: Any) -> httpx.Response:
         """Ask until the answer is final; raises UncoveredError for one that is not covered.
 
-        A code that is ``expected`` is final even where it tells to wait.
+        A code that is ``expected`` is final even where the answer has Retry-After.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
         attempt = 0
