@@ -22,10 +22,17 @@ def contract_settings(
 
 @pytest.fixture(scope="session")
 def api(contract_settings: Settings) -> Iterator[ContractApi]:
-    """The running API. Whoever follows a job is let go soon: callers here read whole answers."""
-    with ContractApi(contract_settings) as running, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(events, "STREAM_SECONDS", 0.2)
+    """The running API."""
+    with ContractApi(contract_settings) as running:
         yield running
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_streams() -> Iterator[None]:
+    """Whoever follows a job is let go soon: callers here read whole answers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events, "STREAM_SECONDS", 0.2)
+        yield
 
 
 @pytest.fixture(scope="session")
