@@ -14,8 +14,7 @@ efficiency counts the processors that were there.
 
 ``--items``: a backfill of so many items on the most nodes; items a second, processor seconds and
 memory of the driver. ``--scaling``: Ray's autoscaler with its fake provider, from no worker node to
-four, under the service's map. Back again cannot be seen so: the older autoscaler takes nodes of one
-address for one, and the newer one reads a file that Ray 2.60's wheels lack. The last line is JSON.
+four and back, under the service's map. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -38,6 +37,11 @@ from typing import Any, ClassVar
 
 import psutil
 import ray
+from ray.autoscaler._private.fake_multi_node.node_provider import (
+    FAKE_HEAD_NODE_ID,
+    FAKE_HEAD_NODE_TYPE,
+    FakeMultiNodeProvider,
+)
 from ray.cluster_utils import Cluster
 
 from models.provider import LocalModels
@@ -50,6 +54,7 @@ from pipelines.codec import encode
 from pipelines.execution.chain import FreeRun, Step
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.types import StageCode, StageOutcome
+from serve_app.deployment.local import free_port
 from storage.types import StageName, StageStatus
 from tests.places import PROJECT
 
@@ -57,14 +62,11 @@ CPUS_A_NODE = 2
 STORE_BYTES = 80 * 1024 * 1024
 LOST_NODES = 2
 MOST_SCALED = 4
-HEAD_TYPE, HEAD_PORT = "ray.head.default", 6379
-"""What the fake provider takes for granted."""
 COMMANDS = (
     "initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray"
 )  # fmt: skip
 LONGEST_SCALING_SECONDS = 240.0
-FAKE_HEAD_ID = "fffffffffffffffffffffffffffffffffffffffffffffffffff00000"
-"""Of Ray's fake provider, which counts its nodes up from this one."""
+IDLE_SECONDS = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +250,8 @@ def with_a_loss(
 
 
 def scaling(seconds: float) -> dict[str, Any]:
-    """How long it takes from no worker node to MOST_SCALED, which a job's shards ask for."""
+    """How long it takes from no worker node to MOST_SCALED, which a job's shards ask for, and from
+    the job's end to none."""
     with tempfile.TemporaryDirectory(prefix="vas-cluster-") as folder, autoscaled(Path(folder)):
         shards = MOST_SCALED * CPUS_A_NODE * 10
         began = time.monotonic()
@@ -256,11 +259,14 @@ def scaling(seconds: float) -> dict[str, Any]:
             job = jobs.submit(map_on_ray, range(shards), SleepStep(seconds=seconds), FreeRun())
             up = until(lambda: workers() == MOST_SCALED)
             assert job.result(LONGEST_SCALING_SECONDS) == list(range(shards))
+        ended = time.monotonic()
+        down = until(lambda: workers() == 0)
         return {
             "shards": shards,
             "nodes": MOST_SCALED,
             "all_nodes_after_seconds": round(up - began, 1),
-            "job_seconds": round(time.monotonic() - began, 1),
+            "job_seconds": round(ended - began, 1),
+            "no_nodes_after_seconds": round(down - ended, 1),
             "ideal_seconds": shards * seconds / (MOST_SCALED * CPUS_A_NODE),
         }
 
@@ -283,7 +289,7 @@ def until(condition: Callable[[], bool]) -> float:
 def autoscaled(folder: Path) -> Iterator[None]:
     """``ray start`` with the fake provider: nodes are processes of this machine."""
     types = {
-        HEAD_TYPE: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+        FAKE_HEAD_NODE_TYPE: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
         "worker": {
             "resources": {"CPU": CPUS_A_NODE, "object_store_memory": STORE_BYTES},
             "node_config": {},
@@ -291,6 +297,8 @@ def autoscaled(folder: Path) -> Iterator[None]:
             "max_workers": MOST_SCALED,
         },
     }
+    port = free_port()
+    address = f"127.0.0.1:{port}"
     config = folder / "autoscaling.json"
     config.write_text(
         json.dumps(
@@ -301,23 +309,37 @@ def autoscaled(folder: Path) -> Iterator[None]:
             | {
                 "cluster_name": "benchmark",
                 "provider": {
-                    "type": "fake_multinode",
+                    # By its own name Ray 2.60 looks for a file that its wheels lack.
+                    "type": "external",
+                    "module": f"{FakeMultiNodeProvider.__module__}.FakeMultiNodeProvider",
+                    "head_node_id": FAKE_HEAD_NODE_ID,
+                    "gcs_address": address,
+                    "launch_multiple": True,
                     "disable_node_updaters": True,
                     "disable_launch_config_check": True,
                 },
                 "max_workers": MOST_SCALED,
                 "upscaling_speed": 1.0,
-                "idle_timeout_minutes": 5,
+                "idle_timeout_minutes": IDLE_SECONDS / 60,
                 "available_node_types": types,
-                "head_node_type": HEAD_TYPE,
+                "head_node_type": FAKE_HEAD_NODE_TYPE,
                 "file_mounts_sync_continuously": False,
             }
         )
     )
-    fake = {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1"}
-    fake["RAY_OVERRIDE_NODE_ID_FOR_TESTING"] = FAKE_HEAD_ID
-    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"]
-    command += [f"--port={HEAD_PORT}", f"--autoscaling-config={config}", "--num-cpus=0"]
+    # Otherwise Ray asks for a token where an earlier one left its own in the home folder.
+    fake = {"RAY_AUTH_MODE": "disabled"}
+    fake |= {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1"}
+    fake |= {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": FAKE_HEAD_NODE_ID}
+    fake |= {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID}
+    command = [
+        str(Path(sys.executable).with_name("ray")),
+        "start",
+        "--head",
+        "--block",
+        "--node-ip-address=127.0.0.1",
+    ]
+    command += [f"--port={port}", f"--autoscaling-config={config}", "--num-cpus=0"]
     command += [f"--object-store-memory={STORE_BYTES}", "--include-dashboard=false"]
     with (folder / "ray.log").open("w") as log:
         process = subprocess.Popen(command, env=os.environ | fake, stdout=log, stderr=log)
@@ -326,7 +348,7 @@ def autoscaled(folder: Path) -> Iterator[None]:
         while not ray.is_initialized():
             try:
                 environment = {"env_vars": {"PYTHONPATH": str(PROJECT)}}
-                ray.init(f"127.0.0.1:{HEAD_PORT}", runtime_env=environment, log_to_driver=False)
+                ray.init(address, runtime_env=environment, log_to_driver=False)
             except ConnectionError:
                 if time.monotonic() > deadline:
                     raise
