@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -306,7 +307,8 @@ def films(
     for number in range(pairs + others):
         kind = "real" if number < len(real.pictures) else "slides" if number % 10 == 9 else "film"
         shown: int | None = seed + number
-        heard: int | None = seed + (number * 7) % (pairs + others)
+        # A prime that divides neither: no two have the same sound.
+        heard: int | None = seed + (number * 11) % (pairs + others)
         if number % 10 == 4:
             heard = None
         elif number % 10 == 6 and kind == "film":
@@ -433,7 +435,7 @@ def run(name: str, pairs: int, others: int, folder: Path, workers: int) -> dict[
             )
         ):
             if number % 100 == 99:
-                print(number + 1, "made", file=__import__("sys").stderr, flush=True)
+                print(number + 1, "made", file=sys.stderr, flush=True)
     prints = [read(path.with_suffix(".print")) for path in paths]
     library = Library([*prints[:pairs], *prints[2 * pairs :]])
     true = wrong = missed = compared = 0
@@ -476,7 +478,7 @@ def run(name: str, pairs: int, others: int, folder: Path, workers: int) -> dict[
                         },
                     }
                 ),
-                file=__import__("sys").stderr,
+                file=sys.stderr,
                 flush=True,
             )
     return {

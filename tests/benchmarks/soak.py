@@ -1,13 +1,15 @@
 """Does memory grow with work done? Many jobs on one service; each process measured three times.
 
-    .venv/bin/python -m tests.benchmarks.soak [--jobs 500] [--at-once 4] [--warm-up 40]
+    .venv/bin/python -m tests.benchmarks.soak [--jobs 500] [--concurrency 4] [--warm-up 40]
+    .venv/bin/python -m tests.benchmarks.soak --operations [--times 500] [--warm-up 40]
 
 Short clips of the demo video, from upload to read results, with cancellations and lists between
-them. Memory is measured in rests, when no job runs: after the warm-up, in the middle and at the
-end, the lowest of several readings each time. It is the proportional share (PSS), so that pages
-of several processes are counted once; for PostgreSQL what is its own (USS), because its shared
-buffers fill up to their fixed size by design. The service after its warm-up is the peer of the
-same service at the end. The last line is JSON.
+them; or, with ``--operations``, each operation of the API, page of the dashboard and tool of MCP so
+many times on two jobs that have ended. Memory is measured in rests, when nothing runs: after the
+warm-up, in the middle and at the end, the lowest of several readings each time. It is the
+proportional share (PSS), so that pages of several processes are counted once; for PostgreSQL what
+is its own (USS), because its shared buffers fill up to their fixed size by design. The service
+after its warm-up is the peer of the same service at the end. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -15,20 +17,28 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
+from anyio.from_thread import start_blocking_portal
 
 from serve_app.client.api import ApiClient, RequestFailedError
+from serve_app.exports.routes import ExportFormat
 from tests.acceptance.chaos.clips import Clip, make_clips
 from tests.acceptance.service import Service, running
+from tests.places import DEMO
+from tests.serve_app.interface_contract import OPERATIONS
+from tests.serve_app.test_mcp import call, over_stdio
 
 READINGS = 6
 READING_PAUSE_SECONDS = 5.0
@@ -50,6 +60,7 @@ ROLES = (
     ("ray workers", "ray::"),
     ("ray others", "ray/"),
     ("vas serve", "serve_app serve"),
+    ("vas mcp", "mcp"),
 )
 """Role of the first title that a process has; the rest are ``others``."""
 
@@ -58,8 +69,10 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=500)
-    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--concurrency", type=int, default=4)
     parser.add_argument("--warm-up", type=int, default=40)
+    parser.add_argument("--operations", action="store_true", help="operations in place of jobs")
+    parser.add_argument("--times", type=int, default=500, help="of each operation")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="vas-bench-") as name:
         folder = Path(name)
@@ -69,7 +82,8 @@ def main() -> None:
             "VAS_MODEL_REPLICAS": '{"transcribe": 1}',
         }
         with running(folder / "data", folder / "service.log", **environment) as service:
-            print(json.dumps(soak(service, clips, options)))
+            made = operations if options.operations else soak
+            print(json.dumps(made(service, clips, options)))
 
 
 def soak(service: Service, clips: list[Clip], options: argparse.Namespace) -> dict[str, Any]:
@@ -135,14 +149,168 @@ def drive(client: ApiClient, clip: Clip, *, cancels: bool) -> str:
     return state
 
 
+def operations(service: Service, clips: list[Clip], options: argparse.Namespace) -> dict[str, Any]:
+    """Each operation so many times, and what each process has grown by then."""
+    times = f"{options.times} times"
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(httpx.Client(trust_env=False, timeout=120))
+        threads = stack.enter_context(ThreadPoolExecutor(options.concurrency))
+        stack.enter_context(unlimited(service))
+        jobs = two_jobs(service, clips)
+        calls = calls_of(service, client, *jobs) | stack.enter_context(tools(service, jobs[0]))
+        for call in calls.values():
+            list(threads.map(lambda _, call=call: call(), range(options.warm_up)))
+        memory = [at_rest(service)]
+        grown: dict[str, dict[str, float]] = {}
+        after = memory[0]
+        for number, (name, call) in enumerate(calls.items()):
+            before, began = after, time.monotonic()
+            list(threads.map(lambda _, call=call: call(), range(options.times)))
+            seconds, after = time.monotonic() - began, at_rest(service, 1)
+            grown[name] = {
+                role: round(100 * (sum(sizes) / sum(before[role]) - 1), 1)
+                for role, sizes in after.items()
+                if sum(before.get(role, []))
+            }
+            api_mib = round(sum(after["api"]) / 2**20, 1)
+            print(f"{name}: {times} in {seconds:.0f} s, API {api_mib} MiB", grown[name], flush=True)
+            if number == len(calls) // 2:
+                memory.append(at_rest(service))
+        memory.append(at_rest(service))
+    worst = sorted(
+        ((percent, role, name) for name, own in grown.items() for role, percent in own.items()),
+        reverse=True,
+    )
+    return {
+        "operations": len(calls),
+        "times": options.times,
+        "most_growth_percent": worst[:12],
+        "memory_mib": compared(memory),
+    }
+
+
+def two_jobs(service: Service, clips: list[Clip]) -> list[str]:
+    """Completed ones, the demo video and a piece of it."""
+    jobs = [service.submit(path) for path in (DEMO, clips[0].path)]
+    for job in jobs:
+        service.completed(job)
+    return jobs
+
+
+def calls_of(
+    service: Service, client: httpx.Client, first: str, second: str
+) -> dict[str, Callable[[], object]]:
+    """All that may be repeated on jobs that have ended, by what the interface document calls it."""
+    keyed = {"X-API-Key": service.api_key}
+
+    def ask(method: str, path: str, body: object = None) -> Any:
+        answer = client.request(method, f"{service.base_url}{path}", headers=keyed, json=body)
+        assert answer.is_success, (method, path, answer.status_code, answer.text)
+        return answer.json() if "json" in answer.headers.get("content-type", "") else answer
+
+    endpoint = ask("POST", "/webhooks/endpoints", {"url": "https://198.51.100.7/hook"})["data"]
+    named = {"jobId": first, "trackIndex": "0", "endpointId": endpoint["id"]}
+    queries = {
+        "search": [f"q=film&kinds={kind}" for kind in ("transcript", "scene", "text", "object")],
+        "exportJob": [f"format={each}" for each in ExportFormat],
+        "getTranscript": [f"format={each}" for each in ("json", "srt", "vtt", "ttml", "txt", "md")],
+        "lintCaptions": ["rules=bbc"],
+        "getClip": ["start=0&end=1"],
+        "estimatePrice": ["durationSeconds=3600"],
+    }
+    calls: dict[str, Callable[[], object]] = {}
+    for each in OPERATIONS:
+        asked = set(re.findall(r"{(\w+)}", each.path))
+        if each.method == "GET" and asked <= named.keys():
+            for query in queries.get(each.operation_id, [""]):
+                path = each.path.format(**named) + (f"?{query}" if query else "")
+                calls[f"{each.operation_id} {query}".strip()] = partial(ask, "GET", path)
+
+    def create() -> None:
+        made = ask("POST", "/jobs", {"fileName": "a.mp4", "fileSizeBytes": 1000})["data"]
+        ask("POST", f"/jobs/{made['jobId']}/cancel")
+
+    def subscribe() -> None:
+        made = ask("POST", "/webhooks/endpoints", {"url": "https://198.51.100.7/hook"})["data"]
+        ask("DELETE", f"/webhooks/endpoints/{made['id']}")
+
+    def edit() -> None:
+        with one_at_a_time:
+            track = ask("GET", f"/jobs/{first}/transcript")["data"]
+            segment = {"index": 0, "text": f"{track['segments'][0]['text']}"}
+            body = {"revision": track["revision"], "trackIndex": 0, "segments": [segment]}
+            ask("PATCH", f"/jobs/{first}/transcript", body)
+
+    one_at_a_time = threading.Lock()
+    calls |= {
+        "createJob, cancelJob": create,
+        "createWebhookEndpoint, deleteWebhookEndpoint": subscribe,
+        "editTranscript": edit,
+        "compareJobs": partial(ask, "POST", "/comparisons", {"from": first, "to": second}),
+        "createSession": partial(ask, "POST", "/sessions", {}),
+    }
+    signed_in = client.get(ask("POST", "/sessions", {})["data"]["signInUrl"], follow_redirects=True)
+    assert signed_in.is_success, signed_in.text
+
+    def page(path: str) -> None:
+        shown = client.get(f"{service.root}/dashboard{path}")
+        assert shown.status_code == 200, (path, shown.text)
+
+    paths = [f"/jobs/{first}{part}" for part in ("", "/captions", "/changes", "/scenes")]
+    paths += ["", "/search?q=film", f"/compare?from={first}&to={second}", "/account", "/keys"]
+    for path in [*paths, "/archives", "/people", "/audit", "/audit/export"]:
+        calls[f"page {path.replace(first, 'JOB').replace(second, 'OTHER')}"] = partial(page, path)
+    return calls
+
+
+@contextlib.contextmanager
+def tools(service: Service, job_id: str) -> Iterator[dict[str, Callable[[], object]]]:
+    """Tools of ``vas mcp``, which is a process of its own beside the service."""
+    asked: dict[str, dict[str, object]] = {
+        "search": {"query": "film"},
+        "read_transcript": {"job_id": job_id},
+        "list_scenes": {"job_id": job_id},
+        "list_chapters": {"job_id": job_id},
+        "list_duplicates": {"job_id": job_id},
+        "read_summary": {"job_id": job_id},
+        "get_job": {"job_id": job_id},
+        "list_jobs": {},
+    }
+    with start_blocking_portal() as portal:
+        client = over_stdio(service.base_url, service.api_key)
+        with portal.wrap_async_context_manager(client) as session:
+            yield {
+                f"tool {name}": partial(portal.call, partial(call, session, name, **arguments))
+                for name, arguments in asked.items()
+            }
+
+
+@contextlib.contextmanager
+def unlimited(service: Service) -> Iterator[None]:
+    """No account runs into its rate of requests within the block."""
+    over = threading.Event()
+
+    def forget() -> None:
+        while not over.wait(0.5):
+            service.query("DELETE FROM rate_limits RETURNING 1")
+
+    thread = threading.Thread(target=forget)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 Memory = dict[str, list[int]]
 """Role to the bytes of each of its processes."""
 
 
-def at_rest(service: Service) -> Memory:
+def at_rest(service: Service, readings: int = READINGS) -> Memory:
     """The lowest of several readings of each role while nothing runs."""
     lowest: Memory = {}
-    for _ in range(READINGS):
+    for _ in range(readings):
         time.sleep(READING_PAUSE_SECONDS)
         for role, sizes in read(service).items():
             if role not in lowest or sum(sizes) < sum(lowest[role]):
@@ -167,6 +335,7 @@ def all_processes(service: Service) -> Iterator[psutil.Process]:
     pid = int((service.data / "postgres" / "postmaster.pid").read_text().split()[0])
     postmaster = psutil.Process(pid)
     processes |= {it.pid: it for it in (postmaster, *postmaster.children(recursive=True))}
+    processes |= {it.pid: it for it in psutil.Process().children() if "mcp" in it.cmdline()}
     yield from processes.values()
 
 
