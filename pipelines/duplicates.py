@@ -380,6 +380,11 @@ def _within(found: Duplicate, end_ms: int, other_end_ms: int) -> Duplicate:
 _MOST_PART, _HALF, _SOME = 0.6, 0.5, 0.3
 _CHANGES = 3
 """Different pictures: one that is shown to two recordings makes them no duplicates."""
+_UNLIKE = 0.8
+"""Slides of one design are more alike than this, of one lecture and of two."""
+_BY_PICTURES = 0.95
+"""How alike pictures are that decide without the sound: slides of one design were up to 0.945, all
+copies of films 0.95 and more (the tuning set of ``tests/benchmarks/duplicates.py``)."""
 
 
 def _same_file(
@@ -388,6 +393,12 @@ def _same_file(
     shown = _coverage(shots, [_shown_ms(each) for each in (mine, other)], 2_000)
     heard = _coverage(sounds, [_heard_ms(each) for each in (mine, other)], 5_000)
     chosen: Sequence[Duplicate] = shots
+    by_pictures = (
+        shown is not None
+        and shown >= _MOST_PART
+        and _likeness(shots) >= _BY_PICTURES
+        and _changes(mine, shots) >= _CHANGES
+    )
     if shown is None:
         is_same = (
             heard is not None
@@ -396,11 +407,13 @@ def _same_file(
         )
         chosen = sounds
     elif heard is None:
-        is_same = shown >= _MOST_PART and _changes(mine, shots) >= _CHANGES
+        is_same = by_pictures
     else:
         is_same = (
-            shown >= _MOST_PART and (heard >= _HALF or _changes(mine, shots) >= _CHANGES)
-        ) or (shown >= _SOME and heard >= 1 - _SOME)
+            by_pictures
+            or (shown >= _MOST_PART and heard >= _HALF)
+            or (shown >= _SOME and heard >= 1 - _SOME)
+        )
     if is_same:
         longest = max(chosen, key=lambda it: it.end_ms - it.start_ms)
         yield Duplicate(
@@ -423,6 +436,12 @@ def _coverage(found: Sequence[Duplicate], known_ms: Sequence[int], least_ms: int
         covered += max(0, each.end_ms - max(until, each.start_ms))
         until = max(until, each.end_ms)
     return min(1.0, covered / min(known_ms))
+
+
+def _likeness(found: Sequence[Duplicate]) -> float:
+    """The mean of the scores by length."""
+    lengths = [each.end_ms - each.start_ms for each in found]
+    return float(np.average([each.score for each in found], weights=lengths)) if found else 0.0
 
 
 def _shown_ms(media: MediaPrint) -> int:
@@ -448,4 +467,4 @@ def _changes(media: MediaPrint, shots: Sequence[Duplicate]) -> int:
     for each in shots:
         inside |= (times >= each.start_ms) & (times < each.end_ms)
     looks = descriptors(media.shots.pictures[inside & ~media.shots.plain])
-    return 1 + int((np.einsum("ij,ij->i", looks[1:], looks[:-1]) < 0.95).sum())
+    return 1 + int((np.einsum("ij,ij->i", looks[1:], looks[:-1]) < _UNLIKE).sum())

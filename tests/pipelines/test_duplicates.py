@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 
+import cv2
 import numpy as np
 import pytest
 
 from models.contracts import Samples
 from pipelines.duplicates import Duplicate, DuplicateKind, MediaPrint, duplicates
 from pipelines.media.sound_prints import SoundPrint, print_of
+from pipelines.vision.fingerprints import Fingerprints, joined_shots, picture_of, sample_times
 from tests.pipelines.vision.test_comparison import A, Shots, prints
 
 HZ = 16_000
@@ -106,3 +108,27 @@ def test_one_picture_before_two_recordings_makes_no_file() -> None:
     assert DuplicateKind.FILE not in {each.kind for each in duplicates(*sides)}
     again = duplicates(sides[0], sides[0])
     assert again[0].kind is DuplicateKind.FILE
+
+
+def lecture(seed: int) -> Fingerprints:
+    """Five pages of one design, each with writing of its own."""
+    random, samples = np.random.default_rng(seed), {}
+    spans = [(at, at + 4_000) for at in range(0, 20_000, 4_000)]
+    for span in spans:
+        page = np.full((144, 256), 240, np.uint8)
+        page[:20] = 90
+        for line in range(5):
+            text = "".join(map(chr, random.integers(97, 123, int(random.integers(14, 20)))))
+            cv2.putText(page, text, (20, 45 + 20 * line), cv2.FONT_HERSHEY_SIMPLEX, 0.45, 20, 1)
+        shown = picture_of(cv2.resize(page, (64, 36), interpolation=cv2.INTER_AREA))
+        samples |= dict.fromkeys(sample_times(*span).tolist(), shown)
+    return joined_shots(spans, samples)
+
+
+def test_lectures_of_one_design_are_no_file_and_a_dubbed_film_is() -> None:
+    sounds = [{0: print_of([melody(seed)])} for seed in (1, 2)]
+    one, other = (MediaPrint(20_000, lecture(2 + at), sounds[at]) for at in (0, 1))
+    assert DuplicateKind.FILE not in {each.kind for each in duplicates(one, other)}
+    film, dubbed = (MediaPrint(18_200, prints(A, look), sounds[at])
+                    for at, look in enumerate(("", "graded")))  # fmt: skip
+    assert duplicates(film, dubbed)[0].kind is DuplicateKind.FILE
