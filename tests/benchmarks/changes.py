@@ -208,7 +208,7 @@ def _woven(frames: Iterator[av.VideoFrame]) -> Iterator[av.VideoFrame]:
 def look(path: Path, like: Seen | None) -> Seen:
     """What the service finds; pictures at the middles of its scenes, or of those of ``like``."""
     times_ms, source = video_of(path)
-    cuts = tuple(round(each) for each in found_cuts(path, source, CutsBy.JUDGED))
+    cuts = tuple(round(cut.time_ms) for cut in found_cuts(path, source, CutsBy.JUDGED))
     edges = [0, *cuts, times_ms[-1]]
     middles = [(one + two) // 2 for one, two in itertools.pairwise(edges)]
     shown = middles if like is None else list(like.times_ms)

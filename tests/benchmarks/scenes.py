@@ -14,8 +14,9 @@ the tuning seeds never see. The same rule for every detector:
 - A detection's time stands for the frame nearest to it.
 
 Real footage is measured apart: the files with known cuts beside the project, and a music video;
-those that thresholds were set on apart from the others. TransNetV2 runs as its authors use it. The
-last line is JSON.
+those that thresholds were set on apart from the others. TransNetV2 runs as its authors use it. Of
+our cuts' confidences there is the expected calibration error before and after calibration, as
+``calibration.py`` has it of words. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ from pipelines.media.timestamps import rounded_ms
 from pipelines.media_types import Orientation
 from pipelines.types import CutsBy, Segment, VideoSource, VideoStream
 from pipelines.vision.bars import active_picture, inside
+from pipelines.vision.cuts.pipeline import calibrated
 from pipelines.vision.cuts.search import search
-from pipelines.vision.cuts.selection import Candidates, CutConfig
+from pipelines.vision.cuts.selection import Candidates, Cut, CutConfig, CutKind
 from pipelines.vision.features import (
     FeaturesConfig,
     FrameFeatures,
@@ -58,6 +60,7 @@ from pipelines.vision.features import (
     to_bytes,
 )
 from storage.objects.folder import FolderStore
+from tests.benchmarks.calibration import curve_of
 from tests.benchmarks.programmes.editing import Kind, Transition
 from tests.benchmarks.programmes.encoding import FORMS, read_truth, written
 from tests.places import SHARED_MEDIA
@@ -82,12 +85,16 @@ class Tally:
     exact: int = 0
     """Hard cuts found at the very frame."""
     misses_at: list[str] = field(default_factory=list)
+    right_at: set[int] = field(default_factory=set)
+    sure: list[tuple[Cut, bool]] = field(default_factory=list)
+    """Our cuts, and whether each is right."""
 
     def add(self, other: Tally) -> None:
         for name in ("hits", "misses", "alarms", "alarms_at"):
             getattr(self, name).update(getattr(other, name))
         self.exact += other.exact
         self.misses_at += other.misses_at
+        self.sure += other.sure
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,14 +222,20 @@ def _tallies(
     tallies = {}
     for name in names:
         by = OURS.get(name)
-        found_ms = _peers()[name](path) if by is None else found_cuts(path, source, by)
+        cuts = () if by is None else found_cuts(path, source, by)
+        found_ms = _peers()[name](path) if by is None else [cut.time_ms for cut in cuts]
         frames = sorted(_nearest(times_ms, time_ms) for time_ms in found_ms)
         frames = [
             each
             for each in frames
             if all(abs(each - other) > TOLERANCE_FRAMES for other in ambiguous)
         ]
-        tallies[name] = score(frames, transitions, incidents, path.stem)
+        tally = score(frames, transitions, incidents, path.stem)
+        for cut in cuts:
+            frame = _nearest(times_ms, cut.time_ms)
+            if frame in frames:
+                tally.sure.append((cut, frame in tally.right_at))
+        tallies[name] = tally
     return tallies
 
 
@@ -240,6 +253,7 @@ def score(
         inside = [frame for frame in free if low <= frame <= high]
         free = [frame for frame in free if not low <= frame <= high]
         (tally.hits if inside else tally.misses)[true.kind] += 1
+        tally.right_at.update(inside[:1])
         tally.alarms[true.kind] += max(0, len(inside) - 1)
         if true.kind == Kind.HARD and true.start in inside:
             tally.exact += 1
@@ -268,6 +282,18 @@ def _report(title: str, tallies: dict[str, Tally], verbose: bool) -> dict[str, A
             "hard_to_the_frame": tally.exact,
             "false_alarms_at": dict(tally.alarms_at),
         }
+        sure = [
+            (f"{kind} {state}", [(each.confidence, float(right)) for each, right in own])
+            for kind, of_kind in (
+                ("hard", [pair for pair in tally.sure if pair[0].kind is CutKind.HARD]),
+                ("gradual", [pair for pair in tally.sure if pair[0].kind is not CutKind.HARD]),
+            )
+            for state, own in (
+                ("before", of_kind),
+                ("after", [(calibrated(cut), right) for cut, right in of_kind]),
+            )
+        ]
+        report[name]["calibration"] = {title: curve_of(own) for title, own in sure if own}
         line = "  ".join(
             f"{kind} {row['f1']:.3f} ({row['precision']:.2f}/{row['recall']:.2f} of {row['true']})"
             for kind, row in figures.items()
@@ -308,14 +334,14 @@ def video_of(path: Path) -> tuple[list[int], VideoSource]:
     return times_ms, VideoSource(video, duration_ms, origin_ms, (segment,))
 
 
-def found_cuts(path: Path, source: VideoSource, by: CutsBy) -> list[float]:
+def found_cuts(path: Path, source: VideoSource, by: CutsBy) -> tuple[Cut, ...]:
     """As the service finds them, from the features that its first step stores."""
     features = stored_features(path, source)
     active = active_picture([facts_from_bytes(to_bytes(features))])
     detector = None if by is CutsBy.MEASURED else LocalModels().get(DETECT_BOUNDARIES)
     config, frames = CutConfig(by=by), inside(features, active)
     found = search(frames, 0, len(frames), config, source.duration_ms, detector)
-    return [cut.time_ms for cut in Candidates.among(found, source.duration_ms).select(config)]
+    return Candidates.among(found, source.duration_ms).select(config)
 
 
 def stored_features(path: Path, source: VideoSource) -> FrameFeatures:

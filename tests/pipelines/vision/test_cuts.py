@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.vision.cuts.selection import CutKind, detect_cuts
+from pipelines.vision.cuts.pipeline import calibrated
+from pipelines.vision.cuts.selection import Cut, CutKind, detect_cuts
 from pipelines.vision.features import FrameFeatures, from_bytes, in_time_order, to_bytes
 from pipelines.vision.scenes import SceneBorders, scenes_between, still_times
 from tests.examples import examples
@@ -297,3 +299,14 @@ def test_stills_are_frames_of_the_scene_away_from_transitions(key_every: int) ->
         assert 1 <= len(stills) <= 4
         assert all(scene.clear_start_ms <= time < scene.clear_end_ms for time in stills)
         assert set(stills) <= set(times.tolist())
+
+
+def test_gradual_cuts_are_surer_than_measured_in_the_same_order_and_hard_ones_are_not() -> None:
+    dissolves = [Cut(500, CutKind.DISSOLVE, each, 400, 600) for each in (0.0, 0.5, 0.75, 1.0)]
+    sure = [calibrated(cut) for cut in dissolves]
+    found = [cut.confidence for cut in sure]
+    assert (found[0], found[-1]) == (0, 1)
+    assert 0.9 < found[1] < found[2] < 1
+    assert [replace(cut, confidence=0.0) for cut in sure] == [dissolves[0]] * 4
+    hard = Cut(500, CutKind.HARD, 0.5, 500, 500)
+    assert calibrated(hard) == hard
