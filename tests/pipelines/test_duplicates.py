@@ -11,7 +11,13 @@ import pytest
 from models.contracts import Samples
 from pipelines.duplicates import Duplicate, DuplicateKind, MediaPrint, duplicates
 from pipelines.media.sound_prints import SoundPrint, print_of
-from pipelines.vision.fingerprints import Fingerprints, joined_shots, picture_of, sample_times
+from pipelines.vision.fingerprints import (
+    Fingerprints,
+    Pictures,
+    joined_shots,
+    picture_of,
+    sample_times,
+)
 from tests.pipelines.vision.test_comparison import A, Shots, prints
 
 HZ = 16_000
@@ -112,7 +118,7 @@ def test_one_picture_before_two_recordings_makes_no_file() -> None:
 
 def lecture(seed: int) -> Fingerprints:
     """Five pages of one design, each with writing of its own."""
-    random, samples = np.random.default_rng(seed), {}
+    random, samples = np.random.default_rng(seed), dict[int, tuple[Pictures, bool]]()
     spans = [(at, at + 4_000) for at in range(0, 20_000, 4_000)]
     for span in spans:
         page = np.full((144, 256), 240, np.uint8)
