@@ -23,8 +23,8 @@ from storage.types import ArchiveState, JobState, ObjectState
 
 MOST_ARCHIVES = 100
 """Of an account."""
-LEASE = timedelta(minutes=5)
-"""Longer than a page of a list may take."""
+LEASE = timedelta(seconds=150)
+"""Longer than a page of a list may take; of a runner that is lost nobody has it until then."""
 _REMOVED_AT_ONCE = 5000
 _RETRIED_AT_ONCE = 50_000
 RETRIED_CODES = ("FETCH_FAILED", "CANCELLED")

@@ -140,6 +140,22 @@ async def lease_comparison(database: Database, *, lease: timedelta) -> LeasedCom
     return LeasedComparison(**rows[0]) if rows else None
 
 
+_RENEWAL = text(
+    """
+    UPDATE jobs SET compare_after = now() + :lease WHERE id = :id AND compare_after = :held
+    RETURNING id AS job_id, account_id, compare_after
+    """
+)
+
+
+async def renew_comparison(
+    database: Database, held: LeasedComparison, *, lease: timedelta
+) -> LeasedComparison | None:
+    """The same from now on; None where it is somebody else's, or compared."""
+    rows = await database.query(_RENEWAL, id=held.job_id, held=held.compare_after, lease=lease)
+    return LeasedComparison(**rows[0]) if rows else None
+
+
 async def find_prints(connection: Connection, job_id: uuid.UUID) -> StoredPrints | None:
     """None of a job that is erased, or there is none."""
     found = (await connection.execute(_PRINTS, {"job_id": job_id})).one_or_none()

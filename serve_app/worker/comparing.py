@@ -25,8 +25,8 @@ from storage.redactions import Span
 log = logging.getLogger("vas.duplicates")
 
 COMPARE_SECONDS = 2.0
-_LEASE = timedelta(minutes=10)
-"""A job is compared with twenty others within seconds, or some minutes where all last hours."""
+_LEASE = timedelta(minutes=2)
+"""From one of the others to the next: two media of hours are compared within seconds."""
 _MARKS_A_PART = 128
 
 
@@ -99,6 +99,10 @@ class Comparer:
                 async for other_id, version, same in self.compared(held):
                     versions[other_id] = version
                     found += same
+                    renewed = await stored.renew_comparison(self._database, held, lease=_LEASE)
+                    if renewed is None:
+                        return 0.0
+                    held = renewed
             except UNAVAILABLE:
                 raise  # Once the lease ends it is tried again.
             except Exception:

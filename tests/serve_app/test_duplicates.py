@@ -15,7 +15,7 @@ from serve_app.context import AppContext
 from serve_app.worker import publishing
 from serve_app.worker.comparing import Comparer, KeptSounds, mute_sounds, parts_of_shots
 from serve_app.worker.publishing import Lease
-from storage import jobs
+from storage import duplicates, jobs
 from storage.database import Connection
 from storage.types import StageName
 from tests.pipelines.test_duplicates import melody
@@ -268,3 +268,46 @@ def test_what_changed_while_it_was_compared_is_compared_again(
     assert ask(api, customer, second).json()["code"] == "RESULTS_NOT_READY"
     compare_all(api)
     assert listed(api, customer, second) == []
+
+
+def test_a_comparison_is_held_by_the_last_who_renewed_it(
+    api: RunningApi, customer: Customer
+) -> None:
+    job_of(api, customer, A, sounds_of(3))
+
+    async def renew(context: AppContext) -> None:
+        held = await duplicates.lease_comparison(context.database, lease=LEASE)
+        assert held is not None
+        again = await duplicates.renew_comparison(context.database, held, lease=LEASE)
+        assert again is not None
+        assert (again.job_id, again.compare_after > held.compare_after) == (held.job_id, True)
+        assert await duplicates.renew_comparison(context.database, held, lease=LEASE) is None
+        async with context.database.transaction() as connection:
+            assert not await duplicates.replace_duplicates(connection, held, [], {})
+            assert await duplicates.replace_duplicates(connection, again, [], {})
+
+    at_work_on(api, renew)
+
+
+def test_whoever_lost_a_comparison_meanwhile_stores_nothing(
+    api: RunningApi, customer: Customer, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = pair
+    api.transact(lambda connection: duplicates.forget(connection, uuid.UUID(first)))
+
+    async def uncompared(connection: Connection) -> None:
+        query = "UPDATE jobs SET compare_after = now() WHERE id = %s"
+        await connection.exec_driver_sql(query, (first,))
+
+    api.transact(uncompared)
+
+    async def lost(*_: object, **__: object) -> None:
+        return None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(duplicates, "renew_comparison", lost)
+        compare_all(api)
+    assert ask(api, customer, first).json()["code"] == "RESULTS_NOT_READY"
+    api.transact(uncompared)
+    compare_all(api)
+    assert listed(api, customer, first)

@@ -19,6 +19,12 @@ EMPTY = "empty.mp4"
 TRIED_AGAIN = frozenset({"FETCH_FAILED", "CANCELLED"})
 """Ends of jobs after which their objects have another one, once the archive is resumed."""
 
+ENDS_TO_RECORD = """
+    SELECT 1 FROM archive_objects o JOIN jobs j ON j.id = o.job_id
+     WHERE o.state = 'running' AND j.completed_at IS NOT NULL
+"""
+"""Objects whose archive's next step is due, or held by a runner that is lost."""
+
 
 def adopt_jobs(checker: Checker) -> None:
     """Write down what no answer to a client named: an archive's jobs, and reruns whose answer was

@@ -22,6 +22,7 @@ from storage.types import TERMINAL_EVENTS, EventType, JobState
 from storage.uploads import ERASED_PREFIX
 from tests.acceptance.chaos.archived import (
     ARCHIVE,
+    ENDS_TO_RECORD,
     TRIED_AGAIN,
     adopt_jobs,
     each_object_has_one_job,
@@ -88,6 +89,7 @@ class Checker:
     def violations(self) -> list[str]:
         """All there are; reads the final state of every job first."""
         found = list(self.journal.violations)
+        wait_until_settled(lambda: not self.ledger(ENDS_TO_RECORD))
         adopt_jobs(self)
         self.jobs = {job_id: self._final(job) for job_id, job in self.journal.jobs.items()}
         for check in CHECKS:
