@@ -94,7 +94,7 @@ def shot_keys(prints: Fingerprints, *, probes: bool = False) -> tuple[Keys, npt.
             weak = np.argsort(np.abs(values), axis=1, kind="stable")[:, :_WEAK]
             choices = (np.arange(1 << _WEAK)[:, None] >> np.arange(_WEAK)) & 1
             keys = keys[:, None] ^ ((1 << weak) @ choices.T)
-        found.append(keys.reshape(len(own), -1))
+        found.append(keys.reshape(len(own), 1 << _WEAK if probes else 1))
     return np.concatenate(found, axis=1), own
 
 

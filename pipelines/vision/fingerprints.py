@@ -158,7 +158,7 @@ def joined_shots(
 def descriptors(pictures: Pictures, window: PictureWindow = WHOLE) -> Floats:
     """Unit vectors (n, 63) of a window of each picture."""
     basis = _basis(window)
-    flat = pictures.reshape(len(pictures), -1).astype(np.float32)
+    flat = pictures.reshape(len(pictures), ROWS * COLUMNS).astype(np.float32)
     found: Floats = flat @ basis
     found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-6)
     return found

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.contracts import Samples
-from pipelines.duplicates import Duplicate, DuplicateKind, MediaPrint, duplicates
+from pipelines.duplicates import Duplicate, DuplicateKind, MediaPrint, duplicates, shot_keys
 from pipelines.media.sound_prints import SoundPrint, print_of
 from pipelines.vision.fingerprints import (
     Fingerprints,
@@ -138,3 +138,13 @@ def test_lectures_of_one_design_are_no_file_and_a_dubbed_film_is() -> None:
     film, dubbed = (MediaPrint(18_200, prints(A, look), sounds[at])
                     for at, look in enumerate(("", "graded")))  # fmt: skip
     assert duplicates(film, dubbed)[0].kind is DuplicateKind.FILE
+
+
+def test_a_video_of_plain_pictures_alone_has_no_keys_and_is_in_no_other() -> None:
+    shown = picture_of(np.full((36, 64), 250, np.uint8))
+    plain = joined_shots([(0, 4_000)], dict.fromkeys(sample_times(0, 4_000).tolist(), shown))
+    assert plain.plain.all()
+    for probes in (False, True):
+        keys, samples = shot_keys(plain, probes=probes)
+        assert (len(keys), len(samples)) == (0, 0)
+    assert duplicates(MediaPrint(4_000, plain, {}), seen(A)) == []
