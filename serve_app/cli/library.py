@@ -342,11 +342,11 @@ def serve_agents(
     app = build_server(base, None).streamable_http_app(
         stateless_http=True, json_response=True, host=host
     )
-    config = uvicorn.Config(KeyRequired(app), host=host, port=http, log_level="warning")
+    api = KeyRequired(app)
+    config = uvicorn.Config(api, host, http, log_level="warning", timeout_keep_alive=90)
     listener = config.bind_socket()
     listener.listen(config.backlog)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listener.getsockname()[1]}/mcp"
+    address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/mcp"
     with contextlib.suppress(KeyboardInterrupt):
         console.print(
             f"Agents connect to {address} (streamable HTTP). Each request\n"

@@ -56,8 +56,15 @@ class RunningApi:
             settings, metrics, encoder, pictures, lambda: LocalModels().get(RECOGNIZE_ENTITIES)
         )
         self.app = build_api(self.context)
+        # Idle connections are kept as long as Ray Serve keeps them: uvicorn's own five seconds are
+        # also those of httpx, so that a request could meet the closing of its connection.
         config = uvicorn.Config(
-            self.app, host="127.0.0.1", port=0, log_level="warning", lifespan="on"
+            self.app,
+            host="127.0.0.1",
+            port=0,
+            log_level="warning",
+            lifespan="on",
+            timeout_keep_alive=90,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)

@@ -108,7 +108,9 @@ def serving(api: ScriptedApi) -> Iterator[ScriptedApi]:
     """Serve until the block ends."""
     methods = ["GET", "POST", "PUT"]
     app = Starlette(routes=[Route("/{path:path}", api.respond, methods=methods)])
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off")
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, log_level="error", lifespan="off", timeout_keep_alive=90
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
