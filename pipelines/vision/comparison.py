@@ -5,7 +5,9 @@ retimed.
    whole picture against the whole or against each of WINDOWS of the other, where that was reframed.
 2. Of pairs that may be the same, samples are laid beside each other along the line of time on which
    they agree best: a trimmed shot agrees from the trimmed place on, a slowed one along a slope.
-3. The heaviest chain of pairs that rises in both cuts is what stayed in order; what is left is
+3. A shot that two shots of the other cut are parts of, side by side, is divided between them: one
+   that was cut into, or whose cut was found in one of the files only.
+4. The heaviest chain of pairs that rises in both cuts is what stayed in order; what is left is
    chained again and again: blocks that moved. What no chain has was removed or added.
 
 NumPy only: the API process compares.
@@ -13,15 +15,24 @@ NumPy only: the API process compares.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.vision.fingerprints import WHOLE, Fingerprints, Floats, PictureWindow, descriptors
+from pipelines.vision.fingerprints import (
+    EVERY_MS,
+    WHOLE,
+    Fingerprints,
+    Floats,
+    PictureWindow,
+    descriptors,
+)
 
 LEAST_SIMILARITY = 0.80
 """Of a pair that is the same shot."""
@@ -72,6 +83,9 @@ class ShotPair:
     before: tuple[int, ...]
     after: tuple[int, ...]
     change: ShotChange
+    before_ms: tuple[int, int] = (0, 0)
+    after_ms: tuple[int, int] = (0, 0)
+    """Where each begins and ends in its cut: a part of a shot that was divided."""
     similarity: float = 0.0
     moved: bool = False
     retimed: bool = False
@@ -101,14 +115,130 @@ class _Likeness:
 def compare_shots(before: Fingerprints, after: Fingerprints) -> list[ShotPair]:
     """What became of every shot of ``before``, and where every shot of ``after`` comes from: by the
     place in ``after``, what was removed behind what it followed."""
-    likely = _rivalled([*_likenesses(before, after)])
+    pairs = _rivalled([*_likenesses(before, after)])
+    borders = [_hidden_borders(before, after, pairs, side) for side in _SIDES]
+    sides = _divided(before, borders[0]), _divided(after, borders[1])
+    if any(borders):
+        pairs = _rivalled([*_likenesses(sides[0].prints, sides[1].prints)])
+        used = _chained(pairs)
+        for own, side, divided in zip(borders, _SIDES, sides, strict=True):
+            parts = Counter(int(divided.shots[getattr(each, side)]) for each, _ in used)
+            # Whole again where only one part was found.
+            for shot in [it for it in own if parts[it] < 2]:
+                del own[shot]
+        sides = _divided(before, borders[0]), _divided(after, borders[1])
+        pairs = _rivalled([*_likenesses(sides[0].prints, sides[1].prints)])
+    return _joined([*_described(*sides, _chained(pairs))])
+
+
+def _chained(pairs: Sequence[_Likeness]) -> list[tuple[_Likeness, bool]]:
+    """Pairs that have no shot in common, and whether each is of a block that moved."""
     chosen = list[tuple[_Likeness, bool]]()
-    while chain := _heaviest_chain(likely):
+    while chain := _heaviest_chain(pairs):
         has_moved = bool(chosen)
         chosen += [(each, has_moved) for each in chain]
-        first, second = ({getattr(each, side) for each in chain} for side in ("before", "after"))
-        likely = [it for it in likely if it.before not in first and it.after not in second]
-    return [*_described(before, after, chosen)]
+        first, second = ({getattr(each, side) for each in chain} for side in _SIDES)
+        pairs = [it for it in pairs if it.before not in first and it.after not in second]
+    return chosen
+
+
+_SIDES = ("before", "after")
+
+
+@dataclass(frozen=True, slots=True)
+class _Divided:
+    """Fingerprints some of whose shots are divided, and the shot that each part is of."""
+
+    prints: Fingerprints
+    shots: npt.NDArray[np.int64]
+
+
+def _divided(prints: Fingerprints, borders: Mapping[int, Sequence[int]]) -> _Divided:
+    """At ``borders``: shot to times in milliseconds of the cut."""
+    starts, ends, counts, shots = list[int](), list[int](), list[int](), list[int]()
+    for shot, samples in enumerate(_own_samples(prints)):
+        edges = [int(prints.starts_ms[shot]), *borders.get(shot, ()), int(prints.ends_ms[shot])]
+        times = prints.times_ms[samples]
+        for start, end in pairwise(edges):
+            starts, ends, shots = [*starts, start], [*ends, end], [*shots, shot]
+            last = end == edges[-1]
+            counts.append(int(((times >= start) & ((times < end) | last)).sum()))
+    made = replace(
+        prints,
+        starts_ms=np.array(starts, np.int64),
+        ends_ms=np.array(ends, np.int64),
+        counts=np.array(counts, np.int64),
+    )
+    return _Divided(made, np.array(shots, np.int64))
+
+
+def _hidden_borders(
+    before: Fingerprints, after: Fingerprints, pairs: Sequence[_Likeness], side: str
+) -> dict[int, list[int]]:
+    """Shots of a side which two or more shots of the other are parts of, one behind the other, and
+    where one part ends and the next begins, in milliseconds of the cut."""
+    prints, others = (before, after) if side == "before" else (after, before)
+    parts: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for pair in sorted(pairs, key=lambda it: -it.weight):
+        shot, other = (pair.before, pair.after) if side == "before" else (pair.after, pair.before)
+        start = int(prints.starts_ms[shot])
+        length = int(prints.ends_ms[shot]) - start
+        own = int(others.ends_ms[other] - others.starts_ms[other])
+        first = max(0, pair.head_ms if side == "before" else -pair.head_ms)
+        last = min(length, first + own)
+        if pair.speed == 1.0 and last - first < length - SAME_LENGTH_MS:
+            apart = all(
+                first >= end - _TOUCH_MS or last <= at + _TOUCH_MS for at, end in parts[shot]
+            )
+            if apart:
+                parts[shot].append((first, last))
+    found = dict[int, list[int]]()
+    for shot, own_parts in parts.items():
+        times = prints.times_ms[_own_samples(prints)[shot]] - int(prints.starts_ms[shot])
+        borders = list[int]()
+        for (_, end), (begin, _) in pairwise(sorted(own_parts)):
+            borders += [begin] if begin - end <= _TOUCH_MS else [end, begin]
+        edges = [0, *borders, int(prints.ends_ms[shot] - prints.starts_ms[shot])]
+        # Each part needs a sample to be found by.
+        if borders and all(((times >= a) & (times < b)).any() for a, b in pairwise(edges)):
+            found[shot] = [int(prints.starts_ms[shot]) + each for each in borders]
+    return found
+
+
+_TOUCH_MS = 300
+"""Parts that are so close are neighbours: lines of time are sought every quarter of a second."""
+
+
+def _joined(pairs: Sequence[ShotPair]) -> list[ShotPair]:
+    """Neighbours in both cuts of which a side is one shot that was divided, as one again where they
+    are as long together as they were."""
+    joined = list[ShotPair]()
+    for pair in pairs:
+        last = joined[-1] if joined else None
+        if last and last.before and last.after and pair.before and pair.after:
+            together = replace(
+                last,
+                before=tuple(dict.fromkeys((*last.before, *pair.before))),
+                after=tuple(dict.fromkeys((*last.after, *pair.after))),
+                change=ShotChange.MOVED if last.moved else ShotChange.KEPT,
+                before_ms=(last.before_ms[0], pair.before_ms[1]),
+                after_ms=(last.after_ms[0], pair.after_ms[1]),
+                similarity=min(last.similarity, pair.similarity),
+                retimed=False,
+                head_ms=0,
+                tail_ms=0,
+            )
+            lengths = [end - start for start, end in (together.before_ms, together.after_ms)]
+            if (
+                (last.before[-1] == pair.before[0] or last.after[-1] == pair.after[0])
+                and (last.before_ms[1], last.after_ms[1]) == (pair.before_ms[0], pair.after_ms[0])
+                and last.moved == pair.moved
+                and abs(lengths[0] - lengths[1]) <= SAME_LENGTH_MS
+            ):
+                joined[-1] = together
+                continue
+        joined.append(pair)
+    return joined
 
 
 def _rivalled(pairs: Sequence[_Likeness]) -> list[_Likeness]:
@@ -254,11 +384,15 @@ def _aligned(
         score = _along(cosines, times, 0, ratio)
         if score > best[0] + _SPEED_GAIN:
             best = score, 0, ratio, min(lengths) / 1000
-    similarity = best[0] - (_WINDOW_COST if number else 0.0)
+    # Samples of a trimmed shot lie between those of before: where much moves few of them meet.
+    similarity = max(best[0], float(np.nan_to_num(cosines, nan=-1.0).max()) - _ONE_SAMPLE)
+    similarity -= _WINDOW_COST if number else 0.0
     weight = max(0.0, similarity - LEAST_SIMILARITY + 0.05) * (0.3 + best[3])
     return _Likeness(-1, -1, similarity, best[1], best[2], WHOLE if not number else place, weight)
 
 
+_ONE_SAMPLE = 0.04
+"""How much less the likeness of a single sample counts than that of all."""
 _SPEED_GAIN = 0.04
 """Of similarity along a slope, over the best line without, makes a shot a faster or slower one."""
 
@@ -271,35 +405,41 @@ def _along(
 ) -> float:
     """Mean cosine of each sample of the one that has fewer in the overlap, with the nearest."""
     wanted = times[1] * ratio + shift
-    nearest = np.abs(times[0][:, None] - wanted[None, :])
-    rows = nearest.argmin(axis=0)
-    inside = nearest[rows, np.arange(len(wanted))] <= 500 * max(1.0, ratio)
-    found = cosines[rows, np.arange(len(wanted))][inside]
+    apart = np.abs(times[0][:, None] - wanted[None, :])
+    steps = [int(np.diff(each[:2]).sum()) or EVERY_MS for each in times]
+    met = apart <= max(steps[0], steps[1] * ratio) / 2
+    if met.any(axis=1).sum() < met.any(axis=0).sum():
+        cosines, apart, met = cosines.T, apart.T, met.T
+    rows, columns = apart.argmin(axis=0), np.flatnonzero(met.any(axis=0))
+    found = cosines[rows[columns], columns]
     found = found[~np.isnan(found)]
     return float(found.mean()) if len(found) else -1.0
 
 
 def _described(
-    before: Fingerprints, after: Fingerprints, chosen: Sequence[tuple[_Likeness, bool]]
+    before: _Divided, after: _Divided, chosen: Sequence[tuple[_Likeness, bool]]
 ) -> Iterator[ShotPair]:
     by_after = {each.after: (each, moved) for each, moved in chosen}
     by_before = {each.before: each for each, _ in chosen}
+
+    def removed(part: int) -> ShotPair:
+        shot = (int(before.shots[part]),)
+        return ShotPair(shot, (), ShotChange.REMOVED, before_ms=_span(before, part))
+
     removed_behind = dict[int, list[int]]()
     last = -1
-    for shot in range(len(before.counts)):
-        if shot in by_before:
-            last = by_before[shot].after
+    for part in range(len(before.shots)):
+        if part in by_before:
+            last = by_before[part].after
         else:
-            removed_behind.setdefault(last, []).append(shot)
-    yield from (ShotPair((it,), (), ShotChange.REMOVED) for it in removed_behind.get(-1, ()))
-    for shot in range(len(after.counts)):
-        if shot in by_after:
-            found, moved = by_after[shot]
-            lengths = [
-                int(side.ends_ms[at] - side.starts_ms[at])
-                for side, at in ((before, found.before), (after, shot))
-            ]
-            surplus = lengths[0] - lengths[1]
+            removed_behind.setdefault(last, []).append(part)
+    yield from map(removed, removed_behind.get(-1, ()))
+    for part in range(len(after.shots)):
+        shot, span = (int(after.shots[part]),), _span(after, part)
+        if part in by_after:
+            found, moved = by_after[part]
+            own = _span(before, found.before)
+            surplus = (own[1] - own[0]) - (span[1] - span[0])
             retimed = abs(surplus) > SAME_LENGTH_MS
             change = ShotChange.KEPT
             if moved:
@@ -307,9 +447,11 @@ def _described(
             elif retimed:
                 change = ShotChange.RETIMED
             yield ShotPair(
-                (found.before,),
-                (shot,),
+                (int(before.shots[found.before]),),
+                shot,
                 change,
+                own,
+                span,
                 found.similarity,
                 moved,
                 retimed,
@@ -319,5 +461,9 @@ def _described(
                 found.window != WHOLE,
             )
         else:
-            yield ShotPair((), (shot,), ShotChange.ADDED)
-        yield from (ShotPair((it,), (), ShotChange.REMOVED) for it in removed_behind.get(shot, ()))
+            yield ShotPair((), shot, ShotChange.ADDED, after_ms=span)
+        yield from map(removed, removed_behind.get(part, ()))
+
+
+def _span(side: _Divided, part: int) -> tuple[int, int]:
+    return int(side.prints.starts_ms[part]), int(side.prints.ends_ms[part])

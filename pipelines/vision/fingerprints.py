@@ -1,15 +1,16 @@
 """Fingerprints of shots: small pictures of what each shows, to find it again in other media.
 
-Every ``EVERY_MS`` of a shot, counted from its own start so that trimming the film before it changes
-nothing, one picture of the features' luma is kept: the active picture without bars, upright,
-stretched to ROWS x COLUMNS, its levels replaced by their ranks (histogram equalisation), in 16
-steps. So it outlasts re-encoding, scaling, bars and any new grade that keeps darker places darker;
-colour is not kept, and a picture that is all but plain is marked, for it identifies nothing.
+Every ``EVERY_MS`` of a shot, twice as often in a short one, counted from its own start so that
+trimming the film before it changes nothing, one picture of the features' luma is kept: the active
+picture without bars, upright, stretched to ROWS x COLUMNS, its levels replaced by their ranks
+(histogram equalisation), in 16 steps. So it outlasts re-encoding, scaling, bars and any new grade
+that keeps darker places darker; colour is not kept, and a picture that is all but plain is marked,
+for it identifies nothing.
 
 ``descriptors`` are what is compared: the low frequencies of the discrete cosine transform of the
 whole picture, or of a window of it where the other was reframed, as unit vectors. The cosine of two
 is near 1 for the same frame. Comparing two cuts uses them (``comparison``); an index of near
-duplicates may as well: 288 bytes a sample, two samples a second.
+duplicates may as well: 288 bytes a sample, two samples a second, four in short shots.
 
 NumPy only: the API process compares.
 """
@@ -26,6 +27,8 @@ import numpy.typing as npt
 
 ROWS, COLUMNS = 18, 32
 EVERY_MS = 500
+SHORT_MS = 4_000
+"""A shot of at most this length has few samples, and trimmed they lie between those of before."""
 MOST_SAMPLES = 64
 """A shot: longer than 32 seconds is sampled the more seldom."""
 FREQUENCIES = 8
@@ -95,14 +98,18 @@ class Fingerprints:
 
 
 def sample_times(start_ms: int, end_ms: int) -> npt.NDArray[np.int64]:
-    """Where a shot is sampled: in the middle of each ``EVERY_MS``, or of more in a long one."""
+    """Where a shot is sampled: in the middle of each ``EVERY_MS``, or of more in a long one; in a
+    short one also between these."""
     every = EVERY_MS
     while (end_ms - start_ms) > every * MOST_SAMPLES:
         every *= 2
-    count = max(1, (end_ms - start_ms) // every)
+    first = every // 2
+    if end_ms - start_ms <= SHORT_MS:
+        every //= 2
+    count = max(1, (end_ms - start_ms - 2 * first) // every + 1)
     if count == 1:
         return np.array([(start_ms + end_ms) // 2], np.int64)
-    return start_ms + every // 2 + every * np.arange(count, dtype=np.int64)
+    return start_ms + first + every * np.arange(count, dtype=np.int64)
 
 
 def picture_of(luma: npt.NDArray[np.uint8]) -> tuple[Pictures, bool]:

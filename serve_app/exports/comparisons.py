@@ -59,7 +59,7 @@ class ComparisonBody(BaseModel):
 
 
 class ShotSpanJson(TypedDict):
-    """A shot, or neighbouring ones, of a cut."""
+    """A shot of a cut, neighbouring ones, or the part of one that was cut into."""
 
     sceneIndex: Annotated[Count, doc("The first scene; 0 where the video has no cuts.")]
     scenes: Annotated[int, doc("How many scenes.", 1, ge=1)]
@@ -367,29 +367,23 @@ def _pair_json(found: Comparison, pair: ShotPair, address: Address) -> ShotPairJ
         "similarity": round(min(1.0, max(0.0, pair.similarity)), 4),
     }
     if pair.before:
-        shown["from"] = _span_json(found.before, pair.before, address)
+        shown["from"] = _span_json(found.before, pair.before, pair.before_ms, address)
     if pair.after:
-        shown["to"] = _span_json(found.after, pair.after, address)
+        shown["to"] = _span_json(found.after, pair.after, pair.after_ms, address)
     return shown
 
 
-def _span_json(cut: JobCut, shots: Sequence[int], address: Address) -> ShotSpanJson:
-    start_ms, end_ms = span_of(cut, shots)
+def _span_json(
+    cut: JobCut, shots: Sequence[int], span: tuple[int, int], address: Address
+) -> ShotSpanJson:
     name = shots[0] if cut.scenes else OVERVIEW_STILL
     return {
         "sceneIndex": shots[0],
         "scenes": len(shots),
-        "startTime": start_ms / 1000,
-        "endTime": end_ms / 1000,
+        "startTime": span[0] / 1000,
+        "endTime": span[1] / 1000,
         "stillUrl": address(cut.job.id, name),
     }
-
-
-def span_of(cut: JobCut, shots: Sequence[int]) -> tuple[int, int]:
-    """Of neighbouring shots, in milliseconds of the cut."""
-    if cut.prints is None:
-        return 0, 0
-    return int(cut.prints.starts_ms[shots[0]]), int(cut.prints.ends_ms[shots[-1]])
 
 
 def _words_json(change: WordChange) -> WordChangeJson:
@@ -451,24 +445,24 @@ def comparison_sections(found: Comparison) -> list[Section]:
     removed = list[str]()
     for pair in found.shots:
         if not pair.after:
-            removed.append(_time_range(found.before, pair.before))
+            removed.append(_time_range(pair.before_ms))
             if not sections:
                 continue
             last = sections[-1]
             note = "; ".join(filter(None, (last.note, f"then removed: {removed.pop()}")))
             sections[-1] = Section(last.start_ms, last.end_ms, last.name, note)
             continue
-        note = "" if not pair.before else f"from {_time_range(found.before, pair.before)}"
+        note = "" if not pair.before else f"from {_time_range(pair.before_ms)}"
         note = note if pair.change is not ShotChange.KEPT else ""
         if removed:
             note = "; ".join(filter(None, (note, *(f"before it removed: {it}" for it in removed))))
             removed.clear()
-        sections.append(Section(*span_of(found.after, pair.after), pair.change.value, note))
+        sections.append(Section(*pair.after_ms, pair.change.value, note))
     return sections
 
 
-def _time_range(cut: JobCut, shots: Sequence[int]) -> str:
-    return " to ".join(map(_clock, span_of(cut, shots)))
+def _time_range(span: tuple[int, int]) -> str:
+    return " to ".join(map(_clock, span))
 
 
 def _clock(time_ms: int) -> str:

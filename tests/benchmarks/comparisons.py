@@ -255,13 +255,11 @@ def spans(takes: Sequence[Take]) -> list[tuple[float, float]]:
     return [*zip([0.0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
 
 
-def place_of(
-    prints: Fingerprints, shots: Sequence[int], truth: Sequence[tuple[float, float]]
-) -> int | None:
-    """The shot of the truth that lies under found ones, over half of it or more."""
-    if not shots:
+def place_of(span: tuple[int, int], truth: Sequence[tuple[float, float]]) -> int | None:
+    """The shot of the truth that lies under a found one, over half of it or more."""
+    start, end = span
+    if start == end:
         return None
-    start, end = int(prints.starts_ms[shots[0]]), int(prints.ends_ms[shots[-1]])
     shared = [min(end, last) - max(start, first) for first, last in truth]
     best = int(np.argmax(shared))
     return best if shared[best] >= 0.5 * (truth[best][1] - truth[best][0]) else -1
@@ -274,7 +272,7 @@ def found_changes(
 ) -> set[tuple[str, int | None, int | None]]:
     changes = set[tuple[str, int | None, int | None]]()
     for pair in compare_shots(before, after):
-        places = place_of(before, pair.before, truths[0]), place_of(after, pair.after, truths[1])
+        places = place_of(pair.before_ms, truths[0]), place_of(pair.after_ms, truths[1])
         if pair.change in {ShotChange.REMOVED, ShotChange.ADDED}:
             changes.add((str(pair.change), *places))
             continue

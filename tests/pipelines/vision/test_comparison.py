@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 
 import cv2
@@ -40,13 +41,15 @@ def luma(seed: int, frame: int) -> np.typing.NDArray[np.uint8]:
     return ground(seed)[:, 2 * frame : 2 * frame + 320]
 
 
-def prints(shots: Shots, look: str = "") -> Fingerprints:
-    """Of a cut, as its pictures look."""
-    spans, samples, at = [], {}, 0
-    for seed, first, frames in shots:
-        spans.append((at, at + frames * 40))
-        for time_ms in sample_times(*spans[-1]).tolist():
-            shown = luma(seed, first + (time_ms - at) // 40)
+def prints(shots: Shots, look: str = "", *, unseen: int | None = None) -> Fingerprints:
+    """Of a cut, as its pictures look; the cut before the shot ``unseen`` was not found."""
+    frames = [(seed, first + frame) for seed, first, count in shots for frame in range(count)]
+    edges = np.cumsum([0, *(40 * count for _, _, count in shots)]).tolist()
+    edges = [edge for number, edge in enumerate(edges) if number != unseen]
+    spans, samples = [*itertools.pairwise(edges)], {}
+    for span in spans:
+        for time_ms in sample_times(*span).tolist():
+            shown = luma(*frames[time_ms // 40])
             if "graded" in look:
                 shown = np.clip(255 * (shown / 255) ** 1.6 * 1.1 + 12, 0, 255).astype(np.uint8)
             if "zoomed" in look:
@@ -54,7 +57,6 @@ def prints(shots: Shots, look: str = "") -> Fingerprints:
             if "narrow" in look:
                 shown = np.ascontiguousarray(shown[:, 60:-20])
             samples[time_ms] = picture_of(cv2.resize(shown, (64, 36), interpolation=cv2.INTER_AREA))
-        at = spans[-1][1]
     return joined_shots(spans, samples)
 
 
@@ -100,6 +102,40 @@ def test_a_block_that_moved_is_moved_and_what_it_passed_is_not() -> None:
     }
 
 
+def test_a_shot_that_was_cut_into_is_there_in_two_parts() -> None:
+    """Whichever of the cuts it is whole in."""
+    after = [*A[:4], (5, 0, 40), (9, 0, 50), (5, 40, 60), *A[5:]]
+    start = sum(40 * count for _, _, count in A[:4])
+    whole, parts = (start, start + 4000), [(start, start + 1600), (start + 3600, start + 6000)]
+    [added] = changes(A, after)
+    assert (added.change, added.after) == (ShotChange.ADDED, (5,))
+    found = [it for it in compare_shots(prints(A), prints(after)) if it.before == (4,)]
+    assert [it.before_ms for it in found] == [(start, start + 1600), (start + 1600, whole[1])]
+    assert [(it.after, it.after_ms) for it in found] == [((4,), parts[0]), ((6,), parts[1])]
+    [removed] = changes(after, A)
+    assert (removed.change, removed.before) == (ShotChange.REMOVED, (5,))
+
+
+def test_a_part_of_a_shot_that_went_elsewhere_moved() -> None:
+    [moved] = changes(A, [*A[:4], (5, 0, 40), *A[5:], (5, 40, 60)])
+    start = sum(40 * count for _, _, count in A[:4]) + 1600
+    assert (moved.change, moved.before, moved.after) == (ShotChange.MOVED, (4,), (7,))
+    assert moved.before_ms == (start, start + 2400)
+
+
+@pytest.mark.parametrize("look", ["", "graded zoomed"])
+def test_a_cut_that_was_found_in_one_file_only_changes_nothing(look: str) -> None:
+    after = [*A[:2], A[3], A[2], *A[4:]]
+    for first, second in ((2, None), (None, 2)):
+        same = compare_shots(prints(A, unseen=first), prints(A, look, unseen=second))
+        assert {it.change for it in same} == {ShotChange.KEPT}
+        together = same[1]
+        assert {len(together.before), len(together.after)} == {1, 2}
+    found = compare_shots(prints(A, unseen=2), prints(after, look))
+    assert [it.change for it in found].count(ShotChange.MOVED) == 1
+    assert {it.change for it in found} == {ShotChange.KEPT, ShotChange.MOVED}
+
+
 def test_two_cuts_with_nothing_in_common_have_nothing_in_common() -> None:
     other = [(seed + 50, first, frames) for seed, first, frames in A]
     found = compare_shots(prints(A), prints(other))
@@ -116,7 +152,8 @@ def test_plain_pictures_are_found_in_no_other_cut_by_what_they_show() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length_ms", "count"), [(1, 1), (999, 1), (1000, 2), (EVERY_MS * MOST_SAMPLES, MOST_SAMPLES)]
+    ("length_ms", "count"),
+    [(1, 1), (749, 1), (750, 2), (4000, 15), (4001, 8), (EVERY_MS * MOST_SAMPLES, MOST_SAMPLES)],
 )
 def test_a_shot_is_sampled_from_its_own_start(length_ms: int, count: int) -> None:
     times = sample_times(7_000, 7_000 + length_ms)
