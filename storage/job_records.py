@@ -16,6 +16,7 @@ from sqlalchemy import (
     case,
     exists,
     func,
+    literal,
     not_,
     or_,
     select,
@@ -25,6 +26,7 @@ from sqlalchemy import (
 from storage.database import Connection
 from storage.tables import jobs, scene_lists, stages, transcripts
 from storage.types import (
+    UNFINISHED_STATES,
     JobState,
     Priority,
     ProcessingMode,
@@ -357,7 +359,10 @@ async def list_jobs(
     if after is not None:
         query = query.where(tuple_(jobs.c.created_at, jobs.c.id) < tuple_(*after))
     if state is not None:
-        query = query.where(jobs.c.state == state)
+        # As a constant, so that the planner sees which index has these jobs alone.
+        query = query.where(jobs.c.state == literal(state, literal_execute=True))
+        if state in UNFINISHED_STATES:
+            query = query.where(jobs.c.completed_at.is_(None))
     if legacy_status is not None:
         query = query.where(LEGACY_FILTERS[legacy_status])
     return [job_record(row) for row in (await connection.execute(query)).mappings()]

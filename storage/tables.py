@@ -325,6 +325,15 @@ jobs = Table(
     Index("ix_jobs_rerun_of", "rerun_of", postgresql_where=text("rerun_of IS NOT NULL")),
     # Newest first with a stable tie-break: the order of GET /jobs and its cursor.
     Index("ix_jobs_listing", "account_id", text("created_at DESC"), text("id DESC")),
+    # Those that failed or were cancelled among many that did not: lists by state.
+    Index(
+        "ix_jobs_unsuccessful",
+        "account_id",
+        "state",
+        text("created_at DESC"),
+        text("id DESC"),
+        postgresql_where=text("state IN ('failed', 'cancelled', 'expired')"),
+    ),
     # What runners lease, in order; small, because only waiting jobs are in it.
     Index(
         "ix_jobs_turns",

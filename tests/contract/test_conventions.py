@@ -62,6 +62,7 @@ def test_a_success_is_data_and_request_id(finished: tuple[Caller, str]) -> None:
 @covers("response-conventions/2")
 def test_a_list_of_jobs_has_its_own_envelope(finished: tuple[Caller, str]) -> None:
     caller, job_id = finished
+    caller.post("/jobs", {"fileName": "another.mp4", "fileSizeBytes": 1})
     body = caller.get("/jobs", limit=1).json()
     assert {"data", "hasMore", "nextCursor"} <= set(body)
     assert isinstance(body["data"], list)
