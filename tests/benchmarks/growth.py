@@ -153,6 +153,7 @@ def queries(account: uuid.UUID, middle: datetime, job_id: uuid.UUID) -> dict[str
         "first page": page(),
         "page in the middle": page(after=(middle, uuid.UUID(int=0))),
         "page of failed ones": page(state=JobState.FAILED),
+        "page of those under way": page(state=JobState.PROCESSING),
         "sweep": jobs.requeue_lost,
     }
 
