@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import pairwise
+from itertools import groupby, pairwise, product
 from operator import attrgetter
 
 import numpy as np
@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from pipelines.vision.fingerprints import (
     EVERY_MS,
+    SHORT_MS,
     WHOLE,
     Fingerprints,
     Floats,
@@ -115,19 +116,21 @@ class _Likeness:
 def compare_shots(before: Fingerprints, after: Fingerprints) -> list[ShotPair]:
     """What became of every shot of ``before``, and where every shot of ``after`` comes from: by the
     place in ``after``, what was removed behind what it followed."""
-    pairs = _rivalled([*_likenesses(before, after)])
-    borders = [_hidden_borders(before, after, pairs, side) for side in _SIDES]
+    likely = _candidates(before, after)
+    borders: list[dict[int, list[int]]] = [{}, {}]
     sides = _divided(before, borders[0]), _divided(after, borders[1])
+    pairs = _rivalled([*_likenesses(*sides, likely)])
+    borders = [_hidden_borders(before, after, pairs, side) for side in _SIDES]
     if any(borders):
-        pairs = _rivalled([*_likenesses(sides[0].prints, sides[1].prints)])
-        used = _chained(pairs)
+        sides = _divided(before, borders[0]), _divided(after, borders[1])
+        used = _chained(_rivalled([*_likenesses(*sides, likely)]))
         for own, side, divided in zip(borders, _SIDES, sides, strict=True):
             parts = Counter(int(divided.shots[getattr(each, side)]) for each, _ in used)
             # Whole again where only one part was found.
             for shot in [it for it in own if parts[it] < 2]:
                 del own[shot]
         sides = _divided(before, borders[0]), _divided(after, borders[1])
-        pairs = _rivalled([*_likenesses(sides[0].prints, sides[1].prints)])
+        pairs = _rivalled([*_likenesses(*sides, likely)])
     return _joined([*_described(*sides, _chained(pairs))])
 
 
@@ -160,7 +163,9 @@ def _divided(prints: Fingerprints, borders: Mapping[int, Sequence[int]]) -> _Div
         edges = [int(prints.starts_ms[shot]), *borders.get(shot, ()), int(prints.ends_ms[shot])]
         times = prints.times_ms[samples]
         for start, end in pairwise(edges):
-            starts, ends, shots = [*starts, start], [*ends, end], [*shots, shot]
+            starts.append(start)
+            ends.append(end)
+            shots.append(shot)
             last = end == edges[-1]
             counts.append(int(((times >= start) & ((times < end) | last)).sum()))
     made = replace(
@@ -293,8 +298,9 @@ def _heaviest_chain(pairs: Sequence[_Likeness]) -> list[_Likeness]:
     return chain[::-1]
 
 
-def _likenesses(before: Fingerprints, after: Fingerprints) -> Iterator[_Likeness]:
-    """Pairs that may be the same shot."""
+def _candidates(before: Fingerprints, after: Fingerprints) -> npt.NDArray[np.int64]:
+    """(pairs, 4): shots that may be the same, in which window as ``_nearest`` has it, and in which
+    one most shots are: all of a cut are framed alike, and among so many one fits by chance."""
     nearest, window = _nearest(before, after)
     likely = np.zeros(nearest.shape, bool)
     for matrix, mask in ((nearest, likely), (nearest.T, likely.T)):
@@ -302,11 +308,32 @@ def _likenesses(before: Fingerprints, after: Fingerprints) -> Iterator[_Likeness
         best = np.argpartition(-matrix, count - 1, axis=1)[:, :count]
         np.put_along_axis(mask, best, True, axis=1)
     likely &= nearest >= LEAST_SIMILARITY
-    sides = [_own_samples(each) for each in (before, after)]
-    for one, other in np.argwhere(likely).tolist():
-        found = _aligned(before, after, sides[0][one], sides[1][other], int(window[one, other]))
-        if found.similarity >= LEAST_SIMILARITY:
-            yield replace(found, before=one, after=other)
+    nearest_windows = window[np.arange(len(nearest)), nearest.argmax(axis=1)]
+    numbers, counts = np.unique(nearest_windows[likely.any(axis=1)], return_counts=True)
+    usual = numbers[counts.argmax()] if len(numbers) else 0
+    return np.column_stack([*np.nonzero(likely), window[likely], np.full(likely.sum(), usual)])
+
+
+def _likenesses(
+    before: _Divided, after: _Divided, candidates: npt.NDArray[np.int64]
+) -> Iterator[_Likeness]:
+    """Pairs of parts that may be the same, of shots that may be."""
+    sides = [_own_samples(each.prints) for each in (before, after)]
+    parts = [
+        {shot: [*group] for shot, group in groupby(range(len(each.shots)), each.shots.__getitem__)}
+        for each in (before, after)
+    ]
+    for shot, another, *windows in candidates.tolist():
+        for one, other in product(parts[0][shot], parts[1][another]):
+            own = sides[0][one], sides[1][other]
+            found, usual = (
+                _aligned(before.prints, after.prints, (one, other), *own, window)
+                for window in windows
+            )
+            if usual.similarity > found.similarity - _UNUSUAL_GAIN:
+                found = usual
+            if found.similarity >= LEAST_SIMILARITY:
+                yield found
 
 
 def _own_samples(prints: Fingerprints) -> list[slice]:
@@ -319,21 +346,38 @@ def _own_samples(prints: Fingerprints) -> list[slice]:
 def _nearest(before: Fingerprints, after: Fingerprints) -> tuple[Floats, npt.NDArray[np.int64]]:
     """(shots, shots): the highest cosine of any samples, and in which window: 0 for none, n for
     WINDOWS[n - 1] of ``before``, -n for that of ``after``."""
-    found = np.full((len(before.counts), len(after.counts)), -1.0, np.float32)
+    found = _by_shot(descriptors(before.pictures), descriptors(after.pictures), before, after)
     window = np.zeros(found.shape, np.int64)
+    before, after = _every_half_second(before), _every_half_second(after)
     whole = descriptors(before.pictures), descriptors(after.pictures)
     for number in range(-len(WINDOWS), len(WINDOWS) + 1):
-        place = WINDOWS[abs(number) - 1]
-        one = descriptors(before.pictures, place) if number > 0 else whole[0]
-        other = descriptors(after.pictures, place) if number < 0 else whole[1]
-        cosines = _by_shot(one, other, before, after)
         if number:
-            cosines = cosines - _WINDOW_COST
-        better = cosines > found
-        found[better], window[better] = cosines[better], number
+            place = WINDOWS[abs(number) - 1]
+            one = descriptors(before.pictures, place) if number > 0 else whole[0]
+            other = descriptors(after.pictures, place) if number < 0 else whole[1]
+            cosines = _by_shot(one, other, before, after) - _WINDOW_COST
+            better = cosines > found
+            found[better], window[better] = cosines[better], number
     return found, window
 
 
+def _every_half_second(prints: Fingerprints) -> Fingerprints:
+    """Without every second sample of short shots, which is enough among so many windows."""
+    shots = prints.shots
+    number = np.arange(len(shots)) - np.repeat(
+        np.cumsum(prints.counts) - prints.counts, prints.counts
+    )
+    kept = (number % 2 == 0) | (prints.ends_ms - prints.starts_ms > SHORT_MS)[shots]
+    return replace(
+        prints,
+        counts=np.bincount(shots[kept], minlength=len(prints.counts)),
+        times_ms=prints.times_ms[kept],
+        plain=prints.plain[kept],
+        pictures=prints.pictures[kept],
+    )
+
+
+_UNUSUAL_GAIN = 0.01
 _WINDOW_COST = 0.03
 """Among so many windows one fits by chance."""
 
@@ -352,7 +396,12 @@ def _by_shot(one: Floats, other: Floats, before: Fingerprints, after: Fingerprin
 
 
 def _aligned(
-    before: Fingerprints, after: Fingerprints, own: slice, others: slice, number: int
+    before: Fingerprints,
+    after: Fingerprints,
+    shots: tuple[int, int],
+    own: slice,
+    others: slice,
+    number: int,
 ) -> _Likeness:
     """The line of time along which the samples of two shots agree best."""
     place = WINDOWS[abs(number) - 1]
@@ -361,7 +410,6 @@ def _aligned(
     cosines = one @ other.T
     cosines[before.plain[own]] = np.nan
     cosines[:, after.plain[others]] = np.nan
-    shots = before.shots[own.start], after.shots[others.start]
     starts = int(before.starts_ms[shots[0]]), int(after.starts_ms[shots[1]])
     lengths = int(before.ends_ms[shots[0]]) - starts[0], int(after.ends_ms[shots[1]]) - starts[1]
     times = before.times_ms[own] - starts[0], after.times_ms[others] - starts[1]
@@ -388,7 +436,7 @@ def _aligned(
     similarity = max(best[0], float(np.nan_to_num(cosines, nan=-1.0).max()) - _ONE_SAMPLE)
     similarity -= _WINDOW_COST if number else 0.0
     weight = max(0.0, similarity - LEAST_SIMILARITY + 0.05) * (0.3 + best[3])
-    return _Likeness(-1, -1, similarity, best[1], best[2], WHOLE if not number else place, weight)
+    return _Likeness(*shots, similarity, best[1], best[2], WHOLE if not number else place, weight)
 
 
 _ONE_SAMPLE = 0.04
