@@ -421,7 +421,8 @@ def _aligned(
         overlap = min(lengths[0], shift + lengths[1]) - max(0, shift)
         if overlap < 0.5 * min(lengths):
             continue
-        score = _along(cosines, times, shift, 1.0)
+        # A trim leaves a part of the shot, and no line that leads out of both.
+        score = _along(cosines, times, shift, 1.0) - _BEYOND * (1 - overlap / min(lengths))
         # Borders that meet are the likelier ones of equals.
         score -= 0.0 if shift in {0, surplus} else 0.01
         score -= 0.002 if shift and shift == surplus else 0.0
@@ -441,6 +442,7 @@ def _aligned(
 
 _ONE_SAMPLE = 0.04
 """How much less the likeness of a single sample counts than that of all."""
+_BEYOND = 0.03
 _SPEED_GAIN = 0.04
 """Of similarity along a slope, over the best line without, makes a shot a faster or slower one."""
 
