@@ -117,8 +117,7 @@ def compare_shots(before: Fingerprints, after: Fingerprints) -> list[ShotPair]:
     """What became of every shot of ``before``, and where every shot of ``after`` comes from: by the
     place in ``after``, what was removed behind what it followed."""
     likely = _candidates(before, after)
-    borders: list[dict[int, list[int]]] = [{}, {}]
-    sides = _divided(before, borders[0]), _divided(after, borders[1])
+    sides = _divided(before, {}), _divided(after, {})
     pairs = _rivalled([*_likenesses(*sides, likely)])
     borders = [_hidden_borders(before, after, pairs, side) for side in _SIDES]
     if any(borders):
@@ -323,15 +322,14 @@ def _likenesses(
         {shot: [*group] for shot, group in groupby(range(len(each.shots)), each.shots.__getitem__)}
         for each in (before, after)
     ]
-    for shot, another, *windows in candidates.tolist():
+    for shot, another, window, usual in candidates.tolist():
         for one, other in product(parts[0][shot], parts[1][another]):
-            own = sides[0][one], sides[1][other]
-            found, usual = (
-                _aligned(before.prints, after.prints, (one, other), *own, window)
-                for window in windows
-            )
-            if usual.similarity > found.similarity - _UNUSUAL_GAIN:
-                found = usual
+            pair = before.prints, after.prints, (one, other), sides[0][one], sides[1][other]
+            found = _aligned(*pair, usual)
+            if window != usual:
+                unusual = _aligned(*pair, window)
+                if unusual.similarity >= found.similarity + _UNUSUAL_GAIN:
+                    found = unusual
             if found.similarity >= LEAST_SIMILARITY:
                 yield found
 
@@ -378,6 +376,7 @@ def _every_half_second(prints: Fingerprints) -> Fingerprints:
 
 
 _UNUSUAL_GAIN = 0.01
+"""Of similarity in a window of its own, over that of most shots."""
 _WINDOW_COST = 0.03
 """Among so many windows one fits by chance."""
 
@@ -443,6 +442,7 @@ def _aligned(
 _ONE_SAMPLE = 0.04
 """How much less the likeness of a single sample counts than that of all."""
 _BEYOND = 0.03
+"""What a line costs on which two shots have nothing in common beside one sample."""
 _SPEED_GAIN = 0.04
 """Of similarity along a slope, over the best line without, makes a shot a faster or slower one."""
 
