@@ -229,14 +229,25 @@ class JobCut:
     scenes: Sequence[Scene]
     words: Words | None
 
-    def writing(self, shots: Sequence[int]) -> list[ScreenText]:
+    def writing(self, shots: Sequence[int], span: tuple[int, int]) -> list[ScreenText]:
+        """Of shots, what is there within ``span``: one that was cut into is compared in parts."""
         own = [self.scenes[at] for at in shots if at < len(self.scenes)]
-        return [*chain(*(scene.on_screen_text for scene in own))]
+        lines = chain(*(scene.on_screen_text for scene in own))
+        return [line for line in lines if _is_within(line, *span)]
 
     def scene_at(self, time_ms: int) -> int:
         """The scene at a time, 0 where there are none."""
         found = (scene.index for scene in self.scenes if scene.start_ms <= time_ms < scene.end_ms)
         return next(found, 0)
+
+
+def _is_within(line: ScreenText, start_ms: int, end_ms: int) -> bool:
+    """Whether a line is there for half a second of a span, or half of its own time where that is
+    shorter: borders of lines are found to as much."""
+    if line.start_ms is None or line.end_ms is None:
+        return True
+    shared = min(end_ms, line.end_ms) - max(start_ms, line.start_ms)
+    return 2 * shared >= min(1000, line.end_ms - line.start_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +337,10 @@ def compared(before: JobCut, after: JobCut) -> Comparison:
     if before.prints is not None and after.prints is not None:
         shots = compare_shots(before.prints, after.prints)
         for pair in shots:
-            titles += changed_titles(before.writing(pair.before), after.writing(pair.after))
+            titles += changed_titles(
+                before.writing(pair.before, pair.before_ms),
+                after.writing(pair.after, pair.after_ms),
+            )
     words = list[WordChange]()
     if before.words is not None and after.words is not None:
         words += changed_words(before.words, after.words)

@@ -30,16 +30,28 @@ def said(text: str) -> TrackTranscript:
     return replace(track(0), document=encode(changed).decode())
 
 
-def cut(api: RunningApi, customer: Customer, shots: Shots, text: str, title: str) -> str:
-    """A completed job of a cut; its first shot has a title."""
+def cut(
+    api: RunningApi,
+    customer: Customer,
+    shots: Shots,
+    text: str,
+    title: str,
+    *,
+    titled: int = 0,
+    times: tuple[float, float] | None = None,
+) -> str:
+    """A completed job of a cut; its first shot, or that of ``titled``, has a title."""
     job_id, found = created(api, customer), prints(shots)
+    line = SCENES[0]["onScreenText"][0] | {"text": title}
+    if times is not None:
+        line |= {"startTime": times[0], "endTime": times[1]}
     scenes: list[dict[str, Any]] = [
         SCENES[0]
         | {
             "index": at,
             "startTime": int(start) / 1000,
             "endTime": int(end) / 1000,
-            "onScreenText": [SCENES[0]["onScreenText"][0] | {"text": title}] if at == 0 else [],
+            "onScreenText": [line] if at == titled else [],
         }
         for at, (start, end) in enumerate(zip(found.starts_ms, found.ends_ms, strict=True))
     ]
@@ -78,6 +90,18 @@ def test_what_changed_between_two_cuts_is_answered(
     assert (words["from"]["text"], words["to"]["text"]) == ("morning", "evening")
     [title] = found["titles"]
     assert (title["from"]["text"], title["to"]["text"]) == ("Chapter 1", "Chapter 2")
+
+
+def test_a_title_of_a_shot_that_was_cut_into_is_compared_in_its_part(
+    api: RunningApi, customer: Customer
+) -> None:
+    parted = [*A[:4], (5, 0, 40), (9, 0, 50), (5, 40, 60), *A[5:]]
+    start = sum(count for _, _, count in A[:4]) / 25
+    first = cut(api, customer, A, "Good", "One", titled=4, times=(start + 2, start + 4))
+    second = cut(api, customer, parted, "Good", "One", titled=6, times=(start + 4, start + 6))
+    found = ask(api, customer, first, second).json()["data"]
+    assert [each["change"] for each in found["shots"] if each["change"] != "kept"] == ["added"]
+    assert found["titles"] == []
 
 
 def test_a_job_compared_with_itself_has_no_changes(
