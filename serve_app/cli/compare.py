@@ -71,7 +71,7 @@ def _how(pair: JsonObject) -> str:
         parts.append(
             f"runs {pair['speed']:g} times as fast"
             if pair["speed"] != 1
-            else f"head {pair['headSeconds']:+.2f} s, tail {-pair['tailSeconds']:+.2f} s"
+            else f"head {pair['headSeconds']:+.2f} s, tail {0 - pair['tailSeconds']:+.2f} s"
         )
     parts += ["reframed"] if pair["reframed"] else []
     return "; ".join(parts)
