@@ -161,7 +161,7 @@ class Person:
     def post(self, path: str, **form: str) -> httpx.Response:
         """A form of a page of theirs."""
         url = f"{self.caller.api.root}/dashboard{path}"
-        data = {"csrf": self.csrf(), **form}
+        data = {"csrf": form.get("csrf") or self.csrf(), **form}
         return httpx.post(url, data=data, headers=self.cookie, trust_env=False, timeout=60)
 
     def script(self, method: str, path: str) -> httpx.Response:
