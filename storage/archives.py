@@ -23,8 +23,8 @@ from storage.types import ArchiveState, JobState, ObjectState
 
 MOST_ARCHIVES = 100
 """Of an account."""
-LEASE = timedelta(seconds=150)
-"""Longer than a page of a list may take; of a runner that is lost nobody has it until then."""
+LEASE = timedelta(seconds=30)
+"""From one look of its runner to the next; of one that is lost nobody has it until then."""
 _REMOVED_AT_ONCE = 5000
 _RETRIED_AT_ONCE = 50_000
 RETRIED_CODES = ("FETCH_FAILED", "CANCELLED")
@@ -334,18 +334,19 @@ async def lease_due(connection: Connection) -> tuple[Archive, uuid.UUID] | None:
 
 
 async def lock_archive(connection: Connection, archive_id: uuid.UUID, token: uuid.UUID) -> Archive:
-    """The archive, locked. Raises ArchiveLostError where the lease, or the work, is over."""
-    query = (
-        select(*_COLUMNS)
+    """The archive, locked, its lease renewed. Raises ArchiveLostError where its work is over."""
+    statement = (
+        update(archives)
         .where(
             archives.c.id == archive_id,
             archives.c.lease_token == token,
             archives.c.state == ArchiveState.ACTIVE,
             archives.c.removed_at.is_(None),
         )
-        .with_for_update()
+        .values(lease_expires_at=func.now() + LEASE)
+        .returning(*_COLUMNS)
     )
-    row = (await connection.execute(query)).mappings().one_or_none()
+    row = (await connection.execute(statement)).mappings().one_or_none()
     if row is None:
         raise ArchiveLostError(str(archive_id))
     return _archive(row)

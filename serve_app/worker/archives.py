@@ -9,6 +9,7 @@ page that was kept.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Sequence
@@ -47,6 +48,8 @@ CREATED_AT_ONCE = 50
 """Jobs in one transaction."""
 MOST_FAILURES = 10
 """Lists that could not be read, one after the other, before the archive is paused."""
+RENEWED_SECONDS = archives.LEASE.total_seconds() / 3
+"""Until a lease is renewed while a page of a list is read, which may take two minutes."""
 _LOOK_SECONDS = 2.0
 _WAIT_SECONDS = 15.0
 _LONGEST_PAUSE_SECONDS = 300.0
@@ -69,15 +72,13 @@ class ArchiveKeeper:
         if leased is None:
             return None
         archive, token = leased
-        if archive.removed_at is not None:
-            async with self.context.database.transaction() as connection:
-                if not await archives.delete_removed(connection, archive.id):
-                    await archives.release_archive(connection, archive.id, token, 0)
-            return 0.0
-        try:
-            await _Step(self.context, archive, token).run()
-        except ArchiveLostError:
-            async with self.context.database.transaction() as connection:
+        if archive.removed_at is None:
+            with contextlib.suppress(ArchiveLostError):
+                await _Step(self.context, archive, token).run()
+                return 0.0
+        async with self.context.database.transaction() as connection:
+            removed = archive.removed_at is not None
+            if not removed or not await archives.delete_removed(connection, archive.id):
                 await archives.release_archive(connection, archive.id, token, 0)
         return 0.0
 
@@ -101,7 +102,7 @@ class _Step:
         listing = self.archive.list_after is not None
         try:
             if listing or unfetched:
-                page = await asyncio.to_thread(self._page)
+                page = await self._page()
         except BucketError as error:
             await self._refused(error, unfetched)
             return
@@ -114,7 +115,14 @@ class _Step:
             return
         await self._release(created)
 
-    def _page(self) -> BucketPage:
+    async def _page(self) -> BucketPage:
+        reading = asyncio.create_task(asyncio.to_thread(self._read_page))
+        while not (await asyncio.wait([reading], timeout=RENEWED_SECONDS))[0]:
+            async with self.context.database.transaction() as connection:
+                await archives.lock_archive(connection, self.archive.id, self.token)
+        return reading.result()
+
+    def _read_page(self) -> BucketPage:
         """The next page of the list; the first one shows whether the bucket can be read."""
         scheme, name, prefix = split_bucket_address(self.archive.url)
         access = unseal_access(self.context.encrypter, self.archive.sealed_access)

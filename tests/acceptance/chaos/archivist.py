@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -23,7 +24,8 @@ PAUSE_SHARE = 0.25
 """Of the looks at an archive under way."""
 PAUSED_SECONDS = (0.5, 6.0)
 END_SECONDS = 2 * PATIENCE_SECONDS
-"""Until an archive has ended that is looked after."""
+"""Until an archive has ended that is looked after and waits for no job."""
+PRIORITIES = ("low", "normal")
 
 
 @dataclass(slots=True)
@@ -64,11 +66,12 @@ class Archivist:
         journal.did("archive walked")
 
     def _create(self, prefix: str) -> str:
-        client, place = self.client, self.client.stage.footage
+        client, chance, place = self.client, self.client.chance, self.client.stage.footage
         body = client.body() | {
             "url": f"s3://{place.bucket}/{prefix}",
             "patterns": ["*.mp4"],
             "maxActiveJobs": MOST_ACTIVE,
+            "priority": chance.choice(PRIORITIES),
             "bucketAccess": {
                 "endpoint": place.endpoint_url,
                 "region": place.region,
@@ -96,15 +99,27 @@ class Archivist:
                 self._change(archive_id, "pause")
                 time.sleep(client.chance.uniform(*PAUSED_SECONDS))
             time.sleep(POLL_SECONDS)
+            if time.monotonic() > deadline and self._waits_for_jobs(archive_id):
+                deadline = time.monotonic() + END_SECONDS
+        self._change(archive_id, "resume")  # which its last turn may have paused
         client.journal.violated(f"archive {archive_id} never ends: {shown}")
         raise UncoveredError(archive_id)
 
     def _has_unfetched(self, archive_id: str) -> bool:
-        found = self.client.caller.final(
-            "GET",
-            f"{self.client.caller.base_url}/archives/{archive_id}/objects?state=failed",
-        )
-        return any(each["errorCode"] in TRIED_AGAIN for each in found.json()["data"])
+        return any(each["errorCode"] in TRIED_AGAIN for each in self._objects(archive_id, "failed"))
+
+    def _waits_for_jobs(self, archive_id: str) -> bool:
+        """Of low priority they wait for all others of the account."""
+        caller = self.client.caller
+        ids = [each["jobId"] for each in self._objects(archive_id, "running")]
+        jobs = [caller.data("GET", f"/jobs/{job_id}?include=none") for job_id in ids]
+        return any(job["completedAt"] is None for job in jobs)
+
+    def _objects(self, archive_id: str, state: str) -> list[Any]:
+        caller = self.client.caller
+        url = f"{caller.base_url}/archives/{archive_id}/objects?state={state}"
+        objects: list[Any] = caller.final("GET", url).json()["data"]
+        return objects
 
     def _change(self, archive_id: str, how: str) -> None:
         self.client.caller.data("POST", f"/archives/{archive_id}/{how}", json={})

@@ -7,6 +7,7 @@ import multiprocessing
 import random
 import signal
 import socket
+import threading
 import time
 import tracemalloc
 from collections import Counter
@@ -180,7 +181,7 @@ def kill_at_random(settings: Settings, objects: int, statements: int, seed: int)
         victim.join(600)
         assert victim.exitcode in {0, -signal.SIGKILL}
         killed += victim.exitcode != 0
-        # Leases of who was killed end by themselves after minutes.
+        # Leases of who was killed end by themselves after LEASE.
         behind(settings, forget_leases)
         if behind(settings, archive_process.states) == {"completed"}:
             return killed
@@ -376,6 +377,40 @@ def test_a_bucket_that_is_away_is_tried_again_and_pauses_in_the_end(
 
     assert behind(api.settings, steps) == MOST_FAILURES
     assert archive.shown["error"]["code"] == "BUCKET_UNREACHABLE"
+
+
+def test_a_lease_is_renewed_while_a_page_is_read_until_the_archive_is_paused(
+    api: RunningApi,
+    customer: Customer,
+    serve: Callable[[Any], ScriptedServer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serve_app.worker.archives.RENEWED_SECONDS", 0.05)
+    answered = threading.Event()
+
+    def script(_: Asked, connection: socket.socket) -> None:
+        answered.wait(60)
+        answer(connection, 200, page([]))
+
+    server = serve(script)
+    archive = Archive(api, customer, "s3://bucket/", bucketAccess={"endpoint": server.url("")})
+
+    async def reading(context: AppContext) -> set[Any]:
+        step = asyncio.create_task(ArchiveKeeper(context).step())
+        ends = set[Any]()
+        while len(ends) < 4:
+            assert not step.done()
+            async with context.database.statement() as connection:
+                query = text("SELECT lease_expires_at FROM archives WHERE lease_token IS NOT NULL")
+                ends |= set((await connection.execute(query)).scalars())
+        await asyncio.to_thread(archive.call, "POST", f"/{archive.id}/pause", {})
+        await step
+        answered.set()
+        return ends
+
+    assert max(ends := behind(api.settings, reading)) > min(ends)
+    assert archive.shown["state"] == "paused"
+    assert archive.shown["listedAt"] is None
 
 
 def test_credentials_that_expire_in_the_middle_pause_and_new_ones_go_on_without_a_gap(
