@@ -181,13 +181,15 @@ def archives_resume(
     session_token: SessionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on, with new credentials if they are given (all of them, the endpoint too).
+    """Go on, with new credentials if they are given; endpoint and region stay unless given too.
 
     A completed archive is listed again, for what is new or has changed.
     """
     access = _access(endpoint, region, access_key_id, secret_access_key, session_token)
     with ApiClient(base_address(url), usable_key(key)) as client:
         if access is not None:
+            known = client.call_archive("GET", archive_id)["bucketAccess"]
+            access = {name: known[name] for name in ("endpoint", "region") if known[name]} | access
             client.call_archive("PATCH", archive_id, body={"bucketAccess": access})
         _show(client.call_archive("POST", archive_id, "resume"), as_json)
 

@@ -328,7 +328,7 @@ def serve_agents(
     try:
         from serve_app.client.mcp_server import KeyRequired, build_server
     except ModuleNotFoundError as error:
-        message = f"{error.name} is missing: pip install video-analysis-service[agents]"
+        message = f"{error.name} is missing: `make setup-dev` installs the extra 'agents'"
         raise UsageError(message) from error
     base = base_address(url)
     if http is None:

@@ -24,10 +24,7 @@ class TracingNotInstalledError(Exception):
     """``VAS_TRACES_URL`` is set and the library that sends traces is not installed."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "VAS_TRACES_URL needs OpenTelemetry's exporter: "
-            "pip install 'video-analysis-service[tracing]'."
-        )
+        super().__init__("VAS_TRACES_URL needs the extra 'tracing': `make setup-dev` has it.")
 
 
 def exporter_class() -> Any:

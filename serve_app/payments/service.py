@@ -96,7 +96,7 @@ class ProviderNotInstalledError(Exception):
     def __init__(self, name: str) -> None:
         super().__init__(
             f"VAS_PAYMENT_PROVIDER={name} needs the library of {name}: "
-            "pip install 'video-analysis-service[payments]'."
+            "`make setup-dev` installs the extra 'payments'."
         )
 
 

@@ -14,7 +14,9 @@ def test_an_archive_is_added_shown_paused_renewed_and_removed(
     api: RunningApi, customer: Customer
 ) -> None:
     keys = ["--access-key-id", "one", "--secret-access-key", SECRET_KEY]
-    words = ["s3://bucket/films/", "--pattern", "*.mp4", "--watch", "3600", *keys, "--json"]
+    place = ["--endpoint", "https://minio.example.com", "--region", "eu-central-1"]
+    options = ["--pattern", "*.mp4", "--watch", "3600", *place, *keys, "--json"]
+    words = ["s3://bucket/films/", *options]
     added = vas(api, customer, "archives", "add", *words)
     assert added.exit_code == 0, added.output
     archive = json.loads(added.output)
@@ -29,7 +31,8 @@ def test_an_archive_is_added_shown_paused_renewed_and_removed(
     resumed = json.loads(
         vas(api, customer, "archives", "resume", archive["archiveId"], *new).output
     )
-    assert (resumed["state"], resumed["bucketAccess"]["accessKeyId"]) == ("active", "two")
+    assert resumed["state"] == "active"
+    assert resumed["bucketAccess"] == archive["bucketAccess"] | {"accessKeyId": "two"}
     shown = vas(api, customer, "archives", "show", archive["archiveId"], "--errors", "--json")
     assert json.loads(shown.output)["errors"] == []
     assert SECRET_KEY not in added.output + shown.output
