@@ -10,11 +10,11 @@ import hashlib
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import RowMapping, delete, func, insert, or_, select, update
+from sqlalchemy import RowMapping, case, delete, func, insert, or_, select, update
 
 from storage.audit import AuditAction, record
 from storage.database import Connection
@@ -27,7 +27,8 @@ LEASE = timedelta(seconds=30)
 """From one look of its runner to the next; of one that is lost nobody has it until then."""
 _REMOVED_AT_ONCE = 5000
 _RETRIED_AT_ONCE = 50_000
-RETRIED_CODES = ("FETCH_FAILED", "CANCELLED")
+_UNFETCHED = "FETCH_FAILED"
+RETRIED_CODES = (_UNFETCHED, "CANCELLED")
 """What an archive that is resumed tries again."""
 
 
@@ -207,6 +208,9 @@ async def change_archive(
     if "watch_seconds" in values:
         watch = values["watch_seconds"]
         values["next_list_at"] = None if watch is None else _in_seconds(watch)
+        if watch is not None:
+            completed = archives.c.state == ArchiveState.COMPLETED
+            values["state"] = case((completed, ArchiveState.ACTIVE), else_=archives.c.state)
     statement = (
         update(archives)
         .where(
@@ -240,7 +244,7 @@ async def pause_archive(connection: Connection, archive: Archive) -> Archive | N
 async def resume_archive(connection: Connection, archive: Archive) -> Archive | None:
     """Active again, from where it was, or with another list; None if it was removed.
 
-    What could not be fetched is tried again.
+    What could not be fetched is tried again, also of jobs that ended while it was paused.
     """
     values: dict[str, object] = {
         "state": ArchiveState.ACTIVE,
@@ -253,12 +257,15 @@ async def resume_archive(connection: Connection, archive: Archive) -> Archive | 
     resumed = await change_archive(
         connection, archive.account_id, archive.id, values, AuditAction.RESUME_ARCHIVE
     )
-    if resumed is not None:
-        await retry_objects(connection, archive.id)
+    if resumed is None:
+        return None
+    await settle_objects(connection, archive.id, unfetched=ObjectState.FAILED)
+    await _retry_objects(connection, archive.id)
+    [resumed] = await list_archives(connection, archive.account_id, archive.id)
     return resumed
 
 
-async def retry_objects(connection: Connection, archive_id: uuid.UUID) -> None:
+async def _retry_objects(connection: Connection, archive_id: uuid.UUID) -> None:
     """Have the objects tried again that could not be fetched; the caller has locked the archive."""
     failed = (
         select(archive_objects.c.key_sha256)
@@ -452,8 +459,14 @@ def _has_changed(known: ArchiveObject, listed: ListedObject) -> bool:
     return known.etag != listed.etag
 
 
-async def settle_objects(connection: Connection, archive_id: uuid.UUID) -> list[ArchiveObject]:
-    """Record how the objects ended whose jobs have; the caller has locked the archive."""
+async def settle_objects(
+    connection: Connection, archive_id: uuid.UUID, *, unfetched: ObjectState | None = None
+) -> bool:
+    """Record how the objects ended whose jobs have; the caller has locked the archive.
+
+    Those whose jobs could not fetch them, while their keys are kept, get the state ``unfetched``;
+    without one they stay as they are. Whether there are such.
+    """
     query = (
         select(*_OBJECT_COLUMNS, jobs.c.state.label("ended"))
         .add_columns(jobs.c.error_code.label("code"), jobs.c.error_message.label("message"))
@@ -464,21 +477,20 @@ async def settle_objects(connection: Connection, archive_id: uuid.UUID) -> list[
             jobs.c.completed_at.is_not(None),
         )
     )
-    counts: Counter[str] = Counter()
-    settled = []
+    found_unfetched = False
     for row in (await connection.execute(query)).mappings().all():
         state = ObjectState.COMPLETED if row["ended"] == JobState.COMPLETED else ObjectState.FAILED
         code = row["code"] or (None if state is ObjectState.COMPLETED else row["ended"].upper())
-        values = {"state": state, "error_code": code, "error_message": row["message"]}
-        own = {"archive_id": archive_id, "key_sha256": row["key_sha256"]}
-        await connection.execute(update(archive_objects).filter_by(**own).values(values))
-        counts[ObjectState.RUNNING] -= 1
-        counts[state] += 1
-        settled.append(
-            replace(_object(row), state=state, error_code=code, error_message=row["message"])
-        )
-    await _count(connection, archive_id, counts)
-    return settled
+        values = {"error_code": code, "error_message": row["message"]}
+        if code == _UNFETCHED and row["key"] is not None:
+            found_unfetched = True
+            if unfetched is None:
+                continue
+            state = unfetched
+            if state is ObjectState.WAITING:
+                values = {}
+        await move_objects(connection, archive_id, [_object(row)], state, **values)
+    return found_unfetched
 
 
 async def move_objects(
@@ -518,16 +530,13 @@ async def _count(connection: Connection, archive_id: uuid.UUID, changes: Counter
         await connection.execute(update(archives).where(archives.c.id == archive_id).values(values))
 
 
-async def list_running_jobs(connection: Connection, archive_id: uuid.UUID) -> list[uuid.UUID]:
-    """Jobs of the archive that have not ended."""
-    query = (
-        select(jobs.c.id)
-        .join(archive_objects, archive_objects.c.job_id == jobs.c.id)
-        .where(
-            archive_objects.c.archive_id == archive_id,
-            archive_objects.c.state == ObjectState.RUNNING,
-            jobs.c.completed_at.is_(None),
-        )
+async def list_running_jobs(connection: Connection, archive: Archive) -> list[uuid.UUID]:
+    """Jobs of the archive that have not ended, also of what objects were before they changed."""
+    query = select(jobs.c.id).where(
+        jobs.c.account_id == archive.account_id,
+        jobs.c.completed_at.is_(None),
+        jobs.c.rerun_of.is_(None),
+        jobs.c.source[("clips", 0, "archive_id")].astext == str(archive.id),
     )
     return list((await connection.execute(query)).scalars())
 

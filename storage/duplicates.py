@@ -209,9 +209,9 @@ _CANDIDATES = text(
              WHERE keys && CAST(:keys AS int[]) AND account_id = :account_id
                AND kind = :kind AND job_id <> :job_id LIMIT :most) AS met
       JOIN jobs ON jobs.id = met.job_id AND jobs.rerun_of IS NULL AND jobs.erased_at IS NULL
-           AND jobs.account_id = :account_id,
-           unnest(met.keys) AS each
-     WHERE each = ANY(CAST(:keys AS int[]))
+           AND jobs.account_id = :account_id
+     CROSS JOIN unnest(met.keys) AS each
+      JOIN (SELECT DISTINCT unnest(CAST(:keys AS int[])) AS key) AS wanted ON wanted.key = each
      GROUP BY met.job_id
     """
 )

@@ -362,7 +362,7 @@ def _read_page(body: bytes, after: str) -> BucketPage:
         fields = {_local(each): each.text or "" for each in root}
         is_encoded = fields.get("EncodingType") == "url"
         listed = [_object(each, is_encoded) for each in root if _local(each) == "Contents"]
-    except (ET.ParseError, KeyError, ValueError) as error:
+    except (ET.ParseError, LookupError, ValueError) as error:
         raise BucketError(BucketProblem.LISTING_INVALID) from error
     if fields.get("IsTruncated") != "true":
         return BucketPage(tuple(listed), None)

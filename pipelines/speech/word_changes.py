@@ -9,6 +9,7 @@ from difflib import SequenceMatcher
 from pipelines.types import TranscriptWord
 
 Words = Sequence[TranscriptWord]
+_MANY_WORDS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +21,11 @@ class WordChange:
 
 
 def changed_words(before: Words, after: Words) -> Iterator[WordChange]:
-    """In order; case and punctuation change nothing. The longest runs in common stay."""
+    """In order; case and punctuation change nothing. The longest runs in common stay; among
+    thousands of words those of which each is frequent do not, for the time that it would take.
+    """
     one, other = ([_plain(word.text) for word in side] for side in (before, after))
-    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    matcher = SequenceMatcher(None, one, other, autojunk=len(other) > _MANY_WORDS)
     for kind, first, end, start, stop in matcher.get_opcodes():
         if kind != "equal":
             yield WordChange(before[first:end], after[start:stop])

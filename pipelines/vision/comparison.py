@@ -43,6 +43,8 @@ _CANDIDATES = 6
 """A shot: the most similar ones of the other cut are looked at closely."""
 _BLOCK_SAMPLES = 512
 """Bounds the memory: so many rows of cosines at a time."""
+_WINDOW_SAMPLES = 2_000
+"""Of a cut, among so many windows: of films of an hour two of a shot."""
 
 
 def _windows() -> Iterator[PictureWindow]:
@@ -341,12 +343,12 @@ def _own_samples(prints: Fingerprints) -> list[slice]:
     ]
 
 
-def _nearest(before: Fingerprints, after: Fingerprints) -> tuple[Floats, npt.NDArray[np.int64]]:
+def _nearest(before: Fingerprints, after: Fingerprints) -> tuple[Floats, npt.NDArray[np.int16]]:
     """(shots, shots): the highest cosine of any samples, and in which window: 0 for none, n for
     WINDOWS[n - 1] of ``before``, -n for that of ``after``."""
     found = _by_shot(descriptors(before.pictures), descriptors(after.pictures), before, after)
-    window = np.zeros(found.shape, np.int64)
-    before, after = _every_half_second(before), _every_half_second(after)
+    window = np.zeros(found.shape, np.int16)
+    before, after = _thinned(before), _thinned(after)
     whole = descriptors(before.pictures), descriptors(after.pictures)
     for number in range(-len(WINDOWS), len(WINDOWS) + 1):
         if number:
@@ -359,13 +361,16 @@ def _nearest(before: Fingerprints, after: Fingerprints) -> tuple[Floats, npt.NDA
     return found, window
 
 
-def _every_half_second(prints: Fingerprints) -> Fingerprints:
-    """Without every second sample of short shots, which is enough among so many windows."""
+def _thinned(prints: Fingerprints) -> Fingerprints:
+    """A sample every half second, and _WINDOW_SAMPLES where that leaves one of each shot, which is
+    enough among so many windows."""
     shots = prints.shots
     number = np.arange(len(shots)) - np.repeat(
         np.cumsum(prints.counts) - prints.counts, prints.counts
     )
-    kept = (number % 2 == 0) | (prints.ends_ms - prints.starts_ms > SHORT_MS)[shots]
+    every = np.where(prints.ends_ms - prints.starts_ms > SHORT_MS, 1, 2)[shots]
+    every *= -(-np.count_nonzero(number % every == 0) // _WINDOW_SAMPLES)
+    kept = number % every == 0
     return replace(
         prints,
         counts=np.bincount(shots[kept], minlength=len(prints.counts)),
@@ -382,15 +387,20 @@ _WINDOW_COST = 0.03
 
 
 def _by_shot(one: Floats, other: Floats, before: Fingerprints, after: Fingerprints) -> Floats:
-    starts = np.cumsum(after.counts) - after.counts
-    best = np.empty((len(one), len(after.counts)), np.float32)
-    usable = ~after.plain
-    for first in range(0, len(one), _BLOCK_SAMPLES):
-        cosines = one[first : first + _BLOCK_SAMPLES] @ other.T
-        cosines[:, ~usable] = -1.0
-        best[first : first + _BLOCK_SAMPLES] = np.maximum.reduceat(cosines, starts, axis=1)
-    best[before.plain] = -1.0
-    found: Floats = np.maximum.reduceat(best, np.cumsum(before.counts) - before.counts, axis=0)
+    starts, ends = np.cumsum(after.counts) - after.counts, np.cumsum(before.counts)
+    found = np.empty((len(before.counts), len(after.counts)), np.float32)
+    first = 0
+    while first < len(ends):
+        begin = int(ends[first] - before.counts[first])
+        last = max(first + 1, int(np.searchsorted(ends, begin + _BLOCK_SAMPLES, side="right")))
+        rows = slice(begin, int(ends[last - 1]))
+        cosines = one[rows] @ other.T
+        cosines[before.plain[rows]] = -1.0
+        cosines[:, after.plain] = -1.0
+        by_shot = np.maximum.reduceat(cosines, starts, axis=1)
+        own = ends[first:last] - before.counts[first:last] - begin
+        found[first:last] = np.maximum.reduceat(by_shot, own, axis=0)
+        first = last
     return found
 
 

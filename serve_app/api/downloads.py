@@ -44,6 +44,7 @@ class Download(StrEnum):
     CLIP = "clip"
     MEDIA = "media"
     FILE = "file"
+    COMPARISON = "comparison"
     EVENTS = "events"
 
 
@@ -63,6 +64,8 @@ LIMITS: dict[Download, Limit] = {
     Download.MEDIA: Limit(account=16, replica=64, workers=1),
     # Some megabytes each, of results that take ten times that while they are written.
     Download.FILE: Limit(account=8, replica=24, workers=1),
+    # Up to a minute of a processor each, of two cuts of several hours.
+    Download.COMPARISON: Limit(account=2, replica=8, workers=1),
     # A connection and a little memory each, for minutes; other requests need most of a replica's.
     Download.EVENTS: Limit(account=8, replica=64, workers=1),
 }
@@ -187,8 +190,16 @@ async def _events_place(
         yield place
 
 
+async def _comparison_place(
+    request: Request, account_id: CurrentAccount
+) -> AsyncIterator[DownloadPlace]:
+    with downloads_of(request, Download.COMPARISON).place(account_id) as place:
+        yield place
+
+
 # FastAPI ends these once the answer is sent, or its client is gone.
 ClipPlace = Annotated[DownloadPlace, Depends(_clip_place)]
+ComparisonPlace = Annotated[DownloadPlace, Depends(_comparison_place)]
 FilePlace = Annotated[DownloadPlace, Depends(_file_place)]
 EventsPlace = Annotated[DownloadPlace, Depends(_events_place)]
 

@@ -3,6 +3,7 @@
 # ruff: noqa: N815  (names of the wire)
 from __future__ import annotations
 
+import contextlib
 import uuid
 from typing import Annotated, Literal, NotRequired
 
@@ -307,9 +308,7 @@ async def create_archive(
     async def create(connection: Connection) -> Response:
         account = await keys.lock_account(connection, account_id)
         service.require_priority(body.priority, account, context.settings)
-        if await service.check_caps(connection, 0) is not None:
-            # Its jobs are created by the service, and would count towards no key.
-            raise invalid("A key with a cap cannot create archives.")
+        await _require_uncapped(connection)
         added = await archives.add_archive(
             connection,
             account_id,
@@ -473,6 +472,12 @@ def _object(found: ArchiveObject) -> ArchiveObjectJson:
     }
 
 
+async def _require_uncapped(connection: Connection) -> None:
+    """Jobs of archives are created by the service, and count towards no key."""
+    if await keys.find_capped_key(connection) is not None:
+        raise invalid("A key with a cap cannot have archives make jobs.")
+
+
 @router.patch(
     "/archives/{archiveId}",
     operation_id="changeArchive",
@@ -503,8 +508,7 @@ async def change_archive(
         values["watch_seconds"] = body.watchSeconds
     async with context.database.transaction() as connection:
         found = await _get(connection, account_id, archive_id)
-        if body.watchSeconds is not None and found.state is ArchiveState.COMPLETED:
-            values["state"] = ArchiveState.ACTIVE
+        await _require_uncapped(connection)
         if body.bucketAccess is not None:
             values["sealed_access"] = _checked_access(found.url, body.bucketAccess, context)
         changed = _found(await archives.change_archive(connection, account_id, found.id, values))
@@ -537,7 +541,7 @@ async def pause_archive(
     summary="Resume an archive",
     response_model=Answer[ArchiveJson],
     response_description="The archive.",
-    responses=_NOT_FOUND,
+    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
 )
 async def resume_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
@@ -547,6 +551,7 @@ async def resume_archive(
     """
     async with context.database.transaction() as connection:
         found = await _get(connection, account_id, archive_id)
+        await _require_uncapped(connection)
         found = _found(await archives.resume_archive(connection, found))
     return success(request, render_archive(found, context))
 
@@ -566,10 +571,17 @@ async def delete_archive(
     the others and their results stay.
     """
     async with context.database.transaction() as connection:
+        found = await _get(connection, account_id, archive_id)
+        await archives.pause_archive(connection, found)
+        running = await archives.list_running_jobs(connection, found)
+    for job_id in running:
+        # Each by itself: runners lock a job before the account.
+        async with context.database.transaction() as connection:
+            with contextlib.suppress(ApiError):  # it has ended or is erased meanwhile
+                await service.cancel_job(connection, account_id, str(job_id))
+    async with context.database.transaction() as connection:
         # In the order in which jobs of archives lock them too.
         await keys.lock_account(connection, account_id)
         found = await _get(connection, account_id, archive_id)
         await archives.remove_archives(connection, account_id, found.id)
-        for job_id in await archives.list_running_jobs(connection, found.id):
-            await service.cancel_job(connection, account_id, str(job_id))
     return success(request, render_archive(found, context))

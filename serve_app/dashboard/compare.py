@@ -36,7 +36,7 @@ async def get_compare(
     found: ComparisonJson | None = None
     if before and after:
         try:
-            with downloads_of(request, Download.FILE).place(viewer.account.id) as place:
+            with downloads_of(request, Download.COMPARISON).place(viewer.account.id) as place:
                 async with place.turn(request):
                     cuts = await read_cuts(context, viewer.account.id, before, after)
                     changes = await run_in_threadpool(compared, *cuts)

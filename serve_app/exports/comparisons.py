@@ -22,7 +22,7 @@ from pipelines.vision.fingerprints import Fingerprints
 from pipelines.vision.titles import TitleChange, changed_titles
 from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
 from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.downloads import FilePlace
+from serve_app.api.downloads import ComparisonPlace
 from serve_app.api.envelope import public_url, success
 from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.schemas import Answer, Count, Seconds, Share, Url, Uuid, doc
@@ -164,6 +164,9 @@ _FILES = {
 }
 MOST_SAMPLES = 40_000
 """Of a cut: five and a half hours of shots shorter than half a minute."""
+MOST_SHOTS = 4_000
+MOST_WORDS = 100_000
+"""Ten hours of speech."""
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
@@ -192,7 +195,7 @@ async def compare_jobs(
     context: Context,
     account_id: CurrentAccount,
     body: ComparisonBody,
-    place: FilePlace,
+    place: ComparisonPlace,
     format: Annotated[  # noqa: A002
         ComparisonFormat | None,
         Query(
@@ -227,11 +230,13 @@ class JobCut:
     job: JobRecord
     prints: Fingerprints | None
     scenes: Sequence[Scene]
+    written: Sequence[Scene]
+    """The scenes, or without any the whole video as one."""
     words: Words | None
 
     def writing(self, shots: Sequence[int], span: tuple[int, int]) -> list[ScreenText]:
         """Of shots, what is there within ``span``: one that was cut into is compared in parts."""
-        own = [self.scenes[at] for at in shots if at < len(self.scenes)]
+        own = [self.written[at] for at in shots if at < len(self.written)]
         lines = chain(*(scene.on_screen_text for scene in own))
         return [line for line in lines if _is_within(line, *span)]
 
@@ -305,9 +310,10 @@ async def _cut(
     context: AppContext, side: Side, job: JobRecord, stages: Sequence[StageName]
 ) -> JobCut:
     async with context.database.statement() as connection:
-        prints, scenes, words = None, "[]", None
+        prints, listed, whole, words = None, "[]", None, None
         if StageName.VISION in stages:
-            scenes = await results.get_scenes(connection, job.id)
+            listed = await results.get_scenes(connection, job.id)
+            whole = await results.find_overview(connection, job.id)
             prints = await results.find_fingerprints(connection, job.id)
             if prints is None:
                 message = "It was analysed before there were fingerprints: rerun its vision stage."
@@ -319,13 +325,19 @@ async def _cut(
 
     def read() -> JobCut:
         shown = None if prints is None else Fingerprints.from_bytes(prints)
-        if shown is not None and len(shown.times_ms) > MOST_SAMPLES:
+        if shown is not None and (
+            len(shown.times_ms) > MOST_SAMPLES or len(shown.counts) > MOST_SHOTS
+        ):
             raise invalid("The cut is too long to be compared.", side)
         spoken = None
         if words is not None:
             segments = chain(*(transcript_of(track).segments for track in words[:1]))
             spoken = [word for segment in segments for word in segment.words]
-        return JobCut(job, shown, scenes_of(scenes), spoken)
+            if len(spoken) > MOST_WORDS:
+                raise invalid("It has too many words to be compared.", side)
+        scenes = scenes_of(listed)
+        written = scenes or scenes_of(f"[{whole}]" if whole else "[]")
+        return JobCut(job, shown, scenes, written, spoken)
 
     return await run_in_threadpool(read)
 

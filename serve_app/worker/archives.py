@@ -26,7 +26,6 @@ from pipelines.net.buckets import (
     problem_of_object,
     split_bucket_address,
 )
-from pipelines.types import StageCode
 from serve_app.api.urls import address_policy
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
@@ -96,24 +95,26 @@ class _Step:
         async with self.context.database.transaction() as connection:
             self.archive = await archives.lock_archive(connection, self.archive.id, self.token)
             await archives.begin_list(connection, self.archive)
-            settled = await archives.settle_objects(connection, self.archive.id)
+            unfetched = await archives.settle_objects(connection, self.archive.id)
             self.archive = await archives.lock_archive(connection, self.archive.id, self.token)
-        unfetched = [each for each in settled if each.error_code == StageCode.FETCH_FAILED]
         listing = self.archive.list_after is not None
+        is_read = listing or unfetched
         try:
-            if listing or unfetched:
+            if is_read:
                 page = await self._page()
         except BucketError as error:
-            await self._refused(error, unfetched)
+            await self._refused(error)
             return
         if listing:
             await self._merge(page)
+        if unfetched:
+            await self._fetch_failed()
         try:
             created = await self._create(CREATED_AT_ONCE)
         except ApiError as error:
             await self._stopped(error)
             return
-        await self._release(created)
+        await self._release(created, {"failures": 0} if is_read else {})
 
     async def _page(self) -> BucketPage:
         reading = asyncio.create_task(asyncio.to_thread(self._read_page))
@@ -144,6 +145,12 @@ class _Step:
         async with self.context.database.transaction() as connection:
             locked = await archives.lock_archive(connection, self.archive.id, self.token)
             await archives.merge_page(connection, locked, listed, after)
+
+    async def _fetch_failed(self) -> None:
+        """The bucket can be read: what could not be fetched failed for reasons of its own."""
+        async with self.context.database.transaction() as connection:
+            archive = await archives.lock_archive(connection, self.archive.id, self.token)
+            await archives.settle_objects(connection, archive.id, unfetched=ObjectState.FAILED)
 
     def _listed(self, found: BucketObject) -> ListedObject:
         code, message = self._refusal(found) or (None, None)
@@ -239,11 +246,10 @@ class _Step:
             planned.append((each, replace(plan, job=replace(plan.job, source=source))))
         return planned
 
-    async def _release(self, created: int) -> None:
+    async def _release(self, created: int, values: dict[str, object]) -> None:
         async with self.context.database.transaction() as connection:
             archive = await archives.lock_archive(connection, self.archive.id, self.token)
             due_seconds: float | None = None
-            values: dict[str, object] = {}
             if archive.list_after is not None or (created and archive.waiting_objects):
                 due_seconds = 0.0
             elif archive.waiting_objects or archive.running_objects:
@@ -254,15 +260,18 @@ class _Step:
                 connection, archive.id, self.token, due_seconds, **values
             )
 
-    async def _refused(self, error: BucketError, unfetched: Sequence[ArchiveObject]) -> None:
+    async def _refused(self, error: BucketError) -> None:
         """The bucket cannot be read: try again later, or wait for whoever can change that."""
         log.info("archive %s: %s", self.archive.id, error.problem)
         failures = self.archive.failures + 1
         async with self.context.database.transaction() as connection:
             archive = await archives.lock_archive(connection, self.archive.id, self.token)
             # Their jobs failed for the same reason, not for one of their own.
-            await archives.move_objects(connection, archive.id, unfetched, ObjectState.WAITING)
-            if error.may_pass and failures < MOST_FAILURES:
+            await archives.settle_objects(connection, archive.id, unfetched=ObjectState.WAITING)
+            if archive.sealed_access != self.archive.sealed_access:
+                # Of credentials in whose place there are others since.
+                await archives.release_archive(connection, archive.id, self.token, 0)
+            elif error.may_pass and failures < MOST_FAILURES:
                 pause_seconds = min(2.0**failures, _LONGEST_PAUSE_SECONDS)
                 await archives.release_archive(
                     connection, archive.id, self.token, pause_seconds, failures=failures

@@ -26,7 +26,7 @@ log = logging.getLogger("vas.duplicates")
 
 COMPARE_SECONDS = 2.0
 _LEASE = timedelta(minutes=2)
-"""From one of the others to the next: two media of hours are compared within seconds."""
+_RENEWED_SECONDS = _LEASE.total_seconds() / 4
 _MARKS_A_PART = 128
 
 
@@ -72,7 +72,7 @@ async def mute_sounds(connection: Connection, job: JobRecord, muted: Iterable[Sp
     prints = await stored.find_prints(connection, job.id)
     if prints is not None and prints.sounds:
         await KeptSounds.of(prints.sounds, muted).store(connection, job)
-    await stored.forget(connection, job.id)
+        await stored.forget(connection, job.id)
 
 
 def media_print(found: StoredPrints) -> MediaPrint:
@@ -95,21 +95,30 @@ class Comparer:
             return None
         with log_context(jobId=held.job_id):
             versions, found = dict[uuid.UUID, str](), list[StoredDuplicate]()
+            comparing = asyncio.create_task(self._compare(held, versions, found))
             try:
-                async for other_id, version, same in self.compared(held):
-                    versions[other_id] = version
-                    found += same
+                while not (await asyncio.wait([comparing], timeout=_RENEWED_SECONDS))[0]:
                     renewed = await stored.renew_comparison(self._database, held, lease=_LEASE)
                     if renewed is None:
                         return 0.0
                     held = renewed
+                comparing.result()
             except UNAVAILABLE:
                 raise  # Once the lease ends it is tried again.
             except Exception:
                 log.exception("it could not be compared")
+            finally:
+                comparing.cancel()
             async with self._database.transaction() as connection:
                 await stored.replace_duplicates(connection, held, found, versions)
         return 0.0
+
+    async def _compare(
+        self, held: LeasedComparison, versions: dict[uuid.UUID, str], found: list[StoredDuplicate]
+    ) -> None:
+        async for other_id, version, same in self.compared(held):
+            versions[other_id] = version
+            found += same
 
     async def compared(
         self, held: LeasedComparison

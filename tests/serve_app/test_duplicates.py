@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from pipelines.media.sound_prints import print_of
 from serve_app.context import AppContext
-from serve_app.worker import publishing
+from serve_app.worker import comparing, publishing
 from serve_app.worker.comparing import Comparer, KeptSounds, mute_sounds, parts_of_shots
 from serve_app.worker.publishing import Lease
 from storage import duplicates, jobs
@@ -185,6 +186,47 @@ def test_muted_sound_is_not_found_by_what_it_was(
     assert listed(api, customer, first) == listed(api, customer, second) == []
 
 
+def test_what_is_alike_in_pictures_stays_where_there_is_no_sound_to_mute(
+    api: RunningApi, customer: Customer
+) -> None:
+    first, second = job_of(api, customer, A, {}), job_of(api, customer, A, {})
+    compare_all(api)
+    found = listed(api, customer, first)
+    assert {each["jobId"] for each in found} == {second}
+
+    async def mute(connection: Connection) -> None:
+        job = await jobs.find_job(connection, uuid.UUID(first))
+        assert job is not None
+        await mute_sounds(connection, job, [(0, 1000)])
+
+    api.transact(mute)
+    assert listed(api, customer, first) == found
+
+
+def test_a_comparison_is_renewed_while_it_is_prepared(
+    api: RunningApi, customer: Customer, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first of the others is compared, too."""
+    renewed = threading.Event()
+    renew, prepare = duplicates.renew_comparison, comparing.media_print
+
+    async def renewing(*arguments: Any, **options: Any) -> Any:
+        found = await renew(*arguments, **options)
+        renewed.set()
+        return found
+
+    def preparing(found: Any) -> Any:
+        assert renewed.wait(30)
+        return prepare(found)
+
+    third = job_of(api, customer, A, sounds_of(1))
+    monkeypatch.setattr(comparing, "_RENEWED_SECONDS", 0.01)
+    monkeypatch.setattr(duplicates, "renew_comparison", renewing)
+    monkeypatch.setattr(comparing, "media_print", preparing)
+    compare_all(api)
+    assert {each["jobId"] for each in listed(api, customer, third)} == {*pair}
+
+
 def test_a_rerun_exchanges_what_is_found(
     api: RunningApi, customer: Customer, pair: tuple[str, str]
 ) -> None:
@@ -306,6 +348,7 @@ def test_whoever_lost_a_comparison_meanwhile_stores_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(duplicates, "renew_comparison", lost)
+        patch.setattr("serve_app.worker.comparing._RENEWED_SECONDS", 0)
         compare_all(api)
     assert ask(api, customer, first).json()["code"] == "RESULTS_NOT_READY"
     api.transact(uncompared)

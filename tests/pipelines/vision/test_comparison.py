@@ -87,6 +87,20 @@ def test_what_was_done_to_a_cut_is_found_however_it_looks(look: str) -> None:
     }
 
 
+def test_long_cuts_are_compared_in_blocks_and_windows_by_a_sample_of_each_shot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    after = [A[0], A[3], (9, 0, 50), A[5], A[6], A[1]]
+    whole = changes(A, after), changes(A, after, "zoomed")
+    monkeypatch.setattr("pipelines.vision.comparison._BLOCK_SAMPLES", 20)
+    assert changes(A, after) == whole[0]
+    monkeypatch.setattr("pipelines.vision.comparison._WINDOW_SAMPLES", 1)
+    found = changes(A, after, "zoomed")
+    assert [(it.change, it.before, it.after) for it in found] == [
+        (it.change, it.before, it.after) for it in whole[1]
+    ]
+
+
 def test_a_trimmed_shot_says_at_which_end() -> None:
     [head] = changes(A, [*A[:4], (5, 25, 75), *A[5:]])
     assert (head.head_ms, head.tail_ms, head.speed) == (1000, 0, 1.0)
@@ -201,6 +215,13 @@ def test_words_are_compared_without_case_and_points(
         [" ".join(word.text for word in side) for side in (it.before, it.after)] for it in found
     ]
     assert [tuple(each) for each in texts] == expected
+
+
+def test_a_change_among_thousands_of_words_is_found() -> None:
+    said = [f"the {number % 4000}" for number in range(6000)]
+    [changed] = changed_words(words(" ".join(said)), words(" ".join([*said[:5000], *said[5003:]])))
+    assert sorted(word.text for word in changed.before) == ["1000", "1001", "1002", *["the"] * 3]
+    assert not changed.after
 
 
 def line(text: str) -> ScreenText:

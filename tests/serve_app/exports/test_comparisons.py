@@ -128,6 +128,41 @@ def test_the_second_cut_is_written_for_editing_programs(
     ]  # fmt: skip
 
 
+def test_titles_of_a_cut_without_scenes_are_those_of_the_whole_video(
+    api: RunningApi, customer: Customer
+) -> None:
+    def uncut(title: str) -> str:
+        job_id, shown = created(api, customer), prints(A[:1])
+        line = SCENES[0]["onScreenText"][0] | {"text": title, "startTime": 0.0, "endTime": 2.0}
+        whole = SCENES[0] | {"startTime": 0.0, "endTime": 2.0, "onScreenText": [line]}
+        complete(
+            api, job_id, [track(0)], [], scenes=[], overview=whole, fingerprints=shown.to_bytes()
+        )
+        return job_id
+
+    found = ask(api, customer, uncut("Chapter 1"), uncut("Chapter 2")).json()["data"]
+    assert not found["identical"]
+    assert [(each["from"]["text"], each["to"]["text"]) for each in found["titles"]] == [
+        ("Chapter 1", "Chapter 2")
+    ]
+    cut_once = cut(api, customer, A[:2], "Good", "Chapter 1", times=(0.0, 2.0))
+    assert ask(api, customer, uncut("Chapter 1"), cut_once).json()["data"]["titles"] == []
+
+
+@pytest.mark.parametrize("limit", ["SAMPLES", "SHOTS", "WORDS"])
+def test_what_is_too_long_to_be_compared_is_named(
+    api: RunningApi,
+    customer: Customer,
+    cuts: tuple[str, str],
+    limit: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(f"serve_app.exports.comparisons.MOST_{limit}", 1)
+    answer = ask(api, customer, *cuts)
+    CONTRACT.check("compareJobs", answer)
+    assert (answer.status_code, answer.json()["param"]) == (400, "from")
+
+
 @pytest.mark.parametrize("side", ["from", "to"])
 def test_what_cannot_be_compared_is_named(
     api: RunningApi, customer: Customer, cuts: tuple[str, str], side: str

@@ -25,7 +25,7 @@ from sqlalchemy import text
 from serve_app.context import AppContext, build_context
 from serve_app.settings import Settings
 from serve_app.worker.archives import MOST_FAILURES, ArchiveKeeper
-from storage import cleaning
+from storage import cleaning, keys
 from storage.objects.s3_multipart import S3Place, client_of
 from storage.types import JobState
 from tests.databases import fresh_database
@@ -461,6 +461,126 @@ def test_an_object_that_alone_cannot_be_fetched_fails_and_a_resume_tries_it_agai
     assert archive.counts(completed=1)
 
 
+def test_what_could_not_be_fetched_while_it_was_paused_is_tried_again(
+    api: RunningApi, customer: Customer, bucket: S3Place
+) -> None:
+    put(bucket, "a.mp4", "b.mp4")
+    archive = of_bucket(api, customer, bucket)
+    worked(api.settings, ends=False)
+    archive.call("POST", f"/{archive.id}/pause")
+    ended(api.settings, JobState.FAILED, error_code="FETCH_FAILED", error_message="expired")
+    resumed = archive.call("POST", f"/{archive.id}/resume")
+    assert (resumed["objects"]["waiting"], resumed["objects"]["failed"]) == (2, 0)
+    assert worked(api.settings) == 2
+    assert archive.counts(completed=2)
+
+
+def expiring(
+    serve: Callable[[Any], ScriptedServer], at_expired: Callable[[], object] = lambda: None
+) -> tuple[list[str], dict[str, str]]:
+    """A bucket of one object whose credentials expire once they are in the list, and its access."""
+    expired = list[str]()
+
+    def script(asked: Asked, connection: socket.socket) -> None:
+        query = parse_qs(urlsplit(asked.target).query)
+        if query["X-Amz-Credential"][0].partition("/")[0] in expired:
+            at_expired()
+            answer(connection, 400, error_body("ExpiredToken"))
+        else:
+            answer(connection, 200, page(["a.mp4"]))
+
+    access = {"endpoint": serve(script).url(""), "accessKeyId": "old", "secretAccessKey": "s"}
+    return expired, access
+
+
+def test_a_step_that_is_lost_forgets_nothing_that_could_not_be_fetched(
+    api: RunningApi,
+    customer: Customer,
+    serve: Callable[[Any], ScriptedServer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expired, access = expiring(serve)
+    archive = Archive(api, customer, "s3://bucket/", bucketAccess=access)
+    worked(api.settings, ends=False)
+    expired.append("old")
+    ended(api.settings, JobState.FAILED, error_code="FETCH_FAILED", error_message="expired")
+
+    async def lost(context: AppContext) -> None:
+        await archive_process.make_due(context)
+        with pytest.raises(TimeoutError):
+            await ArchiveKeeper(context).step()
+        await forget_leases(context)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("serve_app.worker.archives.BucketReader.page", lost_reader)
+        behind(api.settings, lost)
+    worked(api.settings)
+    assert archive.shown["error"]["code"] == "BUCKET_CREDENTIALS_EXPIRED"
+    assert archive.counts(waiting=1)
+
+
+def lost_reader(*_: Any) -> None:
+    raise TimeoutError
+
+
+def test_new_credentials_are_not_paused_by_an_answer_to_the_old_ones(
+    api: RunningApi, customer: Customer, serve: Callable[[Any], ScriptedServer]
+) -> None:
+    changes = list[Callable[[], object]]()
+    expired, access = expiring(serve, lambda: [change() for change in changes])
+    expired.append("old")
+    archive = Archive(api, customer, "s3://bucket/", bucketAccess=access)
+    new = {"bucketAccess": access | {"accessKeyId": "new"}}
+    changes.append(lambda: archive.call("PATCH", f"/{archive.id}", new))
+    assert worked(api.settings) == 1
+    assert archive.counts(completed=1)
+
+
+def test_failures_are_counted_one_after_the_other(
+    api: RunningApi, customer: Customer, serve: Callable[[Any], ScriptedServer]
+) -> None:
+    away = list[int]()
+
+    def script(_: Asked, connection: socket.socket) -> None:
+        answer(connection, away.pop() if away else 200, page(["a.mp4"]))
+
+    access = {"endpoint": serve(script).url("")}
+    archive = Archive(api, customer, "s3://bucket/", bucketAccess=access)
+    worked(api.settings, ends=False)
+    for statuses, failures in (([503], 1), ([503], 2), ([], 0)):
+        away += statuses
+        ended(api.settings, JobState.FAILED, error_code="FETCH_FAILED", error_message="gone")
+        behind(api.settings, one_step)
+        assert rows(api.settings, "SELECT failures FROM archives") == [(failures,)]
+        behind(api.settings, one_step)
+    assert archive.objects == {"a.mp4": ("failed", "FETCH_FAILED")}
+
+
+async def one_step(context: AppContext) -> None:
+    async with context.database.transaction() as connection:
+        await connection.execute(text("UPDATE archives SET due_at = now()"))
+    await ArchiveKeeper(context).step()
+
+
+@pytest.mark.parametrize("change", ["PATCH", "resume"])
+def test_a_key_with_a_cap_has_no_archive_make_jobs_past_it(
+    api: RunningApi, customer: Customer, bucket: S3Place, change: str
+) -> None:
+    archive = of_bucket(api, customer, bucket)
+    caps = keys.KeyCaps(max_monthly_cents=100)
+    issued = api.transact(
+        lambda connection: keys.create_key(connection, customer.account_id, caps=caps)
+    )
+    headers = {"Authorization": f"Bearer {issued.secret}"}
+    path = f"/archives/{archive.id}"
+    if change == "PATCH":
+        answer = api.client.patch(path, json={"watchSeconds": 60}, headers=headers)
+    else:
+        answer = api.client.post(f"{path}/resume", headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
+    assert archive.shown["watchSeconds"] is None
+
+
 def test_an_account_without_credits_pauses_and_what_they_cover_is_created(
     api: RunningApi, bucket: S3Place
 ) -> None:
@@ -493,11 +613,15 @@ def test_a_removed_archive_leaves_results_and_neither_credentials_nor_jobs_under
     worked(api.settings, ends=False)
     ended(api.settings, JobState.COMPLETED)
     worked(api.settings, ends=False)
+    put(bucket, "b.mp4", body=b"changed while its job runs")
+    archive.call("POST", f"/{archive.id}/resume")
+    behind(api.settings, one_step)
+    archive.call("POST", f"/{archive.id}/pause")
     archive.call("DELETE", f"/{archive.id}")
     gone = api.client.get(f"/archives/{archive.id}", headers=customer.headers)
     assert gone.status_code == 404
     listed = api.client.get("/jobs", headers=customer.headers).json()["data"]
-    assert [job["state"] for job in listed] == ["cancelled", "completed"]
+    assert [job["state"] for job in listed] == ["cancelled", "cancelled", "completed"]
     assert rows(api.settings, "SELECT sealed_access FROM archives") == [(None,)]
     worked(api.settings)
     assert rows(api.settings, "SELECT sealed_access FROM archives") == []
