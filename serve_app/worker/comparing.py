@@ -25,8 +25,8 @@ from storage.redactions import Span
 log = logging.getLogger("vas.duplicates")
 
 COMPARE_SECONDS = 2.0
-_LEASE = timedelta(minutes=2)
-_RENEWED_SECONDS = _LEASE.total_seconds() / 4
+_LEASE = timedelta(seconds=30)
+_RENEWED_SECONDS = _LEASE.total_seconds() / 3
 _MARKS_A_PART = 128
 
 
