@@ -99,7 +99,7 @@ class Archivist:
                 self._change(archive_id, "pause")
                 time.sleep(client.chance.uniform(*PAUSED_SECONDS))
             time.sleep(POLL_SECONDS)
-            if time.monotonic() > deadline and self._waits_for_jobs(archive_id):
+            if time.monotonic() > deadline - PATIENCE_SECONDS and self._waits_for_jobs(archive_id):
                 deadline = time.monotonic() + END_SECONDS
         self._change(archive_id, "resume")  # which its last turn may have paused
         client.journal.violated(f"archive {archive_id} never ends: {shown}")
