@@ -64,7 +64,7 @@ LIMITS: dict[Download, Limit] = {
     Download.MEDIA: Limit(account=16, replica=64, workers=1),
     # Some megabytes each, of results that take ten times that while they are written.
     Download.FILE: Limit(account=8, replica=24, workers=1),
-    # Up to a minute of a processor each, of two cuts of several hours.
+    # Up to some minutes of a processor each, of two cuts of several hours.
     Download.COMPARISON: Limit(account=2, replica=8, workers=1),
     # A connection and a little memory each, for minutes; other requests need most of a replica's.
     Download.EVENTS: Limit(account=8, replica=64, workers=1),
