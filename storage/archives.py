@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -257,11 +257,10 @@ async def resume_archive(connection: Connection, archive: Archive) -> Archive | 
     resumed = await change_archive(
         connection, archive.account_id, archive.id, values, AuditAction.RESUME_ARCHIVE
     )
-    if resumed is None:
-        return None
-    await settle_objects(connection, archive.id, unfetched=ObjectState.FAILED)
-    await _retry_objects(connection, archive.id)
-    [resumed] = await list_archives(connection, archive.account_id, archive.id)
+    if resumed is not None:
+        await settle_objects(connection, archive.id, unfetched=ObjectState.FAILED)
+        await _retry_objects(connection, archive.id)
+        [resumed] = await list_archives(connection, archive.account_id, archive.id)
     return resumed
 
 
@@ -478,18 +477,19 @@ async def settle_objects(
         )
     )
     found_unfetched = False
+    moved = defaultdict[tuple[ObjectState, str | None, str | None], list[ArchiveObject]](list)
     for row in (await connection.execute(query)).mappings().all():
         state = ObjectState.COMPLETED if row["ended"] == JobState.COMPLETED else ObjectState.FAILED
         code = row["code"] or (None if state is ObjectState.COMPLETED else row["ended"].upper())
-        values = {"error_code": code, "error_message": row["message"]}
+        end = state, code, row["message"]
         if code == _UNFETCHED and row["key"] is not None:
             found_unfetched = True
             if unfetched is None:
                 continue
-            state = unfetched
-            if state is ObjectState.WAITING:
-                values = {}
-        await move_objects(connection, archive_id, [_object(row)], state, **values)
+            end = (unfetched, None, None) if unfetched is ObjectState.WAITING else end
+        moved[end].append(_object(row))
+    for (state, code, text), each in moved.items():
+        await move_objects(connection, archive_id, each, state, error_code=code, error_message=text)
     return found_unfetched
 
 

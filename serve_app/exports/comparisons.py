@@ -33,7 +33,7 @@ from serve_app.exports import timeline_files
 from serve_app.exports.captions import attachment
 from serve_app.exports.timeline import Section, find_sources, frame_timeline
 from serve_app.results.availability import no_result, require_stage
-from serve_app.results.scenes import scenes_of
+from serve_app.results.scenes import find_overview, scenes_of
 from serve_app.results.transcripts import transcript_of
 from storage import jobs, results
 from storage.job_records import JobRecord
@@ -313,7 +313,7 @@ async def _cut(
         prints, listed, whole, words = None, "[]", None, None
         if StageName.VISION in stages:
             listed = await results.get_scenes(connection, job.id)
-            whole = await results.find_overview(connection, job.id)
+            whole = await find_overview(connection, job.id)
             prints = await results.find_fingerprints(connection, job.id)
             if prints is None:
                 message = "It was analysed before there were fingerprints: rerun its vision stage."
@@ -336,8 +336,7 @@ async def _cut(
             if len(spoken) > MOST_WORDS:
                 raise invalid("It has too many words to be compared.", side)
         scenes = scenes_of(listed)
-        written = scenes or scenes_of(f"[{whole}]" if whole else "[]")
-        return JobCut(job, shown, scenes, written, spoken)
+        return JobCut(job, shown, scenes, scenes or (whole and [whole]) or [], spoken)
 
     return await run_in_threadpool(read)
 

@@ -114,7 +114,7 @@ class _Step:
         except ApiError as error:
             await self._stopped(error)
             return
-        await self._release(created, {"failures": 0} if is_read else {})
+        await self._release(created, is_read=is_read)
 
     async def _page(self) -> BucketPage:
         reading = asyncio.create_task(asyncio.to_thread(self._read_page))
@@ -246,10 +246,11 @@ class _Step:
             planned.append((each, replace(plan, job=replace(plan.job, source=source))))
         return planned
 
-    async def _release(self, created: int, values: dict[str, object]) -> None:
+    async def _release(self, created: int, *, is_read: bool) -> None:
         async with self.context.database.transaction() as connection:
             archive = await archives.lock_archive(connection, self.archive.id, self.token)
             due_seconds: float | None = None
+            values: dict[str, object] = {"failures": 0} if is_read else {}
             if archive.list_after is not None or (created and archive.waiting_objects):
                 due_seconds = 0.0
             elif archive.waiting_objects or archive.running_objects:
