@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict
 
 from pipelines.execution.chain import Control, In, Out, Step, attempt, collected
 from pipelines.types import StageStoppedError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def map_on_ray(items: Sequence[In], step: Step[In, Out], control: Control) -> list[Out]:
-    """A Ray Data chain, a task an item.
+    """A Ray Data chain, a task an item; a single item is a task of Ray without one.
 
     ``control`` is checked while no item comes, too: tasks that cannot begin, or never end, are then
     ended. Raises as ``pipelines.execution.chain.collected``.
@@ -33,13 +33,11 @@ def map_on_ray(items: Sequence[In], step: Step[In, Out], control: Control) -> li
         return []
     import ray
 
-    need, task = step.resources, ItemTask(functools.partial(attempt, step))
-    dataset = items_dataset(items).map(
-        task, compute=task_pool(items, need.concurrency), num_cpus=need.cpus
-    )
+    need = step.resources
     cpus = float(ray.cluster_resources().get("CPU", 1.0))
     concurrency = max(1, need.concurrency or int(cpus / need.cpus))
-    with contextlib.closing(items_as_they_come(dataset, _CHECK_SECONDS)) as done:
+    coming = _one_item(items[0], step) if len(items) == 1 else _sharded(items, step)
+    with contextlib.closing(coming) as done:
         try:
             return collected(done, control, count=len(items), concurrency=concurrency)
         except StageStoppedError:
@@ -49,6 +47,47 @@ def map_on_ray(items: Sequence[In], step: Step[In, Out], control: Control) -> li
                 if time.monotonic() > deadline:
                     break
             raise
+
+
+Coming: TypeAlias = Generator[tuple[int, Any] | None, None, None]
+"""Each item with its position, in order of completion; None where none came for a tick."""
+
+
+def _sharded(items: Sequence[In], step: Step[In, Out]) -> Coming:
+    need, task = step.resources, ItemTask(functools.partial(attempt, step))
+    dataset = items_dataset(items).map(
+        task, compute=task_pool(items, need.concurrency), num_cpus=need.cpus
+    )
+    return items_as_they_come(dataset, _CHECK_SECONDS)
+
+
+def _one_item(item: In, step: Step[In, Out]) -> Coming:
+    """As a dataset would: spread over the nodes, tried again where its worker is lost.
+
+    Short media have a chain of one item for each of their steps, and a dataset takes N ms more
+    than its task (``tests/benchmarks/service_jobs.py``). Raises what Ray raises.
+    """
+    import ray
+
+    task = _attempted().options(num_cpus=step.resources.cpus).remote(step, item)
+    try:
+        while not ray.wait([task], timeout=_CHECK_SECONDS)[0]:
+            yield None
+    except GeneratorExit:
+        # Only where it has not ended: Ray would kill the worker, which is idle by then.
+        ray.cancel(task, force=True)
+        ray.wait([task], timeout=_ENDING_SECONDS)
+        raise
+    yield 0, ray.get(task)
+
+
+@functools.cache
+def _attempted() -> Any:
+    """``attempt`` as a remote function, which the cluster keeps once."""
+    import ray
+
+    options = {"max_retries": _RETRIES, "scheduling_strategy": "SPREAD", "name": "Map(attempt)"}
+    return ray.remote(**options)(attempt)
 
 
 class ItemTask(Generic[In, Out]):

@@ -220,7 +220,7 @@ def analyse(store: FolderStore, mode: str, mapper: Mapper) -> dict[str, Any]:
     ingested = ingest("source/media", IngestContext(workspace, recorder))
     stages = {"ingest": recorder.summary()}
     found: dict[str, Any] = {"stages": stages}
-    for stage, work in (("vision", _vision), ("transcript", _transcript)):
+    for stage, work in (("vision", vision_of), ("transcript", transcript_of)):
         if mode in {"all", stage}:
             recorder = Recorder()
             found |= work(ingested, workspace, models, recorder, mapper)
@@ -265,7 +265,7 @@ class Recorder:
         }
 
 
-def _vision(
+def vision_of(
     ingested: IngestResult,
     workspace: Workspace,
     models: LocalModels,
@@ -284,7 +284,7 @@ def _vision(
     return {"scenes": len(result.scenes)}
 
 
-def _transcript(
+def transcript_of(
     ingested: IngestResult,
     workspace: Workspace,
     models: LocalModels,

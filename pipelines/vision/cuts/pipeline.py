@@ -16,7 +16,7 @@ import numpy as np
 from models.contracts import Box
 from models.provider import ModelProvider
 from pipelines.artifacts import Made
-from pipelines.execution.chain import Control, Mapper, Workspace, map_here
+from pipelines.execution.chain import Control, Mapper, Workspace
 from pipelines.types import StageCode, StageError, VideoSource
 from pipelines.vision.bars import active_picture
 from pipelines.vision.cuts.search import (
@@ -110,14 +110,12 @@ def _cuts_of_parts(
     config: CutConfig,
     mapper: Mapper,
 ) -> list[tuple[Cut, ...]]:
-    """Each part's cuts, its frames searched in tasks; what a single task can do is done here."""
+    """Each part's cuts, its frames searched in tasks."""
     runs = [
         block_runs(own, box, part.start_ms, part.end_ms - part.start_ms, _BLOCKS_A_TASK)
         for part, own, box in zip(video.all_parts, stored, active, strict=True)
     ]
-    every = [run for own in runs for run in own]
-    on = mapper if len(every) > 1 else map_here
-    found = iter(on(every, step, control))
+    found = iter(mapper([run for own in runs for run in own], step, control))
     candidates = [
         Candidates.among(together(islice(found, len(own))), part.end_ms - part.start_ms)
         for part, own in zip(video.all_parts, runs, strict=True)

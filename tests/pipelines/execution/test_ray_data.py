@@ -84,9 +84,16 @@ def test_processes_that_would_have_nothing_to_do_are_not_started() -> None:
     assert [command for command in commands if any(each in command for each in idle)] == []
 
 
-def test_what_kills_its_worker_each_time_ends_the_chain(tmp_path: Path) -> None:
+ALONE_AND_NOT = pytest.mark.parametrize(
+    "items", [pytest.param([1], id="a task"), pytest.param([0, 1], id="a dataset")]
+)
+"""A single item is a task of Ray, several are a dataset."""
+
+
+@ALONE_AND_NOT
+def test_what_kills_its_worker_each_time_ends_the_chain(tmp_path: Path, items: list[int]) -> None:
     with pytest.raises(Exception, match=r"(?i)worker|crashed|died"):
-        map_on_ray([0, 1], killing(tmp_path), Patience(500, AssertionError("it never ended")))
+        map_on_ray(items, killing(tmp_path), Patience(500, AssertionError("it never ended")))
     attempts = [path for path in tmp_path.iterdir() if path.name.startswith("1-")]
     assert len(attempts) == 4
 
@@ -104,11 +111,14 @@ TOOK_TOO_LONG = StageError(StageCode.VISION_FAILED, "The stage took too long.")
         pytest.param(TOOK_TOO_LONG, True, id="took too long-is deaf"),
     ],
 )
-def test_a_task_that_never_ends_is_ended(tmp_path: Path, error: Exception, deaf: bool) -> None:
+@ALONE_AND_NOT
+def test_a_task_that_never_ends_is_ended(
+    tmp_path: Path, items: list[int], error: Exception, deaf: bool
+) -> None:
     alive = tmp_path / "alive"
     step = endless(alive, deaf=deaf)
     with pytest.raises(type(error)):
-        map_on_ray([0], step, Patience(0.5, error, alive))
+        map_on_ray(items, step, Patience(0.5, error, alive))
     for _ in range(20):
         before = alive.read_text()
         time.sleep(0.5)
@@ -117,18 +127,20 @@ def test_a_task_that_never_ends_is_ended(tmp_path: Path, error: Exception, deaf:
     raise AssertionError("the task goes on")
 
 
-def test_tasks_for_which_there_is_no_room_are_given_up(tmp_path: Path) -> None:
+@ALONE_AND_NOT
+def test_tasks_for_which_there_is_no_room_are_given_up(tmp_path: Path, items: list[int]) -> None:
     step = endless(tmp_path / "alive", cpus=1000.0)
     with pytest.raises(StageStoppedError):
-        map_on_ray([0], step, Patience(3, StageStoppedError("job")))
+        map_on_ray(items, step, Patience(3, StageStoppedError("job")))
     assert not (tmp_path / "alive").exists()
 
 
-def test_another_chain_runs_after_one_that_was_given_up(tmp_path: Path) -> None:
+@ALONE_AND_NOT
+def test_another_chain_runs_after_one_that_was_given_up(tmp_path: Path, items: list[int]) -> None:
     alive = tmp_path / "alive"
     step, patience = endless(alive), Patience(0.5, StageStoppedError("job"), alive)
     with pytest.raises(StageStoppedError):
-        map_on_ray([0], step, patience)
+        map_on_ray(items, step, patience)
     doubled = Calls[int, int](lambda number: number * 2)
     done = map_on_ray(range(4), doubled, Patience(500, AssertionError("it never ended")))
     assert done == [0, 2, 4, 6]
@@ -169,9 +181,10 @@ def test_an_executor_is_captured_by_the_thread_that_runs_its_dataset() -> None:
 
 
 def run_a_chain(word: str) -> None:
-    """A dataset whose step is new, as that of every job is."""
+    """A task and a dataset whose step is new, as those of every job are."""
 
     step = Calls[int, str](lambda _: word)
+    assert map_on_ray([0], step, FreeRun()) == [word]
     assert map_on_ray([0, 1], step, FreeRun()) == [word, word]
 
 
