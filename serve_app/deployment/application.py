@@ -70,7 +70,7 @@ def model_application(settings: Settings, task: Task[Any]) -> Application:
             "min_replicas": settings.model_min_replicas,
             "initial_replicas": max(1, settings.model_min_replicas),
             "max_replicas": settings.most_replicas(task),
-            "target_ongoing_requests": max(1, concurrency // 2),
+            "target_ongoing_requests": concurrency // 2,
             "upscale_delay_s": settings.model_upscale_seconds,
             "downscale_delay_s": settings.model_downscale_seconds,
         },

@@ -381,9 +381,9 @@ def ingest_parts(control: Control, *, fetches: bool) -> list[ControlSpan]:
 
 
 def transcribe_concurrency(settings: Settings) -> int:
-    """With so many callers no replica ever waits for an input: one more each than it takes."""
+    """With so many callers no replica ever waits for an input: as many as all of them take."""
     inputs = concurrent_inputs(settings.model_profile, TRANSCRIBE)
-    return settings.most_replicas(TRANSCRIBE) * (inputs + 1)
+    return settings.most_replicas(TRANSCRIBE) * inputs
 
 
 def machine_of(settings: Settings) -> Machine:
