@@ -83,7 +83,7 @@ def _one_item(item: In, step: Step[In, Out]) -> Coming:
 
 @functools.cache
 def _attempted() -> Any:
-    """``attempt`` as a remote function, which the cluster keeps once."""
+    """``attempt`` as a remote function, which the cluster keeps once; named as Ray Data's are."""
     import ray
 
     options = {"max_retries": _RETRIES, "scheduling_strategy": "SPREAD", "name": "Map(attempt)"}
@@ -171,13 +171,11 @@ class _CaptureExecutor:
     def after_execution_fails(self, executor: Any, error: Exception) -> None: ...
 
 
-def items_as_they_come(
-    dataset: Dataset, tick_seconds: float
-) -> Generator[tuple[int, Any] | None, None, None]:
-    """Each item with its position, in order of completion; None where none came for a tick.
+def items_as_they_come(dataset: Dataset, tick_seconds: float) -> Coming:
+    """What comes out of ``dataset``. Raises what Ray raises.
 
-    Raises what Ray raises. Closed before the end, it ends the tasks that run or wait.
-    Either way Ray Data has tidied up when it is over, and Ray may be shut down.
+    Closed before the end, it ends the tasks that run or wait. Either way Ray Data has tidied up
+    when it is over, and Ray may be shut down.
     """
     rows: queue.SimpleQueue[Row | _End | BaseException] = queue.SimpleQueue()
     executors: list[Any] = []
