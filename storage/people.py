@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, func, insert, or_, select, update
+from sqlalchemy import Uuid, delete, func, insert, null, or_, select, union_all, update
 
 from storage.audit import ActorKind, AuditAction, act_as, current_actor, record
 from storage.database import Connection
@@ -82,14 +82,20 @@ class Flow:
     nonce: str
     code_verifier: str
     account_id: uuid.UUID | None = None
-    """Where somebody is in several."""
+    """The account that was chosen, where somebody is in several."""
+    user_id: uuid.UUID | None = None
+    """The user who was signed in as it began, and may connect themselves with the issuer."""
+    invitation_id: uuid.UUID | None = None
+    """The invitation that it accepts."""
+    subject: str | None = None
+    """Whom the issuer has named, once only the person's consent is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A user whom an issuer's claims may sign in."""
+    """A user whom an issuer's claims may sign in; without ``user_id`` an invitation makes them."""
 
-    user_id: uuid.UUID
+    user_id: uuid.UUID | None
     account_id: uuid.UUID
     account_name: str
 
@@ -200,11 +206,26 @@ async def find_invitation(connection: Connection, token: str) -> tuple[Invitatio
     return Invitation(**values | {"role": Role(values["role"])}), name
 
 
-async def accept_invitation(connection: Connection, token: str) -> str | None:
-    """A session of the user that an open invitation makes; None for any other string."""
+async def accept_invitation(
+    connection: Connection,
+    invitation: str | uuid.UUID,
+    issued: tuple[str, str] | None = None,
+) -> str | None:
+    """Return a session of the user that an open invitation makes; None where it is not open.
+
+    ``invitation`` is its token, or its id where an issuer has verified the invited address. Who has
+    the token alone may be anybody, so only ``issued``, issuer and subject, lets OpenID Connect sign
+    the user in later.
+    """
+    own = invitations.c
+    given = (
+        own.token_sha256 == fingerprint(invitation)
+        if isinstance(invitation, str)
+        else (own.id == invitation)
+    )
     statement = (
         update(invitations)
-        .where(invitations.c.token_sha256 == fingerprint(token), _OPEN)
+        .where(given, _OPEN)
         .values(used_at=func.now())
         .returning(
             invitations.c.id, invitations.c.account_id, invitations.c.email, invitations.c.role
@@ -215,6 +236,8 @@ async def accept_invitation(connection: Connection, token: str) -> str | None:
         return None
     user_id = uuid.uuid4()
     values = {"id": user_id, "account_id": row.account_id, "email": row.email, "role": row.role}
+    if issued is not None:
+        values["issuer"], values["subject"] = issued
     await connection.execute(insert(users).values(values))
     act_as(current_actor().being(ActorKind.USER, user_id))
     await record(
@@ -298,6 +321,9 @@ async def keep_flow(connection: Connection, flow: Flow) -> None:
         "nonce": flow.nonce,
         "code_verifier": flow.code_verifier,
         "account_id": flow.account_id,
+        "user_id": flow.user_id,
+        "invitation_id": flow.invitation_id,
+        "subject": flow.subject,
         "expires_at": func.now() + FLOW_LIFETIME,
     }
     await connection.execute(insert(oidc_flows).values(values))
@@ -313,44 +339,61 @@ async def take_flow(connection: Connection, state: str, browser: str) -> Flow | 
             known.browser_sha256 == fingerprint(browser),
             known.expires_at > func.now(),
         )
-        .returning(known.nonce, known.code_verifier, known.account_id)
+        .returning(
+            known.nonce,
+            known.code_verifier,
+            known.account_id,
+            known.user_id,
+            known.invitation_id,
+            known.subject,
+        )
     )
     row = (await connection.execute(statement)).first()
     return None if row is None else Flow(state, browser, *row)
 
 
 async def find_identities(
-    connection: Connection, issuer: str, subject: str, email: str | None
+    connection: Connection, issuer: str, subject: str, email: str | None, flow: Flow
 ) -> list[Identity]:
-    """Users whom an issuer's subject is, by account; with a verified address also those that
-    nobody has signed in as by OIDC."""
+    """Return whom an issuer's subject may sign in as, by account.
+
+    These are the users that the subject is connected with, and, where the issuer has verified
+    their address, the user who began this sign-in and the invitation that it accepts. A user's
+    address alone opens nothing: whoever invited them may have accepted the invitation as well.
+    """
+    mailbox = canonical_email(email or "")
     known = (users.c.issuer == issuer) & (users.c.subject == subject)
-    by_address = users.c.subject.is_(None) & (users.c.email == canonical_email(email or ""))
+    connects = (users.c.id == flow.user_id) & users.c.subject.is_(None) & (users.c.email == mailbox)
+    invited = (invitations.c.id == flow.invitation_id) & (invitations.c.email == mailbox) & _OPEN
+    sources = (
+        select(users.c.id, users.c.account_id).where(_PRESENT, or_(known, connects)),
+        select(null().cast(Uuid).label("id"), invitations.c.account_id).where(invited),
+    )
+    found = union_all(*sources).subquery()
     query = (
-        select(users.c.id, users.c.account_id, accounts.c.name)
-        .join(accounts, accounts.c.id == users.c.account_id)
-        .where(_PRESENT, accounts.c.suspended_at.is_(None), or_(known, by_address))
+        select(found.c.id, found.c.account_id, accounts.c.name)
+        .join(accounts, accounts.c.id == found.c.account_id)
+        .where(accounts.c.suspended_at.is_(None))
         .order_by(accounts.c.name)
     )
     return [Identity(*row) for row in await connection.execute(query)]
 
 
-async def sign_in_identity(
-    connection: Connection, identity: Identity, issuer: str, subject: str
-) -> str | None:
-    """A session of the user, who is this subject's from now on; None if they are not any more."""
+async def sign_in_identity(connection: Connection, issuer: str, flow: Flow) -> str | None:
+    """Return a session of the user that ``flow`` ended with, who is its subject's from now on.
+
+    None where the user or the invitation is there no more.
+    """
+    if flow.user_id is None:
+        if flow.invitation_id is None or flow.subject is None:
+            return None
+        return await accept_invitation(connection, flow.invitation_id, (issuer, flow.subject))
+    own = (users.c.issuer == issuer) & (users.c.subject == flow.subject)
     statement = (
         update(users)
-        .where(
-            users.c.id == identity.user_id,
-            _PRESENT,
-            or_(
-                users.c.subject.is_(None),
-                (users.c.issuer == issuer) & (users.c.subject == subject),
-            ),
-        )
-        .values(issuer=issuer, subject=subject)
+        .where(users.c.id == flow.user_id, _PRESENT, or_(users.c.subject.is_(None), own))
+        .values(issuer=issuer, subject=flow.subject)
+        .returning(users.c.account_id)
     )
-    if (await connection.execute(statement)).rowcount == 0:
-        return None
-    return await start_session(connection, identity.account_id, identity.user_id)
+    account_id = (await connection.execute(statement)).scalar_one_or_none()
+    return None if account_id is None else await start_session(connection, account_id, flow.user_id)

@@ -168,6 +168,10 @@ oidc_flows = Table(
     Column("nonce", Text, nullable=False),
     Column("code_verifier", Text, nullable=False),
     Column("account_id", Uuid),
+    Column("user_id", Uuid),
+    Column("invitation_id", Uuid),
+    # Whom the issuer has named, while the browser is asked whether to sign in.
+    Column("subject", Text),
     _time("expires_at"),
 )
 

@@ -5,26 +5,37 @@ Its libraries are loaded by the first who signs in by it: most services have no 
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from serve_app.api.authentication import actor_of, parse_job_id
+from serve_app.api.authentication import actor_of
 from serve_app.api.context import Context
 from serve_app.api.envelope import public_url
 from serve_app.api.rate_limits import Bucket, client_address
 from serve_app.context import AppContext
 from serve_app.dashboard import OIDC_PATH, PATH
-from serve_app.dashboard.access import COOKIE, OpenPageRoute, count_requests, set_session_cookie
+from serve_app.dashboard.access import (
+    COOKIE,
+    OpenPageRoute,
+    SentForm,
+    count_requests,
+    set_session_cookie,
+)
 from serve_app.dashboard.pages import page
-from serve_app.errors import ApiError
+from serve_app.errors import ApiError, ErrorCode
 from storage import keys, people
 from storage.audit import ActorKind, act_as
+from storage.people import Flow
 
 FLOW_COOKIE = "vas_oidc"
+ACCOUNT_COOKIE = "vas_oidc_account"
+"""The account that this browser last signed in to by OpenID Connect: for another one it is asked,
+since a stranger's link can begin a sign-in, and a stranger can invite anybody's address."""
+_ACCOUNT_COOKIE_SECONDS = 365 * 24 * 3600
 RETURN_PATH = f"{OIDC_PATH}/return"
+CONFIRM_PATH = f"{OIDC_PATH}/confirm"
 
 router = APIRouter(route_class=OpenPageRoute, include_in_schema=False)
 
@@ -35,27 +46,44 @@ async def _admit(request: Request, context: AppContext) -> None:
     act_as(actor_of(request, ActorKind.LINK))
 
 
-@router.get(OIDC_PATH)
-async def begin(request: Request, context: Context, account: str = "") -> Response:
-    """Lead to the issuer. What this browser began it alone can end: a cookie has its half."""
-    from serve_app.keys.oidc import OidcClient, new_flow
-
-    await _admit(request, context)
-    client = OidcClient(context.settings)
-    flow = replace(new_flow(), account_id=parse_job_id(account) if account else None)
-    address = await client.begin(flow, public_url(request) + RETURN_PATH)
-    async with context.database.transaction() as connection:
-        await people.keep_flow(connection, flow)
-    response = RedirectResponse(address, status_code=303)
+def _keep_cookie(request: Request, response: Response, name: str, value: str, age: int) -> None:
     response.set_cookie(
-        FLOW_COOKIE,
-        flow.browser,
-        max_age=int(people.FLOW_LIFETIME.total_seconds()),
+        name,
+        value,
+        max_age=age,
         path=OIDC_PATH,
         secure=public_url(request).startswith("https:"),
         httponly=True,
         samesite="lax",  # the issuer leads back from elsewhere
     )
+
+
+@router.get(OIDC_PATH)
+async def begin(request: Request, context: Context, invitation: str = "") -> Response:
+    """Lead to the issuer; only the browser that began a sign-in can end it, for its cookie has
+    half of it.
+
+    With an invitation, it is accepted by whom the issuer names, if the address is theirs. A user
+    who is signed in by a link connects themselves with the issuer.
+    """
+    from serve_app.keys.oidc import OidcClient, new_flow
+
+    await _admit(request, context)
+    client = OidcClient(context.settings)
+    flow = new_flow()
+    address = await client.begin(flow, public_url(request) + RETURN_PATH)
+    async with context.database.transaction() as connection:
+        if session := await keys.find_session(connection, request.cookies.get(COOKIE, "")):
+            flow = replace(flow, user_id=session.user_id)
+        if invitation:
+            found = await people.find_invitation(connection, invitation)
+            if found is None:
+                raise ApiError(ErrorCode.INVITATION_NOT_VALID)
+            flow = replace(flow, invitation_id=found[0].id)
+        await people.keep_flow(connection, flow)
+    response = RedirectResponse(address, status_code=303)
+    lifetime = int(people.FLOW_LIFETIME.total_seconds())
+    _keep_cookie(request, response, FLOW_COOKIE, flow.browser, lifetime)
     return response
 
 
@@ -64,43 +92,76 @@ async def finish(
     request: Request, context: Context, state: str = "", code: str = "", iss: str = "",
     error: str = "", error_description: str = "", session_state: str = "", scope: str = "",
 ) -> Response:  # fmt: skip
-    """Sign in whom the issuer names, once they are a user of an account."""
-    from serve_app.keys.oidc import OidcClient, OidcReason, failed
+    """Sign in whom the issuer names, once they are a user of an account; ask them first unless it
+    is the account that this browser knows."""
+    from serve_app.keys.oidc import OidcClient, new_flow
 
     await _admit(request, context)
     client = OidcClient(context.settings)
-    async with context.database.transaction() as connection:
-        flow = await people.take_flow(connection, state, request.cookies.get(FLOW_COOKIE, ""))
-    if flow is None:
-        raise failed(OidcReason.STATE, "This sign-in was not begun here, or was ended before.")
+    flow = await _take_flow(request, context, state, is_named=False)
     given = {"code": code, "iss": iss}
     answer = {name: value for name, value in given.items() if value}
     person = await client.finish(flow, public_url(request) + RETURN_PATH, answer)
     async with context.database.transaction() as connection:
         found = await people.find_identities(
-            connection, client.issuer, person.subject, person.email
+            connection, client.issuer, person.subject, person.email, flow
         )
-        chosen = [each for each in found if flow.account_id in (None, each.account_id)]
-        if len(chosen) > 1:
-            return await page(request, "accounts.html", identities=chosen, path=OIDC_PATH)
-        if not chosen:
-            raise _nobody(flow.account_id)
-        session = await people.sign_in_identity(
-            connection, chosen[0], client.issuer, person.subject
-        )
+        if not found:
+            raise _nobody()
+        endings = [
+            replace(
+                new_flow(), browser=flow.browser, account_id=each.account_id, user_id=each.user_id,
+                invitation_id=flow.invitation_id, subject=person.subject,
+            )
+            for each in found
+        ]  # fmt: skip
+        if request.cookies.get(ACCOUNT_COOKIE) != str(found[0].account_id) or len(found) > 1:
+            for each in endings:
+                await people.keep_flow(connection, each)
+            choices = list(zip(found, endings, strict=True))
+            return await page(request, "accounts.html", choices=choices, path=CONFIRM_PATH)
+    return await _sign_in(request, context, client.issuer, endings[0])
+
+
+@router.post(CONFIRM_PATH)
+async def confirm(request: Request, context: Context, form: SentForm) -> Response:
+    """Sign in to the account that the person chose."""
+    from serve_app.keys.oidc import OidcClient
+
+    issuer = OidcClient(context.settings).issuer
+    flow = await _take_flow(request, context, form.get("state", ""), is_named=True)
+    return await _sign_in(request, context, issuer, flow)
+
+
+async def _take_flow(request: Request, context: AppContext, state: str, *, is_named: bool) -> Flow:
+    from serve_app.keys.oidc import OidcReason, failed
+
+    async with context.database.transaction() as connection:
+        flow = await people.take_flow(connection, state, request.cookies.get(FLOW_COOKIE, ""))
+    if flow is None or (flow.subject is not None) != is_named:
+        raise failed(OidcReason.STATE, "This sign-in was not begun here, or was ended before.")
+    return flow
+
+
+async def _sign_in(request: Request, context: AppContext, issuer: str, flow: Flow) -> Response:
+    async with context.database.transaction() as connection:
+        session = await people.sign_in_identity(connection, issuer, flow)
         if session is None:
-            raise _nobody(flow.account_id)
+            raise _nobody()
         await keys.end_session(connection, request.cookies.get(COOKIE, ""))
     # A page, not a redirect: browsers send a strict cookie only where their own site leads.
     response = await page(request, "signed_in.html", to=PATH)
     set_session_cookie(request, response, session)
+    _keep_cookie(request, response, ACCOUNT_COOKIE, str(flow.account_id), _ACCOUNT_COOKIE_SECONDS)
     response.delete_cookie(FLOW_COOKIE, path=OIDC_PATH, httponly=True, samesite="lax")
     return response
 
 
-def _nobody(account_id: uuid.UUID | None) -> ApiError:
+def _nobody() -> ApiError:
     from serve_app.keys.oidc import OidcReason, failed
 
-    where = "any account here" if account_id is None else "that account"
-    message = f"You are in no account: nobody in {where} has your verified address."
+    message = (
+        "You are in no account here, or not connected with one. Accept an invitation to your "
+        "verified address, or sign in by a link and then, while that session is open, this way."
+    )
     return failed(OidcReason.USER, message)

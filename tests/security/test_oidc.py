@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import threading
 import time
 import uuid
@@ -159,7 +160,7 @@ def fresh_rates(api: ContractApi) -> Iterator[None]:
 
 @pytest.fixture
 def anna(api: ContractApi, issuer: Issuer) -> Person:
-    """An owner, by whose address the issuer knows her."""
+    """An owner whose address the issuer knows; she is not connected with it yet."""
     person = join(api.caller(), Role.OWNER)
     issuer.subject, issuer.email = uuid.uuid4().hex, f"{uuid.uuid4().hex}@example.com"
     api.sql("UPDATE users SET email = :e WHERE id = :id", e=issuer.email, id=person.user_id)
@@ -172,9 +173,10 @@ def browser(api: ContractApi) -> Iterator[httpx.Client]:
         yield client
 
 
-def sent(browser: httpx.Client, account: str = "") -> str:
-    """Where a browser is sent that begins to sign in."""
-    answer = browser.get(f"/sign-in/oidc{account}")
+def sent(browser: httpx.Client, person: Person | None = None, query: str = "") -> str:
+    """Where a browser is sent that begins to sign in; ``person`` has a session in it."""
+    headers = {} if person is None else person.cookie
+    answer = browser.get(f"/sign-in/oidc{query}", headers=headers)
     assert answer.status_code == 303, answer.text
     return answer.headers["location"]
 
@@ -183,10 +185,29 @@ def state_in(address: str) -> str:
     return parse_qs(urlsplit(address).query)["state"][0]
 
 
-def sign_in(browser: httpx.Client, issuer: Issuer, account: str = "") -> httpx.Response:
-    address = sent(browser, account)
+def come_back(
+    browser: httpx.Client, issuer: Issuer, person: Person | None = None, query: str = ""
+) -> httpx.Response:
+    """What the service answers once the issuer has named somebody."""
+    address = sent(browser, person, query)
     returned = {"state": state_in(address), "code": issuer.authorize(address)}
     return browser.get("/sign-in/oidc/return", params=returned)
+
+
+def choices(answer: httpx.Response) -> dict[str, str]:
+    """The states that a question offers, by what its buttons show."""
+    form = r'name="state" value="([^"]+)">\s*<button class="primary">([^<]+)<'
+    return {label: state for state, label in re.findall(form, answer.text)}
+
+
+def sign_in(
+    browser: httpx.Client, issuer: Issuer, person: Person | None = None, query: str = ""
+) -> httpx.Response:
+    """Sign in, and consent where the browser is asked about one account."""
+    answer = come_back(browser, issuer, person, query)
+    for state in choices(answer).values():
+        return browser.post("/sign-in/oidc/confirm", data={"state": state})
+    return answer
 
 
 def is_signed_in(browser: httpx.Client) -> bool:
@@ -196,7 +217,7 @@ def is_signed_in(browser: httpx.Client) -> bool:
 def test_a_user_signs_in_and_is_known_by_subject_from_then_on(
     api: ContractApi, browser: httpx.Client, issuer: Issuer, anna: Person
 ) -> None:
-    answer = sign_in(browser, issuer)
+    answer = sign_in(browser, issuer, anna)
     assert answer.status_code == 200, answer.text
     assert 'http-equiv="refresh"' in answer.text
     assert "SameSite=strict" in answer.headers["set-cookie"]
@@ -266,7 +287,7 @@ def test_a_lie_signs_nobody_in(
     api: ContractApi, browser: httpx.Client, issuer: Issuer, anna: Person, lie: str
 ) -> None:
     reason, make = LIES[lie]
-    address = sent(browser) if lie != "another name" else ""
+    address = sent(browser, anna) if lie != "another name" else ""
     make(issuer)
     before = state_of(api, frozenset({"rate_limits", "oidc_flows"}))
     if not address:
@@ -286,7 +307,7 @@ def returned(browser: httpx.Client, **answer: str) -> httpx.Response:
 
 
 def test_a_state_is_answered_once(browser: httpx.Client, issuer: Issuer, anna: Person) -> None:
-    address = sent(browser)
+    address = sent(browser, anna)
     cookie = dict(browser.cookies)
     state = state_in(address)
     assert returned(browser, state=state, code=issuer.authorize(address)).status_code == 200
@@ -385,25 +406,104 @@ def test_an_issuer_that_cannot_be_used_is_named(
 def test_somebody_in_two_accounts_chooses(
     api: ContractApi, browser: httpx.Client, issuer: Issuer, anna: Person
 ) -> None:
+    assert sign_in(browser, issuer, anna).status_code == 200
     second: Caller = api.caller()
     there = join(second, Role.VIEWER)
-    api.sql("UPDATE users SET email = :e WHERE id = :id", e=issuer.email, id=there.user_id)
-    choice = sign_in(browser, issuer)
+    connected = "UPDATE users SET issuer = :i, subject = :s WHERE id = :id"
+    api.sql(connected, i=issuer.url, s=issuer.subject, id=there.user_id)
+    choice = come_back(browser, issuer)
     assert "Which account?" in choice.text
+    assert len(choices(choice)) == 2
     account_id = second.customer.account_id
-    assert f"/dashboard/sign-in/oidc?account={account_id}" in choice.text
-    assert sign_in(browser, issuer, f"?account={account_id}").status_code == 200
+    [state] = [
+        state
+        for state in choices(choice).values()
+        if api.sql(
+            "SELECT 1 FROM oidc_flows WHERE account_id = :a AND state_sha256 = :s",
+            a=account_id,
+            s=hashlib.sha256(state.encode()).digest(),
+        )
+    ]
+    assert browser.post("/sign-in/oidc/confirm", data={"state": state}).status_code == 200
     sessions = api.transact(lambda c: people.list_sessions(c, account_id))
-    assert there.user_id in {each.user_id for each in sessions}
-    stranger = api.caller().customer.account_id
-    assert "(user)" in sign_in(browser, issuer, f"?account={stranger}").text
+    assert there.user_id in {each.user_id for each in sessions if each.address}
+
+
+def invitation_for(api: ContractApi, inviter: Caller, address: str) -> str:
+    account_id = inviter.customer.account_id
+    return api.transact(lambda c: people.invite(c, account_id, address, Role.EDITOR))
+
+
+def test_an_invitation_that_somebody_else_accepted_signs_its_address_in_nowhere(
+    api: ContractApi, browser: httpx.Client, issuer: Issuer
+) -> None:
+    """An owner invites the address of a stranger, and accepts the invitation himself."""
+    issuer.subject, issuer.email = uuid.uuid4().hex, f"{uuid.uuid4().hex}@example.com"
+    token = invitation_for(api, api.caller(), issuer.email)
+    assert api.transact(lambda c: people.accept_invitation(c, token)) is not None
+    assert "(user)" in come_back(browser, issuer).text
+    assert not is_signed_in(browser)
+
+
+def test_an_invitation_is_accepted_by_the_verified_address_once_its_person_consents(
+    api: ContractApi, browser: httpx.Client, issuer: Issuer
+) -> None:
+    issuer.subject, issuer.email = uuid.uuid4().hex, f"{uuid.uuid4().hex}@example.com"
+    inviter = api.caller()
+    query = f"?invitation={invitation_for(api, inviter, issuer.email)}"
+    invited, issuer.email = issuer.email, "somebody-else@example.com"
+    assert "(user)" in come_back(browser, issuer, query=query).text
+    issuer.email = invited.upper()
+    asked = come_back(browser, issuer, query=query)
+    assert "Sign in to this account?" in asked.text
+    assert not is_signed_in(browser)
+    [state] = choices(asked).values()
+    with httpx.Client(base_url=browser.base_url, trust_env=False, timeout=60) as elsewhere:
+        answer = elsewhere.post("/sign-in/oidc/confirm", data={"state": state})
+        assert "(state)" in answer.text
+    answer = browser.post("/sign-in/oidc/confirm", data={"state": state})
+    assert answer.status_code == 200
+    account_id = inviter.customer.account_id
+    user = api.transact(lambda c: people.find_user(c, account_id, invited))
+    assert user is not None
+    assert user.subject == issuer.subject
+    assert browser.get("/sign-in/oidc" + query).status_code == 404
+    # From now on this browser knows the account, and another one is asked.
+    assert choices(come_back(browser, issuer)) == {}
+    with httpx.Client(base_url=browser.base_url, trust_env=False, timeout=60) as elsewhere:
+        assert len(choices(come_back(elsewhere, issuer))) == 1
+
+
+def test_a_link_of_a_stranger_asks_before_it_signs_in(
+    api: ContractApi, browser: httpx.Client, issuer: Issuer, anna: Person
+) -> None:
+    """A browser that works in one account is led to begin a sign-in to another one."""
+    assert sign_in(browser, issuer, anna).status_code == 200
+    query = f"?invitation={invitation_for(api, api.caller(), issuer.email)}"
+    asked = come_back(browser, issuer, query=query)
+    assert {label.split()[0] for label in choices(asked)} == {"Sign", "Join"}
+    [state] = [state for label, state in choices(asked).items() if label.startswith("Join")]
+    forged = {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}
+    answer = browser.post("/sign-in/oidc/confirm", data={"state": state}, headers=forged)
+    assert answer.status_code == 403
+
+
+def test_a_state_that_waits_for_consent_is_no_answer_of_the_issuer(
+    browser: httpx.Client, issuer: Issuer, anna: Person
+) -> None:
+    [state] = choices(come_back(browser, issuer, anna)).values()
+    assert "(state)" in returned(browser, state=state, code="x").text
+    state = state_in(sent(browser, anna))
+    answer = browser.post("/sign-in/oidc/confirm", data={"state": state})
+    assert "(state)" in answer.text
+    assert not is_signed_in(browser)
 
 
 def test_an_address_that_another_subject_has_taken_signs_nobody_in(
     browser: httpx.Client, issuer: Issuer, anna: Person
 ) -> None:
     """The issuer gives the address of somebody who left to somebody new."""
-    assert sign_in(browser, issuer).status_code == 200
+    assert sign_in(browser, issuer, anna).status_code == 200
     issuer.subject = "somebody new"
     with httpx.Client(base_url=browser.base_url, trust_env=False, timeout=60) as elsewhere:
         assert "(user)" in sign_in(elsewhere, issuer).text
@@ -413,7 +513,7 @@ def test_an_address_that_another_subject_has_taken_signs_nobody_in(
 def test_who_is_not_there_any_more_is_not_signed_in(
     api: ContractApi, browser: httpx.Client, issuer: Issuer, anna: Person, ends: str
 ) -> None:
-    assert sign_in(browser, issuer).status_code == 200
+    assert sign_in(browser, issuer, anna).status_code == 200
     api.sql(
         "UPDATE users SET removed_at = now() WHERE id = :id"
         if ends == "removed"
