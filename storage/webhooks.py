@@ -164,16 +164,17 @@ _ANEW = {
 async def replay_event(connection: Connection, event: NewEvent) -> bool:
     """Deliver an event again: a new series of attempts under its old id.
 
-    ``body`` and ``url`` are for an event that has left the log; one that is still there
-    keeps its own. An attempt under way is not recorded any more. Returns False for an
-    event that its endpoint has switched off (410), which stays as it is.
+    ``body`` is for an event that has left the log; one that is still there keeps its own. It goes
+    to ``url``, for the endpoint may have another one by now, and the secret that signs is the
+    present one. An attempt under way is not recorded any more. Returns False for an event that
+    its endpoint has switched off (410), which stays as it is.
     """
     table = webhook_events.c
+    inserted = _insert_event(event)
     anew = (
-        _insert_event(event)
-        .on_conflict_do_update(
+        inserted.on_conflict_do_update(
             index_elements=[table.id],
-            set_=_ANEW,
+            set_={**_ANEW, "url": inserted.excluded.url},
             where=table.status != DeliveryStatus.DISABLED,
         )
         .returning(table.id)
@@ -187,9 +188,14 @@ async def replay_event(connection: Connection, event: NewEvent) -> bool:
 async def replay_logged_events(
     connection: Connection, job_id: uuid.UUID, endpoint_id: uuid.UUID
 ) -> list[str]:
-    """Deliver again, as ``replay_event`` does, what an endpoint's log has of a job but its
-    progress; the ids."""
+    """Deliver again what an endpoint's log has of a job but its progress, to the endpoint's present
+    URL; return the ids."""
     table = webhook_events.c
+    present_url = (
+        select(webhook_endpoints.c.url)
+        .where(webhook_endpoints.c.id == endpoint_id)
+        .scalar_subquery()
+    )
     statement = (
         update(webhook_events)
         .where(
@@ -198,7 +204,7 @@ async def replay_logged_events(
             table.event_type != EventType.JOB_PROGRESS,
             table.status != DeliveryStatus.DISABLED,
         )
-        .values(_ANEW)
+        .values({**_ANEW, "url": present_url})
         .returning(table.id)
     )
     written = [*(await connection.execute(statement)).scalars()]

@@ -344,6 +344,31 @@ async def test_events_of_an_endpoint_are_sent_to_it_again(harness: WebhookHarnes
     assert receiver.refused == []
 
 
+async def test_a_replay_goes_to_the_present_url_of_an_endpoint(harness: WebhookHarness) -> None:
+    """Its log has events for the URL that it had, whose owner is not to get what is signed now."""
+    former, present = harness.receiver(), harness.receiver()
+    ended, translated = EventType.JOB_COMPLETED, EventType.TRANSLATION_COMPLETED
+    job_id, endpoint_id = await endpoint_at(harness, former.url, ended, translated)
+    owner = (await harness.row(f"{job_id}:{translated}:{endpoint_id}"))["account_id"]
+    ids = [f"{job_id}:{each}:{endpoint_id}" for each in (ended, translated)]
+    async with harness.sending():
+        assert (await harness.attempted(ids[1]))["status"] == "delivered"
+        async with harness.context.database.transaction() as connection:
+            await replay(connection, job_id, endpoint_id)
+        for each in ids:
+            assert (await harness.attempted(each))["status"] == "delivered"
+        assert len(former.received) == 3
+        async with harness.context.database.transaction() as connection:
+            changed = uuid.UUID(endpoint_id)
+            await endpoints.change_endpoint(connection, owner, changed, url=present.url)
+            sent_again = await replay(connection, job_id, endpoint_id)
+        assert sent_again["events"] == ids
+        for each in ids:
+            assert (await harness.attempted(each))["status"] == "delivered"
+    assert {each.webhook_id for each in present.received} == set(ids)
+    assert len(former.received) == 3
+
+
 async def test_an_endpoint_of_another_account_or_without_an_event_is_named(
     harness: WebhookHarness,
 ) -> None:
