@@ -15,7 +15,7 @@ from serve_app.encoder import PictureEncoder, TextEncoder
 from serve_app.observability.metrics import NULL_METRICS, Metrics
 from serve_app.observability.tracing import Tracing
 from serve_app.pricing import PriceTable, load_prices
-from serve_app.settings import SECRET_KEY_LENGTH, Settings
+from serve_app.settings import Settings
 from storage.database import Database
 from storage.objects import ObjectStore
 from storage.result_parts import ResultParts
@@ -57,8 +57,8 @@ def build_context(
     if settings.database_url is None:
         raise ValueError("VAS_DATABASE_URL is not set and no embedded server was started.")
     secret = settings.secret_key.get_secret_value().encode()
-    if len(secret) < SECRET_KEY_LENGTH:
-        raise ValueError(f"VAS_SECRET_KEY must have at least {SECRET_KEY_LENGTH} characters.")
+    if not secret:
+        raise ValueError("VAS_SECRET_KEY is not set.")
     database = Database(
         settings.database_url,
         pool_size=settings.database_pool_size,

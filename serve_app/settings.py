@@ -36,6 +36,9 @@ from storage.types import Priority, Retention, Tier
 GIB = 1024**3
 SECRET_KEY_LENGTH = 32
 """Characters of the shortest ``VAS_SECRET_KEY``."""
+SECRET_KEY_VARIETY = 8
+"""Different characters of it at least: of 28 million keys of 32 random hexadecimal digits one has
+fewer. The published key of receipts lets anybody try guesses offline."""
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -53,6 +56,18 @@ def _as_address(url: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(_as_address)]
+
+
+def strong_secret(secret: SecretStr) -> SecretStr:
+    """Return a secret key that is not guessed by trying; raises ValueError. None at all passes."""
+    text = secret.get_secret_value()
+    if text and (len(text) < SECRET_KEY_LENGTH or len(set(text)) < SECRET_KEY_VARIETY):
+        raise ValueError(
+            f"Input should have at least {SECRET_KEY_LENGTH} random characters, as those of "
+            "`openssl rand -hex 32`"
+        )
+    return secret
+
 
 Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode]
 """In the environment with commas between them, or as a list in JSON."""
@@ -100,9 +115,10 @@ class Settings(BaseSettings):
     public_url: Address | None = Field(
         None, description="Address clients use, e.g. https://video.example.com; else the request's."
     )
-    secret_key: SecretStr = Field(
+    secret_key: Annotated[SecretStr, AfterValidator(strong_secret)] = Field(
         SecretStr(""),
-        description="Signs upload URLs and cursors; made in the data folder if unset.",
+        description="Signs URLs, cursors and receipts, and encrypts secrets; at least 32 random "
+        "characters; made in the data folder if unset.",
     )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=1, le=65_535, description="Port to listen on.")

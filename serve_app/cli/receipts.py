@@ -31,6 +31,8 @@ class Check:
     what: str
     outcome: Outcome
     detail: str = ""
+    unsigned: str = ""
+    """Names of fields of a result that its receipt has no digest of: anybody can change them."""
 
 
 def verify(
@@ -58,7 +60,8 @@ def verify(
     """Check a receipt: its signature, then the media and the results that are given.
 
     Of the media some shards are computed again, in this process, and must give the same bytes.
-    The exit status is 1 where anything differs."""
+    Fields of a result that are not signed, such as labels of speakers, which people may change, are
+    named. The exit status is 1 where anything differs."""
     for path in (receipt, *(media or ()), *(result or ())):
         if not path.is_file():
             raise UsageError(f"There is no file {path}.")
@@ -116,7 +119,7 @@ def read_receipt(text: bytes) -> SignedReceipt | None:
 
     try:
         found = json.loads(text.decode(), object_pairs_hook=once)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     signed = found.get("data", found) if isinstance(found, dict) else None
     if not isinstance(signed, dict) or signed.keys() != {"receipt", "signature"}:
@@ -133,8 +136,8 @@ def is_signed(signed: SignedReceipt, keys: dict[str, str]) -> bool:
         case {"algorithm": "Ed25519", "keyId": str(key), "value": str(value), **more} if not more:
             try:
                 check_signature(keys.get(key, ""), canonical(signed["receipt"]), value)
-            except BadSignatureError:
-                return False
+            except (BadSignatureError, UnicodeEncodeError, RecursionError):
+                return False  # what has no canonical text was never signed
             return True
         case _:
             return False
@@ -173,7 +176,7 @@ def _public_keys(place: str | None, url: str | None, settings: Settings) -> dict
 
 def _result_check(path: Path, receipt: ReceiptJson) -> Check:
     """A result's file against the digest that the receipt has of it."""
-    from serve_app.results.receipts import result_digest
+    from serve_app.results.receipts import field_names, result_digest
 
     what = f"result {path.name}"
     try:
@@ -181,14 +184,20 @@ def _result_check(path: Path, receipt: ReceiptJson) -> Check:
         found = found.get("data", found)
         kind = "scenes" if "scenes" in found else "transcript"
         track = found.get("trackIndex")
-    except (ValueError, AttributeError):
+        names = field_names(found)
+        "".join(names).encode()
+    except (ValueError, AttributeError, RecursionError):
         return Check(what, "differs", "no result")
     stages = receipt["stages"]
     stage = stages.get("vision") if kind == "scenes" else stages.get("transcript")
     for each in [] if stage is None else stage["results"]:
         if track in {None, each.get("trackIndex")} or kind == "scenes":
-            same = result_digest(found, each["fields"]) == each["sha256"]
-            return Check(what, "same" if same else "differs", each["sha256"])
+            unsigned = ", ".join(sorted(names - set(each["fields"])))
+            try:
+                same = result_digest(found, each["fields"]) == each["sha256"]
+            except (UnicodeEncodeError, RecursionError):
+                same = False
+            return Check(what, "same" if same else "differs", each["sha256"], unsigned)
     return Check(what, "differs", f"the receipt is of no such {kind}")
 
 

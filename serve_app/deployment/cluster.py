@@ -92,7 +92,7 @@ def _bucket(settings: Settings) -> str | None:
 
 
 def _secret(settings: Settings) -> str | None:
-    if len(settings.secret_key.get_secret_value()) < SECRET_KEY_LENGTH:
+    if not settings.secret_key.get_secret_value():
         return f"VAS_SECRET_KEY must be set on all nodes alike, to {SECRET_KEY_LENGTH} characters."
     return None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from serve_app.crypto import DecryptionError, Encrypter
-from serve_app.settings import SECRET_KEY_LENGTH, InvalidSettingsError, Settings
+from serve_app.settings import InvalidSettingsError, Settings, strong_secret
 from storage.database import (
     UNAVAILABLE,
     Database,
@@ -89,10 +89,6 @@ def prepared(
 def _with_folder(settings: Settings, *, existing: bool) -> Settings:
     """Settings with a data folder that is there, and a log folder."""
     data_dir = settings.data_dir.expanduser().resolve()
-    given = settings.secret_key.get_secret_value()
-    if given and len(given) < SECRET_KEY_LENGTH:
-        message = f"VAS_SECRET_KEY has fewer than {SECRET_KEY_LENGTH} characters: set a longer one."
-        raise InvalidSettingsError(message)
     own = settings.database_url is None
     if existing and own and not (data_dir / "postgres" / "PG_VERSION").exists():
         raise _no_data(data_dir)
@@ -153,6 +149,10 @@ def _with_secret_key(settings: Settings, encrypted: bytes | None, *, existing: b
     with _usable(settings.data_dir):
         if not key and (path.exists() or not (existing or encrypted)):
             key = own_secret_key(settings.data_dir)
+    try:
+        strong_secret(SecretStr(key))
+    except ValueError as error:
+        raise InvalidSettingsError(f"{path}: {error}.") from None
     if encrypted is not None:
         try:
             Encrypter(key.encode()).decrypt(encrypted)

@@ -207,7 +207,7 @@ def result_json(
     kind: Literal["scenes", "transcript"], result: object, track: int | None = None
 ) -> ReceiptResultJson:
     """A result as the API answers it, addresses and all."""
-    fields = sorted(_names(result) - _LEFT_OUT)
+    fields = sorted(field_names(result) - _LEFT_OUT)
     shown: ReceiptResultJson = {
         "kind": kind,
         "fields": fields,
@@ -223,10 +223,11 @@ def result_digest(result: object, fields: Collection[str]) -> str:
     return hashlib.sha256(canonical(_only(result, frozenset(fields)))).hexdigest()
 
 
-def _names(value: object) -> set[str]:
+def field_names(value: object) -> set[str]:
+    """The names of all fields of a result, wherever in it."""
     if isinstance(value, Mapping):
-        return {*value}.union(*(_names(each) for each in value.values()))
-    return set[str]().union(*map(_names, value)) if isinstance(value, list) else set()
+        return {*value}.union(*(field_names(each) for each in value.values()))
+    return set[str]().union(*map(field_names, value)) if isinstance(value, list) else set()
 
 
 def _only(value: object, fields: frozenset[str]) -> object:

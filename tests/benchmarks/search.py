@@ -62,6 +62,7 @@ from tests.benchmarks import search_library as library
 from tests.benchmarks.speech.material import RECORDINGS, load
 from tests.benchmarks.speech.plain_loop import transcribe_samples
 from tests.places import SHARED_MEDIA
+from tests.serve_app.running_api import SECRET
 
 HOUR_SEGMENTS = 900
 WORDS = 40_000
@@ -391,7 +392,7 @@ async def publish_library(database: Database, account: uuid.UUID) -> None:
 
 async def make_vectors(url: str, encoder: TextEncoder) -> None:
     """As a runner does, without its pauses."""
-    context = build_context(Settings(database_url=url, secret_key=SecretStr("x" * 32)))
+    context = build_context(Settings(database_url=url, secret_key=SecretStr(SECRET)))
     indexer = SearchIndexer(replace(context, encoder=encoder))
     while await indexer.embed():
         pass

@@ -144,6 +144,54 @@ def test_an_altered_byte_of_media_or_result_is_found(
     }
 
 
+UNREADABLE = {
+    "a lone surrogate": b'{"receipt": {"a": "\\ud800"}, "signature": %s}',
+    "deep nesting": b'{"receipt": ' + b"[" * 100_000 + b"]" * 100_000 + b', "signature": %s}',
+    "nesting that can be read": b'{"receipt": ' + b"[" * 900 + b"]" * 900 + b', "signature": %s}',
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_a_receipt_without_a_canonical_text_is_not_signed(
+    api: RunningApi, customer: Customer, job: str, tmp_path: Path, what: str
+) -> None:
+    signed = json.loads(read(api, customer, f"/jobs/{job}/receipt"))["data"]
+    signature = json.dumps(signed["signature"]).encode()
+    [path] = written(tmp_path, receipt=UNREADABLE[what].replace(b"%s", signature)).values()
+    assert verified(api, path) == {"signature": "differs"}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_a_result_without_a_canonical_text_differs(
+    api: RunningApi, customer: Customer, job: str, tmp_path: Path, what: str
+) -> None:
+    receipt = read(api, customer, f"/jobs/{job}/receipt")
+    result = UNREADABLE[what].replace(b"%s", b"0").replace(b"receipt", b"segments")
+    files = written(tmp_path, receipt=receipt, result=result)
+    outcomes = verified(api, files["receipt"], "--result", files["result"])
+    assert outcomes["result result"] == "differs"
+
+
+def test_fields_of_a_result_that_are_not_signed_are_named(
+    api: RunningApi, customer: Customer, job: str, tmp_path: Path
+) -> None:
+    answer = json.loads(read(api, customer, f"/jobs/{job}/transcript"))
+    answer["data"]["speakers"][0]["label"] = "The President"
+    answer["data"]["approvedBy"] = "somebody"
+    receipt = read(api, customer, f"/jobs/{job}/receipt")
+    files = written(tmp_path, receipt=receipt, transcript=json.dumps(answer).encode())
+    command = ["verify", files["receipt"], "--result", files["transcript"]]
+    keys = ["--keys", f"{api.root}{KEYS_PATH}"]
+    ended = CliRunner().invoke(app, [*map(str, command), *keys, "--json"])
+    check = json.loads(ended.stdout)["checks"][1]
+    assert check["outcome"] == "same"
+    assert {"approvedBy", "label"} <= set(check["unsigned"].split(", "))
+    assert "text" not in check["unsigned"]
+    shown = CliRunner().invoke(app, [*map(str, command), *keys]).stdout
+    assert "unsigned" in shown
+    assert "approvedBy" in shown
+
+
 def test_a_receipt_of_another_service_is_refused(
     api: RunningApi, customer: Customer, job: str, tmp_path: Path
 ) -> None:

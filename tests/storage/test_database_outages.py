@@ -32,6 +32,7 @@ from storage.job_records import JobRecord, JobSource, NewJob
 from storage.types import JobState, ProcessingMode, StageName, StageStatus
 from tests.acceptance.chaos.database_server import DatabaseServer
 from tests.contract.runner_side import FOOTAGE
+from tests.serve_app.running_api import SECRET
 from tests.stopwatch import Stopwatch
 from tests.storage.tcp_postgres import tcp_postgres
 
@@ -56,7 +57,7 @@ async def context(server: DatabaseServer, tmp_path: Path) -> AsyncIterator[AppCo
     settings = Settings(
         data_dir=tmp_path,
         database_url=server.url,
-        secret_key="x" * 32,
+        secret_key=SECRET,
         lease_seconds=LEASE_SECONDS,
         heartbeat_seconds=0.2,
     )

@@ -20,6 +20,7 @@ from serve_app.worker.runner import JobDriver, Runner
 from storage import jobs, keys, ledger
 from storage.job_records import JobRecord, JobSource, NewJob, SourceClip
 from storage.types import JobState, ProcessingMode, StageStatus
+from tests.serve_app.running_api import SECRET
 
 WAITING = 3
 DRIP_SECONDS = 0.05
@@ -73,7 +74,7 @@ async def context(database_url: str, tmp_path: Path) -> AsyncIterator[AppContext
     settings = Settings(
         data_dir=tmp_path,
         database_url=database_url,
-        secret_key="x" * 32,
+        secret_key=SECRET,
         runner_concurrency=1,
         model_profile="packaged",
         allowed_networks=("127.0.0.0/8",),

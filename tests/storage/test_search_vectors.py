@@ -29,6 +29,7 @@ from storage.database import Database
 from storage.search import Filters, MatchedPlace
 from storage.types import SearchKind
 from tests.databases import fresh_database
+from tests.serve_app.running_api import SECRET
 from tests.storage.test_search import Library, scene, track
 
 GUITAR = "A man plays the guitar on a small stage."
@@ -44,7 +45,7 @@ class Meanings(Library):
 
     def __init__(self, database: Database, url: str, encoder: TextEncoder | None) -> None:
         super().__init__(database)
-        settings = Settings(database_url=url, secret_key=SecretStr("x" * 40))
+        settings = Settings(database_url=url, secret_key=SecretStr(SECRET))
         self.encoder = encoder
         context = replace(build_context(settings, encoder=encoder), database=database)
         self.indexer = SearchIndexer(context)

@@ -35,6 +35,7 @@ from storage.database import Database
 from storage.search import Filters
 from storage.types import SearchKind
 from tests.databases import fresh_database
+from tests.serve_app.running_api import SECRET
 from tests.stills import BLUE, GREEN, ORANGE, RED, ColourEmbedder, jpeg
 from tests.storage.test_search import Library, scene
 
@@ -44,7 +45,7 @@ class Stills(Library):
 
     def __init__(self, database: Database, url: str, data_dir: Path) -> None:
         super().__init__(database)
-        settings = Settings(database_url=url, secret_key=SecretStr("x" * 40), data_dir=data_dir)
+        settings = Settings(database_url=url, secret_key=SecretStr(SECRET), data_dir=data_dir)
         self.embedder = ColourEmbedder()
         self.model: str | None = "colours"
         pictures = PictureEncoder(lambda: self.embedder, "colours", lambda: self.embedder)

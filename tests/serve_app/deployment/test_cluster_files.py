@@ -46,6 +46,7 @@ from serve_app.deployment.proxy import (
 )
 from serve_app.settings import Settings
 from tests.places import PROJECT
+from tests.serve_app.running_api import SECRET
 from tests.storage.tcp_postgres import tcp_postgres
 
 WRITTEN_BY_THE_OPERATOR = {"vas.env", "~/.ray/auth_token"}
@@ -53,7 +54,7 @@ WRITTEN_BY_THE_OPERATOR = {"vas.env", "~/.ray/auth_token"}
 ENVIRONMENT = {
     "VAS_DATABASE_URL": "postgresql://vas:secret@db.internal/vas",
     "VAS_S3_BUCKET": "footage",
-    "VAS_SECRET_KEY": "k" * 48,
+    "VAS_SECRET_KEY": SECRET,
 }
 
 
@@ -310,7 +311,7 @@ def test_what_the_file_says_goes_before_the_environment(monkeypatch: pytest.Monk
             id="one server of two on a socket",
         ),
         pytest.param({"s3_bucket": None}, "VAS_S3_BUCKET is not set", id="no bucket"),
-        pytest.param({"secret_key": "short"}, "VAS_SECRET_KEY", id="no secret key"),
+        pytest.param({"secret_key": ""}, "VAS_SECRET_KEY", id="no secret key"),
         pytest.param({"model_profile": "auto"}, "Name the models", id="models by this machine"),
         pytest.param({"caption_rules_file": "a.toml"}, "caption_rules_file", id="rules"),
         pytest.param({"price_file": "prices.toml"}, "price_file as absolute", id="relative path"),
@@ -327,7 +328,7 @@ def test_what_cannot_work_on_several_nodes_is_refused_in_a_sentence(
 
 
 def test_all_that_is_missing_is_said_at_once_and_no_secret_with_it() -> None:
-    settings = Settings.model_validate({"secret_key": "hunter2"})
+    settings = Settings.model_validate({"oidc_client_secret": "hunter2"})
     with pytest.raises(ClusterSettingsError) as raised:
         require_cluster_settings(settings)
     sentences = str(raised.value)
