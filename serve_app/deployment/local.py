@@ -188,7 +188,7 @@ def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
     logging.getLogger("ray").setLevel(logging.ERROR)
 
     # Starting is waiting for Ray's processes, and importing what comes next takes as long.
-    with ThreadPoolExecutor(1) as aside:
+    with _own_files_private(), ThreadPoolExecutor(1) as aside:
         aside.submit(importlib.import_module, "serve_app.deployment.application")
         start_ray(
             num_cpus=settings.ray_cpus,
@@ -205,6 +205,16 @@ def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
     finally:
         with quiet():
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _own_files_private() -> Iterator[None]:
+    """Let processes that are started in the block make objects and logs for this user alone."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 @contextlib.contextmanager

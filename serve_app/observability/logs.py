@@ -102,7 +102,7 @@ class SharedFile(logging.Handler):
 
     def __init__(self, path: Path, *, file_bytes: int = FILE_BYTES, kept: int = FILES_KEPT) -> None:
         super().__init__()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = path
         self._file_bytes = file_bytes
         self._kept = kept
@@ -113,7 +113,7 @@ class SharedFile(logging.Handler):
             line = (self.format(record) + "\n").encode(errors="backslashreplace")
             if self._is_full(len(line)):
                 self._begin_anew(len(line))
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 os.write(descriptor, line)
             finally:

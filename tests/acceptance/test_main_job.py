@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
+import stat
 import sys
 import time
 import types
@@ -89,6 +91,19 @@ def test_what_was_said_is_found_by_its_meaning(service: Service, demo_job: str) 
 
     wait_until(lambda: found()["mode"] == "hybrid" and found()["data"], 300, "found by its meaning")
     assert "short film" in found()["data"][0]["snippet"]["text"].lower()
+
+
+def test_what_the_service_stores_is_readable_by_its_user_alone(
+    service: Service, demo_job: str
+) -> None:
+    """Under root the user that PostgreSQL runs as passes through the data folder, and reads none
+    of it."""
+    passes = 0o011 if os.geteuid() == 0 else 0
+    assert stat.S_IMODE(service.data.stat().st_mode) == 0o700 | passes
+    found = [path for name in ("objects", "logs") for path in (service.data / name).rglob("*")]
+    open_to_others = [path for path in found if path.exists() and path.stat().st_mode & 0o077]
+    assert found
+    assert open_to_others == []
 
 
 def word_error_rate(reference: list[str], hypothesis: list[str]) -> float:

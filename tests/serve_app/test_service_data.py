@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ from serve_app.cli.accounts import demo_key
 from serve_app.cli.main import app, user_sentence
 from serve_app.cli.output import UsageError
 from serve_app.deployment import local
-from serve_app.deployment.data import OtherDataError, prepared
+from serve_app.deployment.data import DatabaseUnreachableError, OtherDataError, prepared
 from serve_app.deployment.doctor import CHECKS, MachineFacts
 from serve_app.settings import Settings
 from storage.database import newest_revision
@@ -191,6 +192,36 @@ def test_a_first_start_on_a_full_disk_ends_with_a_sentence(tmp_path: Path, size_
     assert said.startswith("PostgreSQL cannot be started: could not write ")
     assert said.endswith(": No space left on device.\n")
     assert said.count("\n") == 1
+
+
+def end_a_connection_on_a_full_disk(settings: Settings) -> None:
+    with prepared(settings) as complete:
+        free = shutil.disk_usage(complete.data_dir).free
+        (complete.data_dir / "other").write_bytes(bytes(free - KIB**2))
+        with psycopg.connect(complete.database_url or "") as connection:
+            connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+def test_an_error_of_the_embedded_database_on_a_full_disk_names_the_disk(tmp_path: Path) -> None:
+    """It may also end by "cannot abort transaction", without the class of a full disk."""
+    settings = Settings(data_dir=tmp_path / "data")
+    sentence = "make room on its disk"
+    with mounted(tmp_path, 96 * KIB**2), pytest.raises(DatabaseUnreachableError, match=sentence):
+        end_a_connection_on_a_full_disk(settings)
+
+
+def test_a_start_opens_no_folder_above_its_data_for_reading(tmp_path: Path) -> None:
+    """Under root the package of PostgreSQL makes all of them readable, a home folder too."""
+    above = tmp_path / "home"
+    above.mkdir(mode=0o700)
+    with prepared(Settings(data_dir=above / "data")) as settings:
+        assert not above.stat().st_mode & 0o066
+        assert not settings.data_dir.stat().st_mode & 0o066
+        for name in ("objects", "logs"):
+            (settings.data_dir / name).mkdir(mode=0o755)
+    with prepared(settings.model_copy(update={"database_url": None})):
+        for name in ("objects", "logs"):
+            assert not (settings.data_dir / name).stat().st_mode & 0o077
 
 
 @pytest.fixture
