@@ -171,14 +171,11 @@ async def replay_event(connection: Connection, event: NewEvent) -> bool:
     """
     table = webhook_events.c
     inserted = _insert_event(event)
-    anew = (
-        inserted.on_conflict_do_update(
-            index_elements=[table.id],
-            set_={**_ANEW, "url": inserted.excluded.url},
-            where=table.status != DeliveryStatus.DISABLED,
-        )
-        .returning(table.id)
-    )
+    anew = inserted.on_conflict_do_update(
+        index_elements=[table.id],
+        set_={**_ANEW, "url": inserted.excluded.url},
+        where=table.status != DeliveryStatus.DISABLED,
+    ).returning(table.id)
     written = (await connection.execute(anew)).first() is not None
     if written:
         await _wake_senders(connection)

@@ -122,8 +122,8 @@ def _link(settings: Settings, token: str) -> dict[str, Any]:
 
     return {
         "signInUrl": f"{public_address(settings)}{SIGN_IN_PATH}?token={token}",
-        "signInToken": token,
-        "validForSeconds": int(keys.SIGN_IN_LINK_LIFETIME.total_seconds()),
+        "token": token,
+        "expiresInSeconds": int(keys.SIGN_IN_LINK_LIFETIME.total_seconds()),
     }
 
 

@@ -22,6 +22,7 @@ from serve_app.cli.output import (
     base_address,
     console,
     dashboard_address,
+    errors,
     settings_with,
     show,
     usable_key,
@@ -49,6 +50,7 @@ def analyze(
     _require_source(source)
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is no folder: name another for the results with --out.")
+    running = url is not None
     if url is not None:
         url, key = base_address(url), usable_key(key)
     with contextlib.ExitStack() as stack:
@@ -66,6 +68,7 @@ def analyze(
             mode=mode.value,
             out=out,
             console=None if as_json else console,
+            goes_on=running,
         )
     if as_json:
         show(record, as_json=True)
@@ -94,9 +97,11 @@ def analyse_file(
     mode: ProcessingMode,
     out: Path,
     console: Console | None = None,
+    goes_on: bool = False,
 ) -> dict[str, Any]:
     """Analyse a file or URL and write its results to ``out``.
 
+    Where the service ``goes_on`` after an interrupt, so does the job, and what ends it is printed.
     Returns the job as it ended, with the files written under ``files``. Raises
     client.api.ApiError and OSError.
     """
@@ -105,7 +110,7 @@ def analyse_file(
 
     screen = console or _SILENT
     with ApiClient(base_url, api_key) as client:
-        job = _run(client, base_url, source, mode, screen)
+        job = _run(client, base_url, source, mode, screen, goes_on=goes_on)
         if job["state"] != "completed":
             error = job.get("error") or {"code": job["state"], "message": ""}
             screen.print(
@@ -122,7 +127,13 @@ def analyse_file(
 
 
 def _run(
-    client: ApiClient, base_url: str, source: str, mode: ProcessingMode, screen: Console
+    client: ApiClient,
+    base_url: str,
+    source: str,
+    mode: ProcessingMode,
+    screen: Console,
+    *,
+    goes_on: bool,
 ) -> dict[str, Any]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -149,7 +160,16 @@ def _run(
         def on_progress(current: dict[str, Any]) -> None:
             bars.update(work, completed=current["progress"])
 
-        return client.wait(job["jobId"], on_progress)
+        try:
+            return client.wait(job["jobId"], on_progress)
+        except KeyboardInterrupt:
+            if goes_on:
+                errors.print(
+                    f"Job {job['jobId']} goes on in the service at {base_url}; "
+                    f"vas jobs cancel {job['jobId']} ends it.",
+                    markup=False, highlight=False, soft_wrap=True,
+                )  # fmt: skip
+            raise
 
 
 def _print_results(client: ApiClient, job: dict[str, Any], screen: Console) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, cast, get_args
 import typer
 from rich.text import Text
 
+from serve_app import API_PREFIX
 from serve_app.cli.output import (
     JsonOption,
     UsageError,
@@ -106,9 +107,16 @@ def jobs_cancel(
 
 @jobs_app.command("erase")
 def jobs_erase(
-    job_id: JobArgument, url: UrlOption, key: KeyOption, as_json: JsonOption = False
+    job_id: JobArgument,
+    url: UrlOption,
+    key: KeyOption,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Erase a job's media and results for good; its state, times and charges stay."""
+    if not yes:
+        question = f"Erase the media and results of job {job_id}? It cannot be undone."
+        typer.confirm(question, abort=True, err=True)
     _show_job(url, key, lambda client: client.erase(job_id), as_json)
 
 
@@ -332,17 +340,27 @@ def serve_agents(
         raise UsageError(message) from error
     base = base_address(url)
     if http is None:
+        with ApiClient(base, usable_key(key)) as client:
+            client.list_jobs(limit=1)  # a wrong address or key ends it here, in a sentence
         for number in (signal.SIGINT, signal.SIGTERM):
             # At once: the thread that reads standard input waits for its next line.
             signal.signal(number, lambda *_: os._exit(0))
         build_server(base, usable_key(key)).run("stdio")
         return
+    import httpx
     import uvicorn
 
+    from serve_app.deployment.local import PortInUseError, require_free_port
+
+    httpx.get(f"{base.removesuffix(API_PREFIX)}/health", trust_env=False, timeout=30)
+    try:
+        require_free_port(host, http)
+    except PortInUseError as error:
+        raise UsageError(str(error).replace("--port", "--http")) from None
     app = build_server(base, None).streamable_http_app(
         stateless_http=True, json_response=True, host=host
     )
-    api = KeyRequired(app)
+    api = KeyRequired(app, base)
     config = uvicorn.Config(api, host, http, log_level="warning", timeout_keep_alive=90)
     listener = config.bind_socket()
     listener.listen(config.backlog)

@@ -189,7 +189,6 @@ def load(name: str) -> TyperCommand | TyperGroup:
 app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Run the service, analyse footage, look after accounts.",
 )

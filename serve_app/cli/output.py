@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -93,14 +94,21 @@ def show(record: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
         return
-    table = Table.grid(padding=(0, 2))
+    _print_record(record)
+
+
+def _print_record(record: dict[str, Any]) -> None:
+    """Print a line a value; one that is longer than the terminal is wide is wrapped by the terminal
+    itself, so that links and ids can be copied."""
+    width = max(map(len, record), default=0)
     for name, value in record.items():
-        table.add_row(Text(name, style="bold"), cell(value))
-    _print_whole(table)
+        line = Text(name.ljust(width + 2), style="bold") + cell(value)
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def show_rows(rows: list[dict[str, Any]]) -> None:
-    """Print records of one kind as a table, numbers to the right."""
+    """Print records of one kind as a table, numbers to the right; where the terminal is too narrow
+    for that, one below the other, so that no value is cut."""
     if not rows:
         console.print("Nothing.")
         return
@@ -109,7 +117,14 @@ def show_rows(rows: list[dict[str, Any]]) -> None:
         table.add_column(name, justify="right" if isinstance(value, int) else "left")
     for row in rows:
         table.add_row(*map(cell, row.values()))
-    _print_whole(table)
+    unbounded = console.options.update(max_width=FULL_WIDTH)
+    if Measurement.get(console, unbounded, table).maximum <= console.width:
+        console.print(table, highlight=False)
+        return
+    for number, row in enumerate(rows):
+        if number:
+            console.print()
+        _print_record(row)
 
 
 def cell(value: Any) -> Text:
@@ -125,11 +140,6 @@ def cell(value: Any) -> Text:
             return Text(", ".join(str(cell(each)) for each in value))
         case _:
             return Text(one_line(str(value)))
-
-
-def _print_whole(table: Table) -> None:
-    """Links and ids stay whole, so that they can be copied: the terminal may wrap the line."""
-    Console(width=max(console.width, 200)).print(table, highlight=False)
 
 
 def show_list(rows: list[dict[str, Any]], name: str, as_json: bool) -> None:

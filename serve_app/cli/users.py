@@ -15,7 +15,7 @@ from serve_app.cli.output import (
     in_service,
     settings_with,
     show,
-    show_list,
+    show_rows,
 )
 from serve_app.dashboard import SIGN_IN_PATH
 from storage.types import Role
@@ -23,7 +23,7 @@ from storage.types import Role
 if TYPE_CHECKING:
     from serve_app.settings import Settings
     from storage.database import Connection
-    from storage.people import User
+    from storage.people import Invitation, User
 
 users_app = typer.Typer(no_args_is_help=True, help="People in an account.")
 
@@ -33,19 +33,27 @@ RoleOption = Annotated[Role, typer.Option(help="What they may do.")]
 
 @users_app.command("list")
 def users_list(account: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """List an account's users."""
+    """List an account's users, and the invitations that nobody has accepted yet."""
     from serve_app.api.envelope import timestamp
     from storage import keys, people
 
-    async def listed(connection: Connection) -> list[User]:
+    async def listed(connection: Connection) -> tuple[list[User], list[Invitation]]:
         found = await keys.get_account(connection, account)
-        return await people.list_users(connection, found.id)
+        present = await people.list_users(connection, found.id)
+        return present, await people.list_invitations(connection, found.id)
 
-    rows = [
-        {"email": each.email, "role": str(each.role), "createdAt": timestamp(each.created_at)}
-        for each in fetch(data, listed)
-    ]
-    show_list(rows, "users", as_json)
+    users, invitations = fetch(data, listed)
+
+    def row(each: User | Invitation) -> dict[str, object]:
+        created = timestamp(each.created_at)
+        return {"email": each.email, "role": str(each.role), "createdAt": created}
+
+    present = [row(each) for each in users]
+    invited = [row(each) | {"expiresAt": timestamp(each.expires_at)} for each in invitations]
+    if as_json:
+        show({"users": present, "invitations": invited}, as_json=True)
+    else:
+        show_rows([{"expiresAt": None} | each for each in (*present, *invited)])
 
 
 @users_app.command("invite")

@@ -51,6 +51,8 @@ MOST_CALLS = 16
 _REQUESTS_AT_ONCE = 4
 """Requests of a key at a time: each has a thread, of forty in all."""
 _MOST_WAIT_SECONDS = 300
+_KEY_SECONDS = 60.0
+"""A key that was revoked meanwhile is refused by the tools all the same."""
 
 _TOOLS_NAMES = {"q": "query", "jobId": "job_id", "processingMode": "mode"}
 """Parameters of the API that the tools call otherwise."""
@@ -97,20 +99,40 @@ def presented(headers: dict[str, str]) -> str:
 
 
 class KeyRequired:
-    """Refuses HTTP requests without an API key; whether it is good, the API decides."""
+    """Refuses HTTP requests without an API key, or with one that the API refuses."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, base_url: str) -> None:
         self._app = app
+        self._api = httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=30)
+        self._good: dict[str, float] = {}
+        """Keys that the API has accepted, with the time until which it is not asked again."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1")
                    for name, value in scope.get("headers", ())}  # fmt: skip
-        if scope["type"] != "http" or presented(headers):
+        if scope["type"] != "http" or await self._is_good(presented(headers)):
             await self._app(scope, receive, send)
             return
         challenge = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0")]
         await send({"type": "http.response.start", "status": 401, "headers": challenge})
         await send({"type": "http.response.body", "body": b""})
+
+    async def _is_good(self, key: str) -> bool:
+        """Whether the API accepts the key; also where it cannot be asked, for tools report that."""
+        now = time.monotonic()
+        if self._good.get(key, 0) > now:
+            return True
+        if not key or not (key.isascii() and key.isprintable()):
+            return False
+        try:
+            answer = await self._api.get("/jobs?limit=1", headers={"X-API-Key": key})
+        except httpx.TransportError:
+            return True
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            return False
+        self._good = {each: until for each, until in self._good.items() if until > now}
+        self._good[key] = now + _KEY_SECONDS
+        return True
 
 
 class _Caller:

@@ -352,15 +352,23 @@ def test_the_operator_manages_people_from_the_command_line(
     vas("accounts", "create", name)
     link = vas("users", "invite", name, "first@example.com")["invitationUrl"]
     visit(api, "/invitation", invitation=link.partition("?invitation=")[2])
-    assert [each["role"] for each in vas("users", "list", name)["users"]] == ["owner"]
+    vas("users", "invite", name, "second@example.com", "--role", "viewer")
+    listed = vas("users", "list", name)
+    assert [each["role"] for each in listed["users"]] == ["owner"]
+    [invited] = listed["invitations"]
+    assert (invited["email"], invited["role"]) == ("second@example.com", "viewer")
+    shown = CliRunner().invoke(app, ["users", "list", name]).stdout
+    assert invited["expiresAt"] in shown
     for words in (
         ("role", name, "first@example.com", "viewer"),
         ("remove", name, "first@example.com"),
     ):
         refused = CliRunner().invoke(app, ["users", *words])
         assert "only owner" in str(refused.exception)
-    token = vas("sessions", "create", name, "--user", "first@example.com")["signInToken"]
-    assert api.client.post("/sessions", json={"token": token}).status_code == 201
+    made = vas("sessions", "create", name, "--user", "first@example.com")
+    assert made["expiresInSeconds"] == 900
+    body = {"token": made["token"]}
+    assert api.client.post("/sessions", json=body).status_code == 201
     key = vas("keys", "create", name, "--days", "3", "--active-jobs", "1")
     [listed] = vas("keys", "list", name)["keys"]
     assert (listed["id"], listed["maxActiveJobs"]) == (key["id"], 1)

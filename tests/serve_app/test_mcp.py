@@ -230,6 +230,6 @@ async def test_over_http_each_request_has_its_own_key(
         async with httpx2.AsyncClient(trust_env=False) as http:
             answer = await http.post(url, json={})
             assert answer.status_code == 401
-            wrong = {"X-API-Key": "vas_live_" + "x" * 43}
-        async with over_http(url, wrong) as client:
-            assert "UNAUTHORIZED" in await refusal(client, "list_jobs")
+            for wrong in ("vas_live_" + "x" * 43, "no key"):
+                answer = await http.post(url, json={}, headers={"X-API-Key": wrong})
+                assert answer.status_code == 401

@@ -9,7 +9,10 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
 from typing import IO
@@ -20,6 +23,7 @@ from typer.testing import CliRunner
 
 from models.registry import REGISTRY
 from serve_app import __version__
+from serve_app.cli import output
 from serve_app.cli.main import COMMANDS, USER_ERRORS, app, load, user_sentence
 from serve_app.cli.models import PROFILES
 from serve_app.cli.output import show, show_rows
@@ -31,6 +35,7 @@ HEAVY = ("PIL", "av", "fastapi", "numpy", "pydantic_settings", "ray", "sqlalchem
 HELP_OF_EVERY_COMMAND = """
 import sys
 from typer.testing import CliRunner
+from serve_app.cli import output
 from serve_app.cli.main import COMMANDS, app, load
 
 def show(*words):
@@ -120,6 +125,37 @@ def test_tables_hold_words_and_whole_lines_in_a_pipe(capsys: pytest.CaptureFixtu
         assert not {"None", "{", "True", "\x1b"} & set(printed.split())
 
 
+ROWS = [{"id": f"{n}" * 36, "fileName": "an interview.mp4", "bytes": n * 1000} for n in (1, 2)]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_table_cuts_no_value_at_any_width(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output.console, "width", columns)
+    show_rows(ROWS)
+    printed = capsys.readouterr().out
+    assert all(str(value) in printed for row in ROWS for value in row.values())
+    assert printed.count("fileName") == (1 if columns > 70 else 2)
+    assert max(map(len, printed.splitlines())) <= max(columns, 10 + 36)
+
+
+def test_completion_is_installed_for_a_shell(tmp_path: Path) -> None:
+    vas = str(Path(sys.executable).with_name("vas"))
+    environment = os.environ | {
+        "HOME": str(tmp_path),
+        "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
+    }
+    installing = [vas, "--install-completion", "bash"]
+    subprocess.run(installing, env=environment, capture_output=True, timeout=60, check=True)
+    assert (tmp_path / ".bashrc").read_text()
+    line = {"_VAS_COMPLETE": "complete_bash", "COMP_WORDS": "vas jobs er", "COMP_CWORD": "2"}
+    offered = subprocess.run(
+        [vas], env=environment | line, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert offered.stdout.split() == ["erase"]
+
+
 def test_groups_are_groups_although_they_have_one_command() -> None:
     assert isinstance(load("policy"), TyperGroup)
 
@@ -141,16 +177,60 @@ LONG_COMMANDS = {
 }
 
 
+class _EmptyService(BaseHTTPRequestHandler):
+    """Answers whatever is read with an empty list."""
+
+    def do_GET(self) -> None:
+        body = b'{"data": [], "nextCursor": null, "hasMore": false}'
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def a_service() -> Iterator[str]:
+    """The address of a service without jobs."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _EmptyService)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/v1/api"
+    server.shutdown()
+    server.server_close()
+    thread.join(10)
+
+
+MCP_MISTAKES = {
+    "no service, over stdio": ("mcp --url http://127.0.0.1:9", "cannot be reached"),
+    "no service, over HTTP": ("mcp --http 0 --url http://127.0.0.1:9", "cannot be reached"),
+    "a used port": ("mcp --http {used} --url {service}", "in use: name another with --http"),
+}
+
+
+@pytest.mark.parametrize("name", MCP_MISTAKES)
+def test_what_keeps_the_tools_from_agents_is_named_in_a_sentence(name: str, a_service: str) -> None:
+    words, sentence = MCP_MISTAKES[name]
+    used = a_service.rpartition(":")[2].partition("/")[0]
+    command = words.format(used=used, service=a_service).split()
+    ended = CliRunner().invoke(app, command, env={"VAS_KEY": f"vas_live_{'x' * 43}"})
+    assert isinstance(ended.exception, Exception)
+    assert sentence in str(user_sentence(ended.exception))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("name", LONG_COMMANDS)
 def test_a_long_command_ends_on_a_signal_also_where_it_was_started_to_ignore_it(
-    name: str, number: signal.Signals, tmp_path: Path
+    name: str, number: signal.Signals, tmp_path: Path, a_service: str
 ) -> None:
     words, sent, started = LONG_COMMANDS[name]
     environment = os.environ | {
         "PYTHONPATH": str(PROJECT),
         "PYTHONUNBUFFERED": "1",
-        "VAS_URL": "http://127.0.0.1:9/v1/api",
+        "VAS_URL": a_service,
         "VAS_KEY": f"vas_live_{'x' * 43}",
     }
     process = subprocess.Popen(

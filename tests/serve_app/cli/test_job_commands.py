@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +17,7 @@ from typer.testing import CliRunner, Result
 from serve_app.cli.main import app
 from serve_app.cli.output import UsageError
 from serve_app.client.api import RequestFailedError
+from tests.places import PROJECT
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 
@@ -24,9 +29,22 @@ def job(api: RunningApi, customer: Customer) -> str:
     return job_id
 
 
-def vas(api: RunningApi, customer: Customer, *words: str) -> Result:
-    environment = {"VAS_URL": f"{api.root}/v1/api", "VAS_KEY": customer.key}
-    return CliRunner().invoke(app, list(words), env=environment)
+def addressing(api: RunningApi, customer: Customer) -> dict[str, str]:
+    return {"VAS_URL": f"{api.root}/v1/api", "VAS_KEY": customer.key}
+
+
+def vas(api: RunningApi, customer: Customer, *words: str, sent: str = "") -> Result:
+    return CliRunner().invoke(app, list(words), input=sent, env=addressing(api, customer))
+
+
+def queued_job(api: RunningApi, customer: Customer) -> str:
+    """Wait for the customer's queued job."""
+    deadline = time.monotonic() + 60
+    path = "/jobs?state=queued"
+    while not (jobs := api.client.get(path, headers=customer.headers).json()["data"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return str(jobs[0]["jobId"])
 
 
 def run(api: RunningApi, customer: Customer, *words: str) -> str:
@@ -131,6 +149,39 @@ def test_a_job_is_shown_in_words_and_cancelled(
     )
 
 
+def test_a_job_is_erased_once_its_user_confirms(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    asked = vas(api, customer, "jobs", "erase", job, sent="n\n")
+    assert (asked.exit_code, "Aborted" in asked.stderr) == (1, True)
+    path = f"/jobs/{job}/scenes"
+    assert api.client.get(path, headers=customer.headers).status_code == 200
+    assert vas(api, customer, "jobs", "erase", job, "--yes").exit_code == 0
+    assert api.client.get(path, headers=customer.headers).status_code == 404
+
+
+def test_an_interrupted_analysis_names_its_job_and_what_ends_it(
+    api: RunningApi, customer: Customer, tmp_path: Path
+) -> None:
+    media = tmp_path / "clip.mp4"
+    media.write_bytes(b"never analysed")
+    command = [sys.executable, "-m", "serve_app.cli", "analyze", str(media), "--out", str(tmp_path)]
+    environment = os.environ | addressing(api, customer)
+    process = subprocess.Popen(
+        command, env=environment, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    with process:
+        job_id = queued_job(api, customer)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"Job {job_id} goes on" in said
+    assert f"vas jobs cancel {job_id} ends it" in said
+    assert queued_job(api, customer) == job_id
+    assert vas(api, customer, "jobs", "cancel", job_id).exit_code == 0
+
+
 def test_an_analysis_prints_the_jobs_id_and_its_page_before_it_ends(
     api: RunningApi, customer: Customer, tmp_path: Path
 ) -> None:
@@ -139,12 +190,7 @@ def test_an_analysis_prints_the_jobs_id_and_its_page_before_it_ends(
     with ThreadPoolExecutor(1) as aside:
         words = ("analyze", str(media), "--out", str(tmp_path / "out"))
         running = aside.submit(vas, api, customer, *words)
-        deadline = time.monotonic() + 60
-        path = "/jobs?state=queued"
-        while not (jobs := api.client.get(path, headers=customer.headers).json()["data"]):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        job_id = jobs[0]["jobId"]
+        job_id = queued_job(api, customer)
         api.client.post(f"/jobs/{job_id}/cancel", headers=customer.headers).raise_for_status()
         result = running.result(60)
     assert f"Job {job_id}: {api.root}/dashboard/jobs/{job_id}" in result.output
