@@ -19,7 +19,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) \
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-all chaos lint format setup setup-dev lock clean
+.PHONY: help run serve test test-all chaos lint format setup setup-dev lock release clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,9 +63,18 @@ lock:  ## Resolve the dependencies anew into requirements/
 	$(BIN)/uv pip compile pyproject.toml --extra models \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  -q -o requirements/models.txt -c requirements/dev.txt
-	(echo uv==$(UV_VERSION); sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml) | \
+	(echo uv==$(UV_VERSION); echo 'cyclonedx-bom>=7'; sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml) | \
 	  $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate -q -o requirements/build.txt -c requirements/dev.txt
+
+release:  ## Build the wheel, and bills of materials of the images, into out/release
+	$(PYTHON) -m venv out/tools
+	out/tools/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
+	mkdir -p out/release
+	out/tools/bin/python -m hatchling build -t wheel -d out/release
+	for lock in core models; do out/tools/bin/cyclonedx-py requirements --output-reproducible \
+	  --output-format JSON --pyproject pyproject.toml --output-file out/release/sbom-$$lock.cdx.json \
+	  requirements/$$lock.txt || exit 1; done
 
 clean:  ## Remove the environment and what runs left behind
 	rm -rf $(VENV) out data

@@ -21,6 +21,9 @@ python3 -m venv "$work/tools"
 uv() { "$work/tools/bin/uv" --quiet "$@"; }
 
 uv venv --allow-existing --python python3 "$target"
+# What is in the image, for whoever must know which of it has a hole.
+"$work/tools/bin/cyclonedx-py" requirements --output-reproducible --output-format JSON \
+    --pyproject "$project/pyproject.toml" --output-file "$target/sbom.cdx.json" "$project/requirements/$lock"
 uv pip sync --compile-bytecode --python "$target" --require-hashes "$project/requirements/$lock"
 
 # Built from a copy: the project's folder may be read-only.

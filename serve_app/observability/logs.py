@@ -172,6 +172,7 @@ def configure_logging(settings: LogSettings, process: str) -> logging.Handler:
         handler = SharedFile(settings.log_dir / LOG_NAME)
     form = JsonFormatter if settings.log_format == "json" else TextFormatter
     handler.setFormatter(form(process))
+    handler.addFilter(_is_no_queueing)
     level = logging.getLevelNamesMapping()[settings.log_level]
     for name, least in LOGGERS.items():
         logger = logging.getLogger(name)
@@ -179,6 +180,12 @@ def configure_logging(settings: LogSettings, process: str) -> logging.Handler:
         logger.addHandler(handler)
         logger.setLevel(max(level, least))
     return handler
+
+
+def _is_no_queueing(record: logging.LogRecord) -> bool:
+    """Whether it is anything but Serve's warning that a full replica sends a request on, which is
+    how its router spreads requests whenever some wait."""
+    return not (record.name == "ray.serve" and record.msg.startswith("Replica at capacity"))
 
 
 def _remove_ours(logger: logging.Logger) -> None:

@@ -62,6 +62,16 @@ def test_the_demo_is_analysed_in_the_image_by_a_user_who_is_not_root(image: Imag
     assert out.stat().st_uid == int(image.run("id", "-u"))
 
 
+def test_the_image_has_a_bill_of_what_is_in_it(image: Image) -> None:
+    bill = json.loads((image.root / "opt/vas/sbom.cdx.json").read_text())
+    assert bill["bomFormat"] == "CycloneDX"
+    listed = {each["name"].lower(): each["version"] for each in bill["components"]}
+    there = image.run(
+        "python", "-c", "import ray, fastapi; print(ray.__version__, fastapi.__version__)"
+    )
+    assert [listed["ray"], listed["fastapi"]] == there.split()
+
+
 def test_a_container_becomes_healthy_and_stops_in_order_at_sigterm(image: Image) -> None:
     port = str(free_port())
     settings = {"VAS_PORT": port, "VAS_HOST": "127.0.0.1"}

@@ -34,6 +34,19 @@ def test_a_workflow_may_change_nothing_and_ends(name: str) -> None:
     assert all(job["timeout-minutes"] for job in flow["jobs"].values())
 
 
+def test_a_workflow_runs_no_action_that_somebody_can_exchange() -> None:
+    """A tag can be moved; the digest of a commit cannot."""
+    used = [
+        step["uses"]
+        for path in sorted((PROJECT / ".github/workflows").iterdir())
+        for job in workflow(path.name)["jobs"].values()
+        for step in job["steps"]
+        if "uses" in step
+    ]
+    assert used
+    assert [each for each in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", each)] == []
+
+
 def test_every_night_runs_all_tests() -> None:
     [job] = workflow("nightly.yml")["jobs"].values()
     assert job["steps"][-1]["run"] == "make test-all"

@@ -137,7 +137,7 @@ def test_the_receiver_believes_an_event_that_was_signed_lately_and_once(tmp_path
         cwd=tmp_path,
         env=os.environ | {"VAS_WEBHOOK_SECRET": secret, "PORT": str(port)},
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
     )
     try:
@@ -147,14 +147,17 @@ def test_the_receiver_believes_an_event_that_was_signed_lately_and_once(tmp_path
         forged = signed_headers([new_signing_secret()], "j-3:job.completed", now, body)
         sent = [good, good, other, forged, {}, good | {"webhook-timestamp": "soon"}]
         answers = [deliver(port, headers, body) for headers in sent]
+        chunked = deliver(port, good, iter([body]))
     finally:
         receiver.terminate()
-        printed, _ = receiver.communicate(timeout=120)
+        printed, errors = receiver.communicate(timeout=120)
     assert answers == [204, 204, 401, 401, 401, 401]
+    assert chunked == 411
     assert printed == "job.completed j-1\n"
+    assert "Traceback" not in errors
 
 
-def deliver(port: int, headers: dict[str, str], body: bytes) -> int:
+def deliver(port: int, headers: dict[str, str], body: bytes | Iterator[bytes]) -> int:
     """The answer's status, once the receiver listens."""
     deadline = time.monotonic() + 60
     while True:

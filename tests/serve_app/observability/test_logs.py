@@ -157,6 +157,13 @@ def test_the_level_is_a_setting_and_serve_says_only_what_is_wrong(
     assert [line["message"] for line in lines(settings)] == logged
 
 
+def test_ordinary_queueing_of_serve_is_no_warning(settings: Settings) -> None:
+    log = logging.getLogger("ray.serve")
+    log.warning("Replica at capacity of max_ongoing_requests=2, rejecting request 7.")
+    log.warning("Replica 7 died.")
+    assert [line["message"] for line in lines(settings)] == ["Replica 7 died."]
+
+
 def test_configuring_twice_writes_once(settings: Settings) -> None:
     configure_logging(settings, "again")
     logging.getLogger("vas").warning("once")
