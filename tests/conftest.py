@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -72,6 +73,18 @@ def pytest_collection_finish() -> None:
     """From here on garbage is collected as usual, but for what was collected of tests."""
     gc.freeze()
     gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what each file took, so that what the suite costs is known where it runs."""
+    seconds: Counter[str] = Counter()
+    for report in (each for found in terminalreporter.stats.values() for each in found):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid.partition("::")[0]] += report.duration  # type: ignore[assignment]
+    if len(seconds) > 1:
+        terminalreporter.section(f"seconds of each file, {sum(seconds.values()):.0f} in all")
+        for name, took in seconds.most_common():
+            terminalreporter.write_line(f"{took:8.1f}  {name}")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
