@@ -195,6 +195,9 @@ class Settings(BaseSettings):
     )
 
     max_active_jobs: int = Field(50, ge=1, le=100_000, description="Unfinished jobs an account.")
+    max_archive_objects: int = Field(
+        10_000_000, ge=1, le=1_000_000_000, description="Objects in the archives of an account."
+    )
     max_running_jobs: int | None = Field(
         None, ge=1, le=100_000, description="Jobs of an account that run at once; all without it."
     )

@@ -52,7 +52,7 @@ _GOOGLE = "https://storage.googleapis.com"
 _FIRST_REGION = "us-east-1"
 _SIGNED_SECONDS = 6 * 3600 + 900
 """As long as a fetch may take, attempts included, and a little more."""
-_PAGE_BYTES = 16 << 20
+_PAGE_BYTES = 6 << 20
 """A thousand keys of 1024 bytes, each byte written as %XX, are 3 MB."""
 LIMITS = TransportLimits(
     connect_seconds=5, read_seconds=5, write_seconds=5, header_seconds=10, total_seconds=20

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -48,15 +49,28 @@ from storage.webhooks import NewEvent
 log = logging.getLogger("vas.credits")
 
 
+ROOM_SHARE = 0.2
+"""Of an account's limit of unfinished jobs: what its archives leave to whoever creates jobs."""
+
+
 async def create_jobs(
-    connection: Connection, account_id: uuid.UUID, plans: list[JobPlan], context: AppContext
+    connection: Connection,
+    account_id: uuid.UUID,
+    plans: list[JobPlan],
+    context: AppContext,
+    *,
+    leaves_room: bool = False,
 ) -> list[JobRecord]:
     """All of the planned jobs, their minimum charges held, or none of them.
 
-    Raises THROTTLED, TOO_MANY_ACTIVE_JOBS, INSUFFICIENT_CREDITS, INVALID_REQUEST for a priority
-    that the account may not use, or SERVICE_UNAVAILABLE where the balance cannot be verified.
+    Jobs that leave room are created only while ROOM_SHARE of the limit stays free; a limit of one
+    is theirs too. Raises THROTTLED, TOO_MANY_ACTIVE_JOBS, INSUFFICIENT_CREDITS, INVALID_REQUEST for
+    a priority that the account may not use, or SERVICE_UNAVAILABLE where the balance cannot be
+    verified.
     """
-    account = await _check_admission(connection, account_id, len(plans), context.settings)
+    account = await _check_admission(
+        connection, account_id, len(plans), context.settings, ROOM_SHARE if leaves_room else 0
+    )
     capped_key_id = await check_caps(connection, len(plans))
     created = []
     for plan in plans:
@@ -80,7 +94,11 @@ async def create_jobs(
 
 
 async def _check_admission(
-    connection: Connection, account_id: uuid.UUID, count: int, settings: Settings
+    connection: Connection,
+    account_id: uuid.UUID,
+    count: int,
+    settings: Settings,
+    free_share: float,
 ) -> keys.Account:
     # The lock makes concurrent creations of one account count one after the other.
     with _verifying_balance():
@@ -88,6 +106,7 @@ async def _check_admission(
     if account.throttled_at is not None:
         raise ApiError(ErrorCode.THROTTLED)
     limit = account.max_active_jobs or settings.max_active_jobs
+    limit = max(1, limit - math.ceil(limit * free_share))
     active = await jobs.count_unfinished(connection, account_id)
     if active + count > limit:
         raise ApiError(
