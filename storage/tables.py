@@ -275,7 +275,7 @@ jobs = Table(
     # How many jobs of its account may be ahead of it or run; the others are parked.
     Column("running_limit", Integer),
     Column("parked", Boolean, nullable=False, server_default=text("false")),
-    # Its place among all that were ever queued: given by the trigger of migration 0018, which
+    # Its place among all that were ever queued: given by the trigger of migration 0033, which
     # explains it.
     Column("finish_tag", BigInteger),
     # The job whose results it renews.
