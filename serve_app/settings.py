@@ -92,7 +92,9 @@ class Settings(BaseSettings):
 
     data_dir: Path = Field(Path("data"), description="Folder for everything the service keeps.")
     database_url: str | None = Field(
-        None, description="postgresql://…; without it an embedded server runs in the data folder."
+        None,
+        description="postgresql://… of the server itself, not of PgBouncer; without it an embedded "
+        "server runs in the data folder.",
     )
     accept_newer_schema: bool = Field(
         False, description="Start on data that a newer version has migrated: one version back."
