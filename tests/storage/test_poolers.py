@@ -117,7 +117,7 @@ def test_the_server_itself_is_a_session(server: str, tmp_path: Path) -> None:
 
 async def test_options_of_the_url_hold_beside_the_services_own(server: str) -> None:
     database = Database(f"{server}?options=-c%20geqo%3Doff")
-    shown = text("SELECT current_setting('geqo'), current_setting('jit')")
+    shown = text("SELECT current_setting('geqo') AS geqo, current_setting('jit') AS jit")
     async with database.statement() as connection:
         assert tuple((await connection.execute(shown)).one()) == ("off", "off")
     assert [*(await database.query(shown))[0].values()] == ["off", "off"]
