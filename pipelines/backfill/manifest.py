@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from pipelines.backfill.columns import ColumnError, item_of
 from pipelines.backfill.outcome import Item, RowError
@@ -95,7 +95,7 @@ def _files(place: Place, include: Sequence[str], outside: str | None) -> Iterato
 def _opened(place: Place, name: str) -> Iterator[BinaryIO]:
     """The manifest as a file of this machine. Raises ManifestError where it is too large."""
     with tempfile.TemporaryFile() as file:
-        place.copy_to(name, _Bounded(file))
+        place.copy_to(name, cast(BinaryIO, _Bounded(file)))
         file.seek(0)
         yield file
 
