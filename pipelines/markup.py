@@ -33,7 +33,7 @@ def elements(data: bytes) -> Iterator[tuple[tuple[str, ...], str]]:
         is_text = "\0" not in data.decode()
     except UnicodeDecodeError:
         is_text = False
-    # The parser would take UTF-16 for what it is, whatever encoding it is told.
+    # The parser would read UTF-16 as such, whatever encoding it is given.
     if not is_text:
         raise MarkupError("it is not UTF-8")
     path: list[str] = []

@@ -49,8 +49,8 @@ from storage.webhooks import NewEvent
 log = logging.getLogger("vas.credits")
 
 
-ROOM_SHARE = 0.2
-"""Of an account's limit of unfinished jobs: what its archives leave to whoever creates jobs."""
+ROOM_PART = 5
+"""One in so many of an account's unfinished jobs is left by its archives to other creations."""
 
 
 async def create_jobs(
@@ -63,13 +63,13 @@ async def create_jobs(
 ) -> list[JobRecord]:
     """All of the planned jobs, their minimum charges held, or none of them.
 
-    Jobs that leave room are created only while ROOM_SHARE of the limit stays free; a limit of one
-    is theirs too. Raises THROTTLED, TOO_MANY_ACTIVE_JOBS, INSUFFICIENT_CREDITS, INVALID_REQUEST for
-    a priority that the account may not use, or SERVICE_UNAVAILABLE where the balance cannot be
+    Jobs that leave room are created only while one in ROOM_PART of the limit stays free; a limit of
+    one is theirs too. Raises THROTTLED, TOO_MANY_ACTIVE_JOBS, INSUFFICIENT_CREDITS, INVALID_REQUEST
+    for a priority that the account may not use, or SERVICE_UNAVAILABLE where the balance cannot be
     verified.
     """
     account = await _check_admission(
-        connection, account_id, len(plans), context.settings, ROOM_SHARE if leaves_room else 0
+        connection, account_id, len(plans), context.settings, leaves_room=leaves_room
     )
     capped_key_id = await check_caps(connection, len(plans))
     created = []
@@ -98,7 +98,8 @@ async def _check_admission(
     account_id: uuid.UUID,
     count: int,
     settings: Settings,
-    free_share: float,
+    *,
+    leaves_room: bool,
 ) -> keys.Account:
     # The lock makes concurrent creations of one account count one after the other.
     with _verifying_balance():
@@ -106,7 +107,8 @@ async def _check_admission(
     if account.throttled_at is not None:
         raise ApiError(ErrorCode.THROTTLED)
     limit = account.max_active_jobs or settings.max_active_jobs
-    limit = max(1, limit - math.ceil(limit * free_share))
+    if leaves_room:
+        limit = max(1, limit - math.ceil(limit / ROOM_PART))
     active = await jobs.count_unfinished(connection, account_id)
     if active + count > limit:
         raise ApiError(
