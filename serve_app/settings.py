@@ -107,7 +107,9 @@ class Settings(BaseSettings):
 
     data_dir: Path = Field(Path("data"), description="Folder for everything the service keeps.")
     database_url: str | None = Field(
-        None, description="postgresql://…; without it an embedded server runs in the data folder."
+        None,
+        description="postgresql://… of the server itself, not of PgBouncer; without it an embedded "
+        "server runs in the data folder.",
     )
     accept_newer_schema: bool = Field(
         False, description="Start on data that a newer version has migrated: one version back."
@@ -211,6 +213,9 @@ class Settings(BaseSettings):
     )
 
     max_active_jobs: int = Field(50, ge=1, le=100_000, description="Unfinished jobs an account.")
+    max_archive_objects: int = Field(
+        10_000_000, ge=1, le=1_000_000_000, description="Objects in the archives of an account."
+    )
     max_running_jobs: int | None = Field(
         None, ge=1, le=100_000, description="Jobs of an account that run at once; all without it."
     )

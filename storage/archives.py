@@ -23,10 +23,14 @@ from storage.types import ArchiveState, JobState, ObjectState
 
 MOST_ARCHIVES = 100
 """Of an account."""
+STEPS_OF_AN_ACCOUNT = 1
+"""At once: a slow server of one account occupies no more."""
 LEASE = timedelta(seconds=30)
 """From one look of its runner to the next; of one that is lost nobody has it until then."""
 _REMOVED_AT_ONCE = 5000
 _RETRIED_AT_ONCE = 50_000
+_LEASE_LOCK = 0x7661735F61726368
+"""Held while an archive is leased ("vas_arch"), so that no account exceeds its steps."""
 _UNFETCHED = "FETCH_FAILED"
 RETRIED_CODES = (_UNFETCHED, "CANCELLED")
 """What an archive that is resumed tries again."""
@@ -53,6 +57,7 @@ class Archive:
     created_at: datetime
     listed_at: datetime | None
     next_list_at: datetime | None
+    due_at: datetime
     removed_at: datetime | None
     waiting_objects: int
     running_objects: int
@@ -64,6 +69,11 @@ class Archive:
     def counts(self) -> dict[ObjectState, int]:
         """How many objects there are in each state."""
         return {state: getattr(self, f"{state}_objects") for state in ObjectState}
+
+    @property
+    def is_retried(self) -> bool:
+        """Whether its last step failed, and another follows when it is due."""
+        return self.failures > 0 and self.state is ArchiveState.ACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +320,15 @@ async def remove_archives(
 
 
 async def lease_due(connection: Connection) -> tuple[Archive, uuid.UUID] | None:
-    """Take an archive that there is something to do for, with a token; None if there is none."""
+    """Take an archive that there is something to do for, with a token; None if there is none.
+
+    Accounts take turns, each with STEPS_OF_AN_ACCOUNT at a time.
+    """
+    await connection.execute(select(func.pg_advisory_xact_lock(_LEASE_LOCK)))
+    others = archives.alias("others")
+    of_account = others.c.account_id == archives.c.account_id
+    steps = select(func.count()).where(of_account, others.c.lease_expires_at >= func.now())
+    last_step = select(func.max(others.c.leased_at)).where(of_account)
     works = (archives.c.state == ArchiveState.ACTIVE) & (
         select(accounts.c.suspended_at.is_(None))
         .where(accounts.c.id == archives.c.account_id)
@@ -322,8 +340,9 @@ async def lease_due(connection: Connection) -> tuple[Archive, uuid.UUID] | None:
             or_(archives.c.removed_at.is_not(None), works),
             archives.c.due_at <= func.now(),
             or_(archives.c.lease_token.is_(None), archives.c.lease_expires_at < func.now()),
+            steps.scalar_subquery() < STEPS_OF_AN_ACCOUNT,
         )
-        .order_by(archives.c.due_at)
+        .order_by(last_step.scalar_subquery().nulls_first(), archives.c.due_at)
         .limit(1)
         .with_for_update(of=archives, skip_locked=True)
         .cte("due")
@@ -332,7 +351,11 @@ async def lease_due(connection: Connection) -> tuple[Archive, uuid.UUID] | None:
     statement = (
         update(archives)
         .where(archives.c.id == due.c.id)
-        .values(lease_token=token, lease_expires_at=func.now() + LEASE)
+        .values(
+            lease_token=token,
+            lease_expires_at=func.now() + LEASE,
+            leased_at=func.clock_timestamp(),
+        )
         .returning(*_COLUMNS)
     )
     row = (await connection.execute(statement)).mappings().one_or_none()
@@ -394,12 +417,18 @@ async def begin_list(connection: Connection, archive: Archive) -> None:
 
 
 async def merge_page(
-    connection: Connection, archive: Archive, page: Iterable[ListedObject], after: bytes | None
-) -> None:
+    connection: Connection,
+    archive: Archive,
+    page: Iterable[ListedObject],
+    after: bytes | None,
+    *,
+    most_objects: int,
+) -> bool:
     """Keep what is new or has changed of a page, and that the list goes on behind ``after``.
 
     An object has changed where its entity tag or size has, or of one without tags its time. None:
-    the list is complete. The caller has locked the archive.
+    the list is complete. Nothing is kept, and False returned, where the account's archives would
+    have more than ``most_objects``. The caller has locked the archive.
     """
     listed = {each.key_sha256: each for each in page}
     query = select(*_OBJECT_COLUMNS).where(
@@ -419,12 +448,18 @@ async def merge_page(
             continue
         counts[each.state] += 1
     if new:
+        kept = sum(archives.c[f"{state}_objects"] for state in ObjectState)
+        own_archives = select(func.sum(kept)).where(
+            archives.c.account_id == archive.account_id, archives.c.removed_at.is_(None)
+        )
+        if (await connection.execute(own_archives)).scalar_one() + len(new) > most_objects:
+            return False
         await connection.execute(insert(archive_objects), new)
     for values in changed:
         own = {name: values.pop(name) for name in ("archive_id", "key_sha256")}
         await connection.execute(update(archive_objects).filter_by(**own).values(values))
     await _count(connection, archive.id, counts)
-    listing: dict[str, object] = {"list_after": after, "failures": 0}
+    listing: dict[str, object] = {"list_after": after}
     if after is None:
         watch = archive.watch_seconds
         listing |= {
@@ -432,6 +467,7 @@ async def merge_page(
             "next_list_at": None if watch is None else _in_seconds(watch),
         }
     await connection.execute(update(archives).where(archives.c.id == archive.id).values(listing))
+    return True
 
 
 def _stored(archive_id: uuid.UUID, each: ListedObject) -> dict[str, object]:

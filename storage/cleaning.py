@@ -51,6 +51,7 @@ from storage.tables import (
     sessions,
     sign_in_links,
     signing_secrets,
+    speaker_labels,
     speaker_voices,
     stages,
     summaries,
@@ -219,6 +220,18 @@ async def is_held(connection: Connection, job_id: uuid.UUID) -> bool:
     return bool((await connection.execute(query)).scalar_one())
 
 
+async def is_voice_held(connection: Connection, voice_id: uuid.UUID) -> bool:
+    """Whether a legal hold is on a job that the voice was learnt from or recognised in."""
+    return bool(await connection.scalar(select(_IS_VOICE_HELD).where(voices.c.id == voice_id)))
+
+
+def _is_held_with(table: Table) -> ColumnElement[bool]:
+    return exists().where(table.c.voice_id == voices.c.id, table.c.job_id == jobs.c.id, _IS_HELD)
+
+
+_IS_VOICE_HELD = _is_held_with(speaker_voices) | _is_held_with(speaker_labels)
+
+
 async def set_legal_hold(
     connection: Connection, table: Table, row_id: uuid.UUID, *, holds: bool
 ) -> bool:
@@ -253,9 +266,12 @@ async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
     if (await connection.execute(shut)).rowcount == 0:
         return False
     of_people = (sessions, sign_in_links, invitations)
-    of_account = (webhook_endpoints, signing_secrets, idempotency_records, voices)
+    of_account = (webhook_endpoints, signing_secrets, idempotency_records)
     for table in (*of_people, *of_account):
         await connection.execute(delete(table).where(table.c.account_id == account_id))
+    # Those of jobs under a legal hold go with these.
+    own_voices = voices.c.account_id == account_id
+    await connection.execute(delete(voices).where(own_voices, ~_IS_VOICE_HELD))
     await remove_archives(connection, account_id)
     revoked = {"status": KeyStatus.REVOKED, "benefit_id": None}
     await connection.execute(
@@ -267,6 +283,17 @@ async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
     await forget_addresses(connection, account_id)
     await record(connection, account_id, AuditAction.ERASE_ACCOUNT)
     return True
+
+
+async def goes_on(connection: Connection, leased: CleaningRound) -> bool:
+    """Whether a round has its lease still, and no legal hold was placed on its job since."""
+    query = select(jobs.c.id).where(
+        jobs.c.id == leased.job_id,
+        jobs.c.cleaning_after == leased.lease_ends_at,
+        jobs.c.cleaning_after > func.now(),
+        jobs.c.erased_at.is_not(None) | ~_IS_HELD,
+    )
+    return (await connection.execute(query)).first() is not None
 
 
 async def end_round(connection: Connection, done: CleaningRound) -> bool:
@@ -308,7 +335,7 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
     await forget_duplicates(connection, job.id)
     learnt = exists().where(speaker_voices.c.voice_id == voices.c.id)
     await connection.execute(
-        delete(voices).where(voices.c.account_id == job.account_id, ~learnt)
+        delete(voices).where(voices.c.account_id == job.account_id, ~learnt, ~_IS_VOICE_HELD)
     )  # Those that were learnt from this job alone.
     await connection.execute(
         update(archive_objects)

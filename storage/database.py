@@ -24,12 +24,18 @@ from psycopg import AsyncConnection as DriverConnection
 from psycopg.rows import dict_row
 from psycopg.sql import SQL, Identifier
 from psycopg_pool import PoolTimeout
-from sqlalchemy import Dialect, Select, TextClause, text
+from sqlalchemy import Dialect, Select, TextClause, event, text
 from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as EngineTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from storage.direct import DirectConnection, DirectConnections, Row
+from storage.direct import (
+    SESSION_MARK,
+    DirectConnection,
+    DirectConnections,
+    Row,
+    require_session,
+)
 
 Connection = AsyncConnection
 """What storage functions and services take: a connection inside a transaction."""
@@ -128,7 +134,7 @@ class Database:
         given = psycopg.conninfo.conninfo_to_dict(url).get("options") or ""
         # Our statements take milliseconds; compiling one takes a hundred. The index of pgvector is
         # one of all accounts: from 0.8 on it is read until enough rows of one account are found.
-        session = "-c jit=off -c hnsw.iterative_scan=relaxed_order"
+        session = f"-c jit=off -c hnsw.iterative_scan=relaxed_order -c {SESSION_MARK}=on"
         if statement_timeout_seconds is not None:
             session += f" -c statement_timeout={round(statement_timeout_seconds * 1000)}"
         self._options = keepalive_options(url) | {"options": f"{given} {session}".strip()}
@@ -143,6 +149,7 @@ class Database:
             hide_parameters=True,
             connect_args={"connect_timeout": 10, "prepare_threshold": 2} | self._options,
         )
+        event.listen(self.engine.sync_engine, "connect", _require_session_of_engine)
         self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @asynccontextmanager
@@ -229,6 +236,10 @@ def keepalive_options(url: str) -> dict[str, Any]:
     """Keep-alive options that end a connection whose server vanished; those in ``url`` stay."""
     given = psycopg.conninfo.conninfo_to_dict(url)
     return {name: value for name, value in _KEEPALIVES.items() if name not in given}
+
+
+def _require_session_of_engine(connection: Any, _: object) -> None:
+    connection.run_async(require_session)
 
 
 _PLAN_ONCE: LiteralString = (

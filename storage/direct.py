@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, OperationalError
 from psycopg.pq import TransactionStatus
-from psycopg.rows import dict_row
+from psycopg.rows import dict_row, scalar_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from pydantic_core import from_json
@@ -21,9 +21,22 @@ _WAIT_SECONDS = 10
 _RECONNECT_SECONDS = 2.0
 """How long a lost connection is retried in the background; after that the next query does."""
 
+SESSION_MARK = "vas.session"
+"""A setting of every connection. A pooler drops it, or refuses it, with all other ``options``."""
+
 _KEPT_SECONDS = 30.0
 """How long a connection is out of the pool, whose own limits of age and idleness rule it again
 then."""
+
+
+class NoSessionError(OperationalError):
+    """A pooler in front of the server hands statements of one connection to any of the server's."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "PostgreSQL is reached through a pooler that does not pass sessions on, as PgBouncer: "
+            "VAS_DATABASE_URL has to name the server itself."
+        )
 
 
 class DirectConnections:
@@ -43,7 +56,7 @@ class DirectConnections:
             timeout=_WAIT_SECONDS,
             reconnect_timeout=_RECONNECT_SECONDS,
             open=False,
-            configure=_read_json_fast,
+            configure=_prepare,
             kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2, **options},
         )
         self._turns = asyncio.Semaphore(size)
@@ -109,5 +122,20 @@ class DirectConnections:
         await self._pool.close()
 
 
-async def _read_json_fast(connection: DirectConnection) -> None:
+async def require_session(connection: AsyncConnection[Any]) -> None:
+    """Raise NoSessionError, and close the connection, where its settings did not reach the server.
+
+    Behind PgBouncer in transaction mode prepared statements, LISTEN and locks of sessions are those
+    of another connection: statements fail, or another one runs in their place.
+    """
+    async with connection.transaction(), connection.cursor(row_factory=scalar_row) as cursor:
+        await cursor.execute("SELECT current_setting(%s, true)", [SESSION_MARK])
+        found = await cursor.fetchone()
+    if found is None:
+        await connection.close()
+        raise NoSessionError
+
+
+async def _prepare(connection: DirectConnection) -> None:
+    await require_session(connection)
     set_json_loads(from_json, connection)

@@ -1,6 +1,6 @@
 """The queue as accounts share it: an account's rules, and how far a waiting job is from its turn.
 
-Who is next is decided where jobs are queued (the triggers of migration 0018) and leased
+Who is next is decided where jobs are queued (the triggers of migrations 0018, 0033) and leased
 (``storage.jobs.lease_next``).
 """
 
@@ -105,9 +105,21 @@ async def limit_running(connection: Connection, account_id: uuid.UUID, limit: in
 
     More of them are admitted if it grew; those admitted already stay.
     """
-    # A state that is set anew is what the queue's trigger looks at.
+    own = {"account_id": account_id}
     waiting = text(
-        "UPDATE jobs SET running_limit = :limit, state = state"
+        "UPDATE jobs SET running_limit = :limit"
         " WHERE account_id = :account_id AND completed_at IS NULL"
     )
-    await connection.execute(waiting, {"account_id": account_id, "limit": limit})
+    await connection.execute(waiting, own | {"limit": limit})
+    # A state that is set anew is what the queue's trigger looks at; one by one, in their order.
+    parked: bool | None = False
+    while parked is False:
+        parked = (await connection.execute(_ADMIT, own)).scalar_one_or_none()
+
+
+_ADMIT = text(
+    "UPDATE jobs SET state = state WHERE id = ("
+    " SELECT id FROM jobs WHERE account_id = :account_id AND state = 'queued' AND parked"
+    " ORDER BY finish_tag, created_at LIMIT 1 FOR UPDATE) RETURNING parked"
+)
+"""None where no job is parked; true where the next one has to stay so."""

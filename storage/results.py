@@ -138,19 +138,20 @@ async def find_fingerprints(connection: Connection, job_id: uuid.UUID) -> bytes 
     return found
 
 
-async def find_people(connection: Connection, job_id: uuid.UUID) -> str | None:
+async def find_people(
+    connection: Connection, job_id: uuid.UUID, *, locked: bool = False
+) -> str | None:
     """Who is seen in a job's video, as Persons in JSON; None without the option."""
     query = select(cast(scene_lists.c.people, Text)).where(scene_lists.c.job_id == job_id)
+    query = query.with_for_update() if locked else query
     found: str | None = (await connection.execute(query)).scalar_one_or_none()
     return found
 
 
-async def delete_people(connection: Connection, job_id: uuid.UUID) -> str | None:
-    """Delete them; what ``find_people`` returned before."""
-    found = await find_people(connection, job_id)
+async def delete_people(connection: Connection, job_id: uuid.UUID) -> None:
+    """Delete who is seen; the caller has removed their pictures."""
     gone = update(scene_lists).where(scene_lists.c.job_id == job_id).values(people=null())
     await connection.execute(gone)
-    return found
 
 
 async def list_thumbnail_keys(connection: Connection, job_id: uuid.UUID) -> set[str]:

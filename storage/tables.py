@@ -279,7 +279,7 @@ jobs = Table(
     # How many jobs of its account may be ahead of it or run; the others are parked.
     Column("running_limit", Integer),
     Column("parked", Boolean, nullable=False, server_default=text("false")),
-    # Its place among all that were ever queued: given by the trigger of migration 0018, which
+    # Its place among all that were ever queued: given by the trigger of migration 0033, which
     # explains it.
     Column("finish_tag", BigInteger),
     # The job whose results it renews.
@@ -895,7 +895,7 @@ archives = Table(
     Column("error_message", Text),
     # The key that the list goes on after; null while none is under way. Bytes: not all are text.
     Column("list_after", LargeBinary),
-    # Lists that could not be read, one after the other.
+    # Steps that failed, one after the other.
     Column("failures", Integer, nullable=False, server_default="0"),
     # How many objects there are in each state, changed with them.
     *(
@@ -909,6 +909,8 @@ archives = Table(
     _time("due_at", now=True),
     Column("lease_token", Uuid),
     _time("lease_expires_at", nullable=True),
+    # When its last step began: accounts take turns by it.
+    _time("leased_at", nullable=True),
     # Its objects are deleted a few at a time, then the row.
     _time("removed_at", nullable=True),
     CheckConstraint(_one_of("state", ArchiveState), name="state"),

@@ -8,16 +8,18 @@ then; the second of two equal rows gets the number 2, and so on.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import io
 import json
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from pipelines.backfill.columns import ColumnError, item_of
 from pipelines.backfill.outcome import Item, RowError
@@ -28,6 +30,14 @@ from storage.objects import ObjectNotFoundError
 
 FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 """Suffix -> how a manifest is read."""
+
+MOST_BYTES = 256 << 20
+"""Of a manifest."""
+MOST_ROWS = 1_000_000
+"""Of a manifest, or files below a prefix."""
+MOST_ROW_BYTES = 1 << 20
+_ROWS_AT_ONCE = 100
+"""Of Parquet."""
 
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 _STEM_CHARACTERS = 60
@@ -60,7 +70,8 @@ def read_manifest(
             rows: Iterator[Any] = _files(place_at(address, access), include, outside)
             return _checked(rows, "")
         place, name = file_at(address, access)
-        return _checked(_READERS[kind](place.read_bytes(name)), place.address_of(""))
+        with _opened(place, name) as file:
+            return _checked(_READERS[kind](file), place.address_of(""))
     except ObjectNotFoundError:
         raise ManifestError(f"There is no manifest {address}.") from None
     except PlaceError as error:
@@ -80,16 +91,53 @@ def _files(place: Place, include: Sequence[str], outside: str | None) -> Iterato
         raise ManifestError(f"There are no files below {place.address_of('')}.")
 
 
-def _csv_rows(data: bytes) -> Iterator[Any]:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ManifestError(f"The manifest is not UTF-8: {error}.") from None
-    reader = csv.DictReader(io.StringIO(text, newline=""), restkey=_SURPLUS, strict=True)
+@contextlib.contextmanager
+def _opened(place: Place, name: str) -> Iterator[BinaryIO]:
+    """The manifest as a file of this machine. Raises ManifestError where it is too large."""
+    with tempfile.TemporaryFile() as file:
+        place.copy_to(name, cast(BinaryIO, _Bounded(file)))
+        file.seek(0)
+        yield file
+
+
+class _Bounded(io.RawIOBase):
+    """Writes to ``file``, up to MOST_BYTES."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if self._file.tell() + len(data) > MOST_BYTES:
+            raise ManifestError(f"The manifest is larger than {MOST_BYTES} bytes.")
+        return self._file.write(data)
+
+
+def _csv_rows(file: BinaryIO) -> Iterator[Any]:
+    row_characters = number = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal row_characters, number
+        text = io.TextIOWrapper(file, "utf-8-sig", newline="")
+        while line := text.readline(MOST_ROW_BYTES + 1):
+            number += 1
+            row_characters += len(line)
+            if row_characters > MOST_ROW_BYTES:
+                raise _row_too_long(f"line {number}")
+            yield line
+
+    reader = csv.DictReader(lines(), restkey=_SURPLUS, strict=True)
     try:
         _require_source(reader.fieldnames or ())
+        row_characters = 0
         for row in reader:
+            row_characters = 0
             yield {name: value or None for name, value in row.items() if name is not None}
+    except UnicodeDecodeError as error:
+        message = f"The manifest is not UTF-8, behind line {number}: {error.reason}."
+        raise ManifestError(message) from None
     except csv.Error as error:
         raise ManifestError(f"The manifest is not CSV, line {reader.line_num}: {error}.") from None
 
@@ -97,24 +145,37 @@ def _csv_rows(data: bytes) -> Iterator[Any]:
 _SURPLUS = "more fields than the header"
 
 
-def _json_rows(data: bytes) -> Iterator[Any]:
+def _row_too_long(place: str) -> ManifestError:
+    return ManifestError(f"The manifest has a row of more than {MOST_ROW_BYTES} bytes, at {place}.")
+
+
+def _json_rows(file: BinaryIO) -> Iterator[Any]:
     """What is no JSON comes as the line's text, which is no row."""
-    for line in data.splitlines():
-        if line.strip():
-            try:
-                yield json.loads(line)
-            except (ValueError, RecursionError):
-                yield line.decode(errors="replace")
+    number = 0
+    while data := file.readline(MOST_ROW_BYTES + 1):
+        number += 1
+        if len(data) > MOST_ROW_BYTES:
+            raise _row_too_long(f"line {number}")
+        for line in data.splitlines():
+            if line.strip():
+                try:
+                    yield json.loads(line)
+                except (ValueError, RecursionError):
+                    yield line.decode(errors="replace")
 
 
-def _parquet_rows(data: bytes) -> Iterator[Any]:
+def _parquet_rows(file: BinaryIO) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    number = 1
     try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        _require_source(file.schema_arrow.names)
-        for batch in file.iter_batches():
+        parquet = pq.ParquetFile(file)
+        _require_source(parquet.schema_arrow.names)
+        for batch in parquet.iter_batches(_ROWS_AT_ONCE):
+            if batch.nbytes > _ROWS_AT_ONCE * MOST_ROW_BYTES:
+                raise _row_too_long(f"row {number} or soon after")
+            number += len(batch)
             yield from batch.to_pylist()
     except (pa.ArrowException, OSError) as error:
         # OSError: what its Thrift, or a compression, cannot read.
@@ -133,6 +194,8 @@ def _checked(rows: Iterator[Any], base: str) -> Manifest:
     items: list[Item] = []
     errors: list[RowError] = []
     for number, row in enumerate(rows, start=1):
+        if number > MOST_ROWS:
+            raise ManifestError(f"There are more than {MOST_ROWS} items.")
         try:
             items.append(item_of(row, number, base, surplus=_SURPLUS))
         except ColumnError as error:

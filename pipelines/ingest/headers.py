@@ -21,7 +21,8 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
-from xml.etree import ElementTree as ET
+
+from pipelines.markup import MarkupError, elements
 
 _MOST_BOXES = 1_000_000
 _UNKNOWN_32 = 0xFFFFFFFF
@@ -319,35 +320,39 @@ def _from_bext(data: bytes) -> Values:
 
 
 def _from_ixml(data: bytes) -> Values:
+    fields: dict[str, str] = {}
+    names: list[list[Any]] = []
+    track: dict[str, str] = {}
+    position = 0
     try:
-        root = ET.fromstring(data.strip(b"\0 \r\n\t"))  # noqa: S314 - confined, bounded
-    except (ET.ParseError, LookupError, ValueError):
-        # The latter two: it names an encoding that Python, or its XML parser, does not know.
+        for (_, *path), text in elements(data.strip(b"\0 \r\n\t")):
+            if path == ["TRACK_LIST", "TRACK"]:
+                position += 1
+                number = _number(track.get("INTERLEAVE_INDEX"))
+                number = number or _number(track.get("CHANNEL_INDEX")) or position
+                if name := _text(track.get("NAME")):
+                    names.append([number - 1, name])
+                track.clear()
+            elif path[:-1] == ["TRACK_LIST", "TRACK"]:
+                track.setdefault(path[-1], text)
+            elif path[:-1] == ["SPEED"]:
+                fields.setdefault(path[-1], text)
+    except MarkupError:
         return {}
     labels: Values = {}
-    rate = _text(root.findtext("SPEED/TIMECODE_RATE"))
+    rate = _text(fields.get("TIMECODE_RATE"))
     if rate:
         labels["timecode_rate"] = rate
-        labels["drop_frame"] = _text(root.findtext("SPEED/TIMECODE_FLAG")).upper() == "DF"
-    high = _number(root.findtext("SPEED/TIMESTAMP_SAMPLES_SINCE_MIDNIGHT_HI"))
-    low = _number(root.findtext("SPEED/TIMESTAMP_SAMPLES_SINCE_MIDNIGHT_LO"))
+        labels["drop_frame"] = _text(fields.get("TIMECODE_FLAG")).upper() == "DF"
+    high = _number(fields.get("TIMESTAMP_SAMPLES_SINCE_MIDNIGHT_HI"))
+    low = _number(fields.get("TIMESTAMP_SAMPLES_SINCE_MIDNIGHT_LO"))
     samples = None if low is None else ((high or 0) << 32) + low
     if samples is not None:
         labels["time_reference"] = samples
-    clock_hz = _number(root.findtext("SPEED/TIMESTAMP_SAMPLE_RATE"))
+    clock_hz = _number(fields.get("TIMESTAMP_SAMPLE_RATE"))
     if clock_hz:
         labels["sample_rate_hz"] = clock_hz
-    names = list(_channel_names(root))
     return labels | ({"channel_names": names} if names else {})
-
-
-def _channel_names(root: ET.Element) -> Iterator[list[Any]]:
-    for position, track in enumerate(root.iterfind("TRACK_LIST/TRACK"), start=1):
-        number = _number(track.findtext("INTERLEAVE_INDEX"))
-        number = number or _number(track.findtext("CHANNEL_INDEX")) or position
-        name = _text(track.findtext("NAME"))
-        if name:
-            yield [number - 1, name]
 
 
 def _text(value: str | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import ssl
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -17,10 +18,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from urllib.parse import quote, unquote_plus, urlencode
-from xml.etree import ElementTree as ET
 
 import httpx
 
+from pipelines.markup import elements
 from pipelines.net.addresses import (
     AddressPolicy,
     InvalidUrlError,
@@ -42,20 +43,32 @@ MAX_PREFIX_BYTES = 1024
 """Of a key too: S3's limit."""
 PAGE_KEYS = 1000
 """S3's most in a page."""
+MAX_OBJECT_BYTES = 64 << 40
+"""More than S3's most, 50 TB."""
+MAX_ETAG_LENGTH = 256
+"""S3's have up to 38 characters."""
 AMAZON = "https://s3.{region}.amazonaws.com"
 _GOOGLE = "https://storage.googleapis.com"
 _FIRST_REGION = "us-east-1"
 _SIGNED_SECONDS = 6 * 3600 + 900
 """As long as a fetch may take, attempts included, and a little more."""
-_PAGE_BYTES = 16 << 20
+_PAGE_BYTES = 6 << 20
 """A thousand keys of 1024 bytes, each byte written as %XX, are 3 MB."""
-LIMITS = TransportLimits(total_seconds=120)
+LIMITS = TransportLimits(
+    connect_seconds=5, read_seconds=5, write_seconds=5, header_seconds=10, total_seconds=20
+)
+"""Of a page: whoever reads it reads no other meanwhile."""
+LEAST_RATE_BYTES = 16 << 10
+"""A second, once _RATE_SECONDS of a body are over; a page that ends before may be slower."""
+_RATE_SECONDS = 3.0
 
 _ANY_BYTES = "surrogateescape"
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z0-9]+)://(?P<bucket>[^/]*)(?:/(?P<key>.*))?", re.DOTALL)
+_SIZE = re.compile(r"[0-9]{1,15}")
+_YEARS = (1970, 2999)
 _CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,64})</Code>")
 
 
@@ -332,11 +345,14 @@ class BucketReader:
                 ) as transport,
                 closing(transport.handle_request(request)) as response,
             ):
-                body = bytearray()
+                body, began = bytearray(), time.monotonic()
                 for chunk in response.iter_raw():
                     body += chunk
                     if len(body) > _PAGE_BYTES:
                         raise BucketError(BucketProblem.LISTING_INVALID)
+                    seconds = time.monotonic() - began
+                    if seconds > _RATE_SECONDS and len(body) < seconds * LEAST_RATE_BYTES:
+                        raise BucketError(BucketProblem.UNREACHABLE)
                 return response.status_code, bytes(body), response.headers
         except BlockedAddressError as error:
             raise BucketError(BucketProblem.NOT_ALLOWED) from error
@@ -352,19 +368,24 @@ def problem_of(status: int, body: bytes) -> BucketProblem:
 
 
 def _read_page(body: bytes, after: str) -> BucketPage:
-    # Without a document type there are no entities that could grow.
-    if b"<!DOCTYPE" in body:
-        raise BucketError(BucketProblem.LISTING_INVALID)
+    page: dict[str, str] = {}
+    found: list[dict[str, str]] = []
+    item: dict[str, str] = {}
     try:
-        root = ET.fromstring(body)  # noqa: S314
-        if _local(root) != "ListBucketResult":
-            raise BucketError(BucketProblem.LISTING_INVALID)
-        fields = {_local(each): each.text or "" for each in root}
-        is_encoded = fields.get("EncodingType") == "url"
-        listed = [_object(each, is_encoded) for each in root if _local(each) == "Contents"]
-    except (ET.ParseError, LookupError, ValueError) as error:
+        for (root, *path), text in elements(body):
+            if root != "ListBucketResult" or len(found) > PAGE_KEYS:
+                raise BucketError(BucketProblem.LISTING_INVALID)
+            if path == ["Contents"]:
+                found.append(item)
+                item = {}
+            elif path[:-1] == ["Contents"]:
+                item[path[-1]] = text
+            elif len(path) == 1:
+                page[path[0]] = text
+        listed = [_object(each, page.get("EncodingType") == "url") for each in found]
+    except (LookupError, ValueError) as error:
         raise BucketError(BucketProblem.LISTING_INVALID) from error
-    if fields.get("IsTruncated") != "true":
+    if page.get("IsTruncated") != "true":
         return BucketPage(tuple(listed), None)
     # A server that does not go on would be listed without end.
     if not listed or listed[-1].key_bytes <= after.encode(errors=_ANY_BYTES):
@@ -372,21 +393,27 @@ def _read_page(body: bytes, after: str) -> BucketPage:
     return BucketPage(tuple(listed), listed[-1].key)
 
 
-def _object(element: ET.Element, is_encoded: bool) -> BucketObject:
-    fields = {_local(each): each.text or "" for each in element}
+def _object(fields: dict[str, str], is_encoded: bool) -> BucketObject:
+    """Raises LookupError and ValueError for what no server of buckets answers."""
     key = unquote_plus(fields["Key"], errors=_ANY_BYTES) if is_encoded else fields["Key"]
-    modified = fields.get("LastModified")
-    modified_at = datetime.fromisoformat(modified) if modified else None
-    if modified_at is not None and modified_at.tzinfo is None:
-        modified_at = modified_at.replace(tzinfo=UTC)
+    size, etag = fields["Size"], fields.get("ETag", "").strip('"')
+    if not 1 <= len(key.encode(errors=_ANY_BYTES)) <= MAX_PREFIX_BYTES:
+        raise ValueError("the length of a key")
+    if not _SIZE.fullmatch(size) or int(size) > MAX_OBJECT_BYTES:
+        raise ValueError("the size of an object")
+    if len(etag) > MAX_ETAG_LENGTH:
+        raise ValueError("the length of an entity tag")
     return BucketObject(
         key=key,
-        size_bytes=int(fields["Size"]),
-        etag=fields.get("ETag", "").strip('"') or None,
-        modified_at=modified_at,
+        size_bytes=int(size),
+        etag=etag or None,
+        modified_at=_moment(fields.get("LastModified")),
     )
 
 
-def _local(element: ET.Element) -> str:
-    """The name without its namespace: some servers have another, or none."""
-    return element.tag.rpartition("}")[2]
+def _moment(text: str | None) -> datetime | None:
+    """None too for years that no object is of: some servers write the year 1 for no time."""
+    moment = datetime.fromisoformat(text) if text else None
+    if moment is None or not _YEARS[0] <= moment.year <= _YEARS[1]:
+        return None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

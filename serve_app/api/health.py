@@ -16,6 +16,7 @@ from serve_app.api.context import Context
 from serve_app.context import AppContext
 from serve_app.crypto import DecryptionError
 from storage.database import database_revision, newest_revision
+from storage.direct import NoSessionError
 from storage.webhooks import find_any_encrypted_secret
 
 router = APIRouter(include_in_schema=False)
@@ -161,7 +162,8 @@ class ReadinessProbe:
         error = self._under_way.pop(name).exception()
         if error is None:
             return None
-        if isinstance(error, NotReadyError):
-            return str(error)
+        origin = getattr(error, "orig", error)
+        if isinstance(origin, NotReadyError | NoSessionError):
+            return str(origin)
         log.warning("readiness: %s: %s: %s", name, type(error).__name__, error)
         return "cannot be reached"

@@ -127,7 +127,7 @@ class ShownAccess(TypedDict):
 
 
 class ArchiveError(TypedDict):
-    """Why it is paused."""
+    """Why it is paused, or of an active one why its last step failed."""
 
     code: Annotated[str, doc("Stable.", "BUCKET_CREDENTIALS_EXPIRED")]
     message: Annotated[str, doc("For people.", "The bucket's credentials have expired.")]
@@ -141,6 +141,9 @@ class ArchiveJson(TypedDict):
     patterns: list[str]
     state: ArchiveState
     error: NotRequired[ArchiveError]
+    nextTryAt: NotRequired[
+        Annotated[Timestamp, doc("When it is tried again; only after a step that failed.")]
+    ]
     watchSeconds: int | None
     maxActiveJobs: int
     bucketAccess: ShownAccess
@@ -242,6 +245,8 @@ def render_archive(archive: Archive, context: AppContext) -> ArchiveJson:
     }
     if archive.error_code is not None:
         rendered["error"] = {"code": archive.error_code, "message": archive.error_message or ""}
+    if archive.is_retried:
+        rendered["nextTryAt"] = timestamp(archive.due_at)
     return rendered
 
 
@@ -294,7 +299,9 @@ async def create_archive(
 ) -> Response:
     """A job is created of each object, once, and again when it has changed; they are ordinary jobs
     with the given options, of priority `low` unless another is given. A bucket that cannot be read
-    pauses the archive, with `error`. An account has at most 100.
+    pauses the archive, with `error`; one whose server fails is tried again first, at `nextTryAt`.
+    A fifth of the account's limit of unfinished jobs stays free for jobs of other sources. An
+    account has at most 100.
     """
     sealed = _checked_access(body.url, body.bucketAccess, context)
     options = _options(body)

@@ -121,6 +121,7 @@ def _row(archive: JsonObject) -> dict[str, object]:
         "failed": counts["failed"],
         "refused": counts["refused"],
         "error": archive.get("error", {}).get("code", ""),
+        "nextTry": archive.get("nextTryAt", ""),
     }
 
 

@@ -30,6 +30,11 @@ class _Outcome:
     rerun_id: str | None = None
     error: str | None = None
 
+    @property
+    def is_to_make(self) -> bool:
+        """Of a dry run: whether a job would be queued, not refused nor under way already."""
+        return bool(self.stages) and self.rerun_id is None
+
     def row(self) -> dict[str, object]:
         return {
             "jobId": str(self.job_id),
@@ -51,7 +56,9 @@ def rerun(
     stage: Annotated[
         list[str] | None, typer.Option(help="vision or transcript: this one, changed or not.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only what it would cost.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list what would be made again, and its price.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -65,11 +72,12 @@ def rerun(
         raise UsageError("--stage is vision or transcript.")
     stages = frozenset(map(StageName, stage)) if stage else None
     settings = settings_with(data)
-    outcomes = _rerun_all(settings, conditions, stages, dry_run=True)
+    planned = _rerun_all(settings, conditions, stages, dry_run=True)
+    outcomes = [each for each in planned if each.is_to_make]
     if not dry_run:
-        cents, count = sum(it.cents for it in outcomes), sum(bool(it.stages) for it in outcomes)
-        if count and not yes:
-            question = f"Run {count} of {len(outcomes)} jobs again for {cents} cents?"
+        cents = sum(each.cents for each in outcomes)
+        if outcomes and not yes:
+            question = f"Run {len(outcomes)} of {len(planned)} jobs again for {cents} cents?"
             typer.confirm(question, abort=True, err=True)
         outcomes = _rerun_all(settings, conditions, stages, dry_run=False)
     show_list([each.row() for each in outcomes], "jobs", as_json)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -48,15 +49,28 @@ from storage.webhooks import NewEvent
 log = logging.getLogger("vas.credits")
 
 
+ROOM_PART = 5
+"""One in so many of an account's unfinished jobs is left by its archives to other creations."""
+
+
 async def create_jobs(
-    connection: Connection, account_id: uuid.UUID, plans: list[JobPlan], context: AppContext
+    connection: Connection,
+    account_id: uuid.UUID,
+    plans: list[JobPlan],
+    context: AppContext,
+    *,
+    leaves_room: bool = False,
 ) -> list[JobRecord]:
     """All of the planned jobs, their minimum charges held, or none of them.
 
-    Raises THROTTLED, TOO_MANY_ACTIVE_JOBS, INSUFFICIENT_CREDITS, INVALID_REQUEST for a priority
-    that the account may not use, or SERVICE_UNAVAILABLE where the balance cannot be verified.
+    Jobs that leave room are created only while one in ROOM_PART of the limit stays free; a limit of
+    one is theirs too. Raises THROTTLED, TOO_MANY_ACTIVE_JOBS, INSUFFICIENT_CREDITS, INVALID_REQUEST
+    for a priority that the account may not use, or SERVICE_UNAVAILABLE where the balance cannot be
+    verified.
     """
-    account = await _check_admission(connection, account_id, len(plans), context.settings)
+    account = await _check_admission(
+        connection, account_id, len(plans), context.settings, leaves_room=leaves_room
+    )
     capped_key_id = await check_caps(connection, len(plans))
     created = []
     for plan in plans:
@@ -80,7 +94,12 @@ async def create_jobs(
 
 
 async def _check_admission(
-    connection: Connection, account_id: uuid.UUID, count: int, settings: Settings
+    connection: Connection,
+    account_id: uuid.UUID,
+    count: int,
+    settings: Settings,
+    *,
+    leaves_room: bool,
 ) -> keys.Account:
     # The lock makes concurrent creations of one account count one after the other.
     with _verifying_balance():
@@ -88,6 +107,8 @@ async def _check_admission(
     if account.throttled_at is not None:
         raise ApiError(ErrorCode.THROTTLED)
     limit = account.max_active_jobs or settings.max_active_jobs
+    if leaves_room:
+        limit = max(1, limit - math.ceil(limit / ROOM_PART))
     active = await jobs.count_unfinished(connection, account_id)
     if active + count > limit:
         raise ApiError(

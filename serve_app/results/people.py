@@ -108,11 +108,18 @@ async def get_people(request: Request, context: Context, job: CurrentJob) -> Res
 async def delete_people(request: Request, context: Context, job: CurrentJob) -> Response:
     """Groups, and pictures of faces; scenes and their stills stay. Without any it does nothing."""
     require_stage(job, StageName.VISION)
-    async with context.database.transaction() as connection:
-        if await is_held(connection, job.id):
-            raise ApiError(ErrorCode.LEGAL_HOLD)
-        stored = await results.delete_people(connection, job.id)
-        await record(connection, job.account_id, AuditAction.DELETE_PEOPLE, job_id=job.id)
-    people = [] if stored is None else decode(tuple[Person, ...], stored.encode())
-    await run_in_threadpool(context.objects.delete_keys, [each.still_key for each in people])
-    return success(request, {"jobId": str(job.id), "deleted": len(people)})
+    count, known = 0, None
+    while True:
+        async with context.database.transaction() as connection:
+            if await is_held(connection, job.id):
+                raise ApiError(ErrorCode.LEGAL_HOLD)
+            stored = await results.find_people(connection, job.id, locked=True)
+            if stored == known:
+                await results.delete_people(connection, job.id)
+                await record(connection, job.account_id, AuditAction.DELETE_PEOPLE, job_id=job.id)
+                break
+        # Their pictures first: they are named until the store has removed them.
+        people = [] if stored is None else decode(tuple[Person, ...], stored.encode())
+        await run_in_threadpool(context.objects.delete_keys, [each.still_key for each in people])
+        count, known = len(people), stored
+    return success(request, {"jobId": str(job.id), "deleted": count})

@@ -20,6 +20,7 @@ from serve_app.results.routes import RESULT_ERRORS, SpeakerId, TrackQuery
 from serve_app.results.transcripts import choose_track, read_tracks, transcript_of
 from storage import voices
 from storage.audit import AuditAction, record
+from storage.cleaning import is_voice_held
 from storage.types import SkipReason, StageName
 from storage.voices import MOST_SAMPLES, MOST_VOICES, NamedVoice
 
@@ -125,7 +126,7 @@ async def list_voices(request: Request, context: Context, account_id: CurrentAcc
     summary="Delete a voice",
     response_model=Answer[VoiceJson],
     response_description="The voice that was deleted.",
-    responses=errors(ErrorCode.NOT_FOUND),
+    responses=errors(ErrorCode.NOT_FOUND, ErrorCode.LEGAL_HOLD),
 )
 async def delete_voice(
     request: Request,
@@ -135,11 +136,15 @@ async def delete_voice(
         Uuid, Path(alias="voiceId", description="The voice's id; what is no UUID is not found.")
     ],
 ) -> Response:
-    """It is recognised no more, and speakers that have its name get their first labels back."""
+    """It is recognised no more, and speakers that have its name get their first labels back.
+    Refused while a legal hold is on a job that it was learnt from or recognised in.
+    """
     known_id = parse_job_id(voice_id)
     async with context.database.transaction() as connection:
         found = await voices.list_voices(connection, account_id, known_id)
         if not found:
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such voice.")
+        if await is_voice_held(connection, known_id):
+            raise ApiError(ErrorCode.LEGAL_HOLD)
         await voices.delete_voice(connection, account_id, known_id)
     return success(request, _voice(found[0]))

@@ -11,14 +11,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
 from pipelines.net.buckets import (
     BucketError,
     BucketObject,
     BucketPage,
+    BucketProblem,
     BucketReader,
     ClientBucket,
     ObjectProblem,
@@ -33,10 +36,11 @@ from serve_app.jobs.plans import JobPlan, Planner, plan_from_url, unseal_access
 from serve_app.jobs.schemas import CreateJobFromUrlBody
 from serve_app.jobs.service import create_jobs
 from serve_app.media.formats import tier_of
+from serve_app.periodic import Periodic
 from storage import archives, keys
 from storage.archives import Archive, ArchiveLostError, ArchiveObject, ListedObject
 from storage.audit import AuditAction, record
-from storage.database import Connection
+from storage.database import UNAVAILABLE, Connection
 from storage.types import ArchiveState, ObjectState
 
 log = logging.getLogger("vas.archives")
@@ -45,10 +49,13 @@ ARCHIVE_SECONDS = 2.0
 """Until it is looked again for archives that are due."""
 CREATED_AT_ONCE = 50
 """Jobs in one transaction."""
+STEPS_AT_ONCE = 4
+"""Of a runner, each for another account."""
 MOST_FAILURES = 10
-"""Lists that could not be read, one after the other, before the archive is paused."""
+"""Steps that failed, for whatever reason, one after the other, before the archive is paused."""
 RENEWED_SECONDS = archives.LEASE.total_seconds() / 3
-"""Until a lease is renewed while a page of a list is read, which may take two minutes."""
+"""Until a lease is renewed while a page of a list is read."""
+TOO_MANY_OBJECTS = "TOO_MANY_OBJECTS"
 _LOOK_SECONDS = 2.0
 _WAIT_SECONDS = 15.0
 _LONGEST_PAUSE_SECONDS = 300.0
@@ -60,9 +67,15 @@ _PASSING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ArchiveKeeper:
-    """Takes archives on, one step at a time; any number of runners share them."""
+    """Takes archives on, some steps at a time; any number of runners share them."""
 
     context: AppContext
+    threads: Executor = field(default_factory=lambda: ThreadPoolExecutor(STEPS_AT_ONCE, "bucket"))
+    """Of their own: servers that answer slowly delay nothing else."""
+
+    def work(self) -> list[Periodic]:
+        """What a runner repeats beside its jobs."""
+        return [Periodic("reading archives", ARCHIVE_SECONDS, self.step)] * STEPS_AT_ONCE
 
     async def step(self) -> float | None:
         """Do what is due for one archive."""
@@ -73,7 +86,7 @@ class ArchiveKeeper:
         archive, token = leased
         if archive.removed_at is None:
             with contextlib.suppress(ArchiveLostError):
-                await _Step(self.context, archive, token).run()
+                await self._run(_Step(self.context, self.threads, archive, token))
                 return 0.0
         async with self.context.database.transaction() as connection:
             removed = archive.removed_at is not None
@@ -81,12 +94,24 @@ class ArchiveKeeper:
                 await archives.release_archive(connection, archive.id, token, 0)
         return 0.0
 
+    async def _run(self, step: _Step) -> None:
+        try:
+            await step.run()
+        except (ArchiveLostError, *UNAVAILABLE):
+            raise
+        except Exception:
+            # Else it would be repeated without end.
+            with contextlib.suppress(ArchiveLostError):
+                await step.fail(ErrorCode.INTERNAL_ERROR, "The service could not go on with it.")
+            raise
+
 
 @dataclass(slots=True)
 class _Step:
     """One step of one archive under its lease."""
 
     context: AppContext
+    threads: Executor
     archive: Archive
     token: uuid.UUID
 
@@ -105,8 +130,8 @@ class _Step:
         except BucketError as error:
             await self._refused(error)
             return
-        if listing:
-            await self._merge(page)
+        if listing and not await self._merge(page):
+            return
         if unfetched:
             await self._fetch_failed()
         try:
@@ -117,22 +142,34 @@ class _Step:
         await self._release(created, is_read=is_read)
 
     async def _page(self) -> BucketPage:
-        reading = asyncio.create_task(asyncio.to_thread(self._read_page))
-        while not (await asyncio.wait([reading], timeout=RENEWED_SECONDS))[0]:
-            async with self.context.database.transaction() as connection:
-                await archives.lock_archive(connection, self.archive.id, self.token)
-        return reading.result()
+        over = threading.Event()
+        loop = asyncio.get_running_loop()
+        reading = loop.run_in_executor(self.threads, self._read_page, over)
+        try:
+            while not (await asyncio.wait([reading], timeout=RENEWED_SECONDS))[0]:
+                async with self.context.database.transaction() as connection:
+                    await archives.lock_archive(connection, self.archive.id, self.token)
+            return reading.result()
+        finally:
+            over.set()
+            reading.cancel()
 
-    def _read_page(self) -> BucketPage:
+    def _read_page(self, over: threading.Event) -> BucketPage:
         """The next page of the list; the first one shows whether the bucket can be read."""
+
+        def watch() -> None:
+            if over.is_set():
+                raise BucketError(BucketProblem.UNREACHABLE)
+
         scheme, name, prefix = split_bucket_address(self.archive.url)
         access = unseal_access(self.context.encrypter, self.archive.sealed_access)
-        reader = BucketReader(address_policy(self.context.settings))
+        reader = BucketReader(address_policy(self.context.settings), watch=watch)
         bucket = reader.located(ClientBucket(scheme, name, access))
         after = (self.archive.list_after or b"").decode(errors="surrogateescape")
         return reader.page(bucket, prefix, after)
 
-    async def _merge(self, page: BucketPage) -> None:
+    async def _merge(self, page: BucketPage) -> bool:
+        """Keep the page; False where it pauses the archive, for objects without end."""
         _, _, prefix = split_bucket_address(self.archive.url)
         listed = [
             self._listed(each)
@@ -144,7 +181,12 @@ class _Step:
             after = page.next_after.encode(errors="surrogateescape")
         async with self.context.database.transaction() as connection:
             locked = await archives.lock_archive(connection, self.archive.id, self.token)
-            await archives.merge_page(connection, locked, listed, after)
+            most = self.context.settings.max_archive_objects
+            if await archives.merge_page(connection, locked, listed, after, most_objects=most):
+                return True
+            sentence = f"The account's archives may have {most} objects, and the bucket has more."
+            await self._pause(connection, TOO_MANY_OBJECTS, sentence)
+            return False
 
     async def _fetch_failed(self) -> None:
         """The bucket can be read: what could not be fetched failed for reasons of its own."""
@@ -206,7 +248,9 @@ class _Step:
             planned = await self._planned(connection, waiting)
             if planned:
                 plans = [plan for _, plan in planned]
-                await create_jobs(connection, archive.account_id, plans, self.context)
+                await create_jobs(
+                    connection, archive.account_id, plans, self.context, leaves_room=True
+                )
                 await archives.move_objects(
                     connection,
                     archive.id,
@@ -250,13 +294,13 @@ class _Step:
         async with self.context.database.transaction() as connection:
             archive = await archives.lock_archive(connection, self.archive.id, self.token)
             due_seconds: float | None = None
-            values: dict[str, object] = {"failures": 0} if is_read else {}
+            values: dict[str, object] = dict(_NO_FAILURE) if is_read else {}
             if archive.list_after is not None or (created and archive.waiting_objects):
                 due_seconds = 0.0
             elif archive.waiting_objects or archive.running_objects:
                 due_seconds = _LOOK_SECONDS
             elif archive.next_list_at is None:
-                values["state"] = ArchiveState.COMPLETED
+                values |= _NO_FAILURE | {"state": ArchiveState.COMPLETED}
             await archives.release_archive(
                 connection, archive.id, self.token, due_seconds, **values
             )
@@ -264,7 +308,6 @@ class _Step:
     async def _refused(self, error: BucketError) -> None:
         """The bucket cannot be read: try again later, or wait for whoever can change that."""
         log.info("archive %s: %s", self.archive.id, error.problem)
-        failures = self.archive.failures + 1
         async with self.context.database.transaction() as connection:
             archive = await archives.lock_archive(connection, self.archive.id, self.token)
             # Their jobs failed for the same reason, not for one of their own.
@@ -272,13 +315,36 @@ class _Step:
             if archive.sealed_access != self.archive.sealed_access:
                 # Of credentials in whose place there are others since.
                 await archives.release_archive(connection, archive.id, self.token, 0)
-            elif error.may_pass and failures < MOST_FAILURES:
-                pause_seconds = min(2.0**failures, _LONGEST_PAUSE_SECONDS)
-                await archives.release_archive(
-                    connection, archive.id, self.token, pause_seconds, failures=failures
-                )
+            elif error.may_pass:
+                await self._retry(connection, archive, error.problem, str(error))
             else:
                 await self._pause(connection, error.problem, str(error))
+
+    async def fail(self, code: str, message: str) -> None:
+        """Have the step tried again later, or pause the archive after too many that failed.
+
+        Raises ArchiveLostError.
+        """
+        async with self.context.database.transaction() as connection:
+            archive = await archives.lock_archive(connection, self.archive.id, self.token)
+            await self._retry(connection, archive, code, message)
+
+    async def _retry(
+        self, connection: Connection, archive: Archive, code: str, message: str
+    ) -> None:
+        failures = archive.failures + 1
+        if failures >= MOST_FAILURES:
+            await self._pause(connection, code, message)
+            return
+        await archives.release_archive(
+            connection,
+            archive.id,
+            self.token,
+            min(2.0**failures, _LONGEST_PAUSE_SECONDS),
+            failures=failures,
+            error_code=code,
+            error_message=message,
+        )
 
     async def _stopped(self, error: ApiError) -> None:
         """No job can be created at present."""
@@ -309,6 +375,8 @@ class _Step:
             target=self.archive.id,
         )
 
+
+_NO_FAILURE: dict[str, object] = {"failures": 0, "error_code": None, "error_message": None}
 
 OBJECT_SENTENCES = {
     ObjectProblem.EMPTY: "The object is empty.",

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 
 from pipelines.execution.chain import is_stop_marker
@@ -15,7 +16,13 @@ from serve_app.observability.metrics import record_job_end
 from serve_app.uploads.partials import finish_for_lost_writers
 from serve_app.uploads.urls import direct_key
 from storage import access, jobs, keys, results, uploads
-from storage.cleaning import CleaningRound, end_round, lease_rounds, list_due_erasures
+from storage.cleaning import (
+    CleaningRound,
+    end_round,
+    goes_on,
+    lease_rounds,
+    list_due_erasures,
+)
 from storage.database import UNAVAILABLE
 from storage.objects import DirectUploadStore, ObjectStore, ObjectStoreUnavailableError
 from storage.types import JobState, SkipReason, StageName, StageStatus
@@ -28,6 +35,8 @@ _FORGET_SECONDS = 60.0
 _LEFTOVERS_SECONDS = 3600.0
 _LOOKS_A_SWEEP = 100
 _ROUNDS_A_SWEEP = 20
+_KEYS_A_STEP = 100
+"""Removed at once; a legal hold is looked for in between."""
 _UNSEEN = timedelta(seconds=30)
 """A file that a client put into the store in time may be noticed so much later."""
 
@@ -184,16 +193,29 @@ async def remove_due(context: AppContext) -> None:
         )
     for due in rounds:
         try:
-            kept = await _results(context, due.job_id)
-            await asyncio.to_thread(remove_objects, context.objects, due, kept)
-            async with context.database.transaction() as connection:
-                await end_round(connection, due)
+            await _remove(context, due)
         except ObjectStoreUnavailableError as error:
             log.warning("objects of ended jobs are not removed yet: %s", error)
             return
         except Exception:
             # The others must not wait for the one that cannot be removed.
             log.exception("job %s: its objects could not be removed", due.job_id)
+
+
+async def _remove(context: AppContext, due: CleaningRound) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def look() -> bool:
+        async with context.database.statement() as connection:
+            return await goes_on(connection, due)
+
+    def is_stopped() -> bool:
+        return not asyncio.run_coroutine_threadsafe(look(), loop).result()
+
+    kept = await _results(context, due.job_id)
+    if await asyncio.to_thread(remove_objects, context.objects, due, kept, is_stopped):
+        async with context.database.transaction() as connection:
+            await end_round(connection, due)
 
 
 async def _results(context: AppContext, job_id: uuid.UUID) -> set[str]:
@@ -205,22 +227,31 @@ async def _results(context: AppContext, job_id: uuid.UUID) -> set[str]:
         return await results.list_thumbnail_keys(connection, job_id)
 
 
-def remove_objects(store: ObjectStore, due: CleaningRound, kept: set[str]) -> None:
+def remove_objects(
+    store: ObjectStore, due: CleaningRound, kept: set[str], is_stopped: Callable[[], bool]
+) -> bool:
     """Remove all of a job's objects but ``kept``, with partials and what killed writers left.
 
-    Markers that stop tasks stay as long as such a task may be running.
+    Markers that stop tasks stay as long as such a task may be running. False where the round is
+    stopped, by a legal hold or the end of its lease: ``is_stopped`` is called before each step.
     """
     prefix = f"jobs/{due.job_id}"
+    if is_stopped():
+        return False
     if due.erased_at is not None:
         store.write_bytes(f"{ERASED_PREFIX}/{due.job_id}", due.erased_at.isoformat().encode())
     if due.next_at is None and not kept:
         store.delete_prefix(prefix)
-        return
+        return True
     store.delete_prefix(source_prefix(due.job_id))
     for key in list(store.list_partials(prefix)):
         store.discard_partial(key)
     doomed = [key for key in store.list_keys(prefix) if key not in kept]
     if due.tasks_may_run:
         doomed = [key for key in doomed if not is_stop_marker(key)]
-    store.delete_keys(doomed)
+    for at in range(0, len(doomed), _KEYS_A_STEP):
+        if is_stopped():
+            return False
+        store.delete_keys(doomed[at : at + _KEYS_A_STEP])
     store.remove_leftovers(prefix)
+    return True

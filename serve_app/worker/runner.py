@@ -33,7 +33,7 @@ from serve_app.periodic import Periodic, repeated
 from serve_app.uploads.direct import LOOK_SECONDS, DirectUploadWatcher
 from serve_app.worker import publishing
 from serve_app.worker.alignment import ALIGN_SECONDS, Realigner
-from serve_app.worker.archives import ARCHIVE_SECONDS, ArchiveKeeper
+from serve_app.worker.archives import ArchiveKeeper
 from serve_app.worker.calibration import Calibration
 from serve_app.worker.comparing import COMPARE_SECONDS, Comparer
 from serve_app.worker.indexing import INDEX_SECONDS, SearchIndexer
@@ -99,7 +99,7 @@ class Runner:
             Periodic("recording versions", VERSIONS_SECONDS, self._record_versions),
             Periodic("indexing", INDEX_SECONDS, SearchIndexer(context).step),
             Periodic("redacting", REDACT_SECONDS, Redactor(context).step),
-            Periodic("reading archives", ARCHIVE_SECONDS, ArchiveKeeper(context).step),
+            *ArchiveKeeper(context).work(),
             Periodic("seeking duplicates", COMPARE_SECONDS, Comparer(context).step),
             Periodic("aligning", ALIGN_SECONDS, Realigner(context, self._models).step),
         ]

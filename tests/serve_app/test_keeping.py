@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from serve_app.context import build_context
 from serve_app.worker.reaper import Reaper, remove_due
 from storage import cleaning, keys
+from storage.objects.folder import FolderStore
 from storage.tables import accounts, jobs
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
@@ -162,6 +163,37 @@ def test_a_legal_hold_wins_over_erasing_and_over_time(
     hold(api, *row, holds=False)
     reap(api)
     assert (is_erased(api, job_id), has_source(api, job_id)) == (True, False)
+
+
+@pytest.mark.parametrize("held", ["job", "account"])
+def test_a_legal_hold_that_is_placed_while_objects_are_removed_stops_it(
+    api: RunningApi, customer: Customer, monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
+    others = [ended(api, customer, DAY, retention={"sourceSeconds": 0}) for _ in range(3)]
+    removed = list[str]()
+    delete_prefix = FolderStore.delete_prefix
+
+    def hold_the_rest(store: FolderStore, prefix: str) -> None:
+        if not removed:
+            removed.append(prefix.split("/")[1])
+            rows = [(jobs, uuid.UUID(each)) for each in others if each not in removed]
+            for row in rows if held == "job" else [(accounts, customer.account_id)]:
+                hold(api, *row)
+        delete_prefix(store, prefix)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderStore, "delete_prefix", hold_the_rest)
+        reap(api)
+    assert [each for each in others if not has_source(api, each)] == removed
+    expire = "UPDATE jobs SET cleaning_after = now() WHERE cleaning_after IS NOT NULL RETURNING id"
+    rows_of(api, expire)
+    reap(api)
+    assert [each for each in others if not has_source(api, each)] == removed
+    for row in [(jobs, uuid.UUID(each)) for each in others] + [(accounts, customer.account_id)]:
+        hold(api, *row, holds=False)
+    rows_of(api, expire)
+    reap(api)
+    assert not any(has_source(api, each) for each in others)
 
 
 def test_nothing_of_an_erased_account_is_left_but_its_books(

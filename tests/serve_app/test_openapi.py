@@ -111,7 +111,7 @@ ADDED_STATUSES: dict[str, set[int]] = {
     "deletePeople": {200, 401, 404, 409},
     "nameVoice": {200, 400, 401, 404, 409},
     "listVoices": {200, 401, 429},
-    "deleteVoice": {200, 401, 404},
+    "deleteVoice": {200, 401, 404, 409},
     "getClip": {200, 206, 400, 401, 404, 409},
     "editTranscript": {200, 400, 401, 404, 409},
     "revertTranscript": {200, 400, 401, 404, 409},

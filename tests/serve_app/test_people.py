@@ -16,6 +16,7 @@ from pipelines.types import Appearance, Person
 from serve_app.deployment.model_choice import ModelProfileError, chosen_models
 from serve_app.settings import Settings
 from storage import jobs, results
+from storage.objects import ObjectStoreUnavailableError
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.stills import RED, jpeg
@@ -107,6 +108,25 @@ def test_people_are_shown_with_their_pictures_and_deleted_for_good(api: RunningA
     assert api.client.get(person["stillUrl"]).status_code == 404
     assert not api.context.objects.exists(key)
     assert get(api, customer, f"/jobs/{job}/scenes").status_code == 200
+
+
+def test_pictures_that_the_store_did_not_remove_are_removed_by_the_next_request(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    customer = api.customer()
+    job, key = publish(api, customer)
+    path = f"/jobs/{job}/people"
+
+    def unavailable(*_: Any) -> None:
+        raise ObjectStoreUnavailableError("object store: away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(api.context.objects), "delete_keys", unavailable)
+        assert api.client.delete(path, headers=customer.headers).status_code == 503
+    assert get(api, customer, path).status_code == 200
+    answer = api.client.delete(path, headers=customer.headers)
+    assert answer.json()["data"]["deleted"] == 1
+    assert not api.context.objects.exists(key)
 
 
 def test_before_the_pictures_are_analysed_there_is_nothing_yet(api: RunningApi) -> None:

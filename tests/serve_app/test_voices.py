@@ -15,6 +15,7 @@ from pipelines.types import SpeakerVoice
 from serve_app.worker.publishing import KeptVoices
 from storage import cleaning, jobs, voices
 from storage.database import Connection
+from storage.tables import jobs as jobs_table
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 
@@ -181,6 +182,36 @@ def test_an_erased_account_has_no_voices(api: RunningApi) -> None:
     api.transact(lambda connection: cleaning.erase_account(connection, customer.account_id))
     found = api.transact(lambda connection: voices.list_voices(connection, customer.account_id))
     assert found == []
+
+
+@pytest.mark.parametrize("held", ["learnt from", "recognised in"])
+def test_a_voice_of_a_job_under_a_legal_hold_stays(api: RunningApi, held: str) -> None:
+    customer = api.customer()
+    first, other = job_of(api, customer), job_of(api, customer, OTHER)
+    voice = name(api, customer, first).json()["data"]
+    free = name(api, customer, other, "Berta").json()["data"]
+    later = job_of(api, customer)
+    job = uuid.UUID(first if held == "learnt from" else later)
+    api.transact(lambda c: cleaning.set_legal_hold(c, jobs_table, job, holds=True))
+    path = f"/voices/{voice['id']}"
+    refused = api.client.delete(path, headers=customer.headers)
+    assert (refused.status_code, refused.json()["code"]) == (409, "LEGAL_HOLD")
+    assert api.client.delete(f"/voices/{free['id']}", headers=customer.headers).status_code == 200
+    assert speaker(api, customer, later) == ("Anna", voice["id"])
+    name(api, customer, other, "Berta")
+    assert api.transact(lambda c: cleaning.erase_account(c, customer.account_id))
+    kept = api.transact(lambda c: voices.list_voices(c, customer.account_id))
+    assert [str(each.id) for each in kept] == [voice["id"]]
+
+    async def erase(connection: Connection) -> None:
+        await cleaning.set_legal_hold(connection, jobs_table, job, holds=False)
+        for each in (first, later):
+            found = await jobs.find_job(connection, uuid.UUID(each))
+            assert found is not None
+            await cleaning.erase_content(connection, found)
+
+    api.transact(erase)
+    assert api.transact(lambda c: voices.list_voices(c, customer.account_id)) == []
 
 
 @pytest.mark.parametrize(

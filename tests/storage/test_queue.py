@@ -132,6 +132,28 @@ async def test_high_goes_before_the_same_accounts_backlog(database: Database) ->
     assert await lease(database) == urgent
 
 
+@pytest.mark.parametrize("used", [[*Priority], [*reversed(Priority)]], ids=["up", "down"])
+async def test_an_account_of_all_priorities_has_no_more_turns_than_one_of_the_highest(
+    database: Database, used: list[Priority]
+) -> None:
+    mixed, plain = await account(database), await account(database)
+    made = [await queued(database, mixed, 40, priority) for priority in used]
+    await queued(database, plain, 40, Priority.HIGH)
+    order = await lease(database, 80)
+    assert 39 <= sum(any(job in part for part in made) for job in order) <= 41
+    # Its own jobs go by their priority.
+    assert set(order) >= set(made[used.index(Priority.HIGH)][:39])
+
+
+async def test_limits_that_change_at_once_keep_the_order_of_priorities(database: Database) -> None:
+    owner = await account(database)
+    by_priority = [await queued(database, owner, 3, each, running_limit=1) for each in Priority]
+    async with database.transaction() as connection:
+        await queue.limit_running(connection, owner, None)
+    low, normal, high = by_priority
+    assert await lease(database, 9) == [*high, *normal, *low]
+
+
 async def test_an_upload_gets_its_turn_when_it_is_complete(database: Database) -> None:
     slow, other = await account(database), await account(database)
     [upload] = await queued(database, slow, state=JobState.AWAITING_UPLOAD)
@@ -287,24 +309,41 @@ def random_steps(chance: random.Random, accounts: list[uuid.UUID]) -> list[tuple
 
 
 def check_history(events: list[tuple[str, uuid.UUID, str, uuid.UUID]], weights: Any) -> None:
-    """Every job was leased, those of a flow in the order of their arrival.
+    """Every job was leased, those of a flow in the order of their arrival, and no job before one
+    of a higher priority of its account.
 
-    While a job was the first of its flow, no other started more than the ratio of their weights
-    and one more: the bound of self-clocked fair queueing.
+    While a job was the first of its account, no other account started more than the ratio of its
+    greatest weight to the job's and one more: the bound of self-clocked fair queueing.
     """
+    greatest: dict[uuid.UUID, float] = defaultdict(float)
+    for event, owner, priority, _ in events:
+        if event == "arrive":
+            greatest[owner] = max(greatest[owner], weights[owner, priority])
     waiting: dict[Flow, list[uuid.UUID]] = defaultdict(list)
-    passed: dict[Flow, Counter[Flow]] = defaultdict(Counter)
+    passed: dict[uuid.UUID, Counter[uuid.UUID]] = defaultdict(Counter)
     for event, owner, priority, job in events:
         flow = (owner, priority)
+        first = first_flow(waiting, owner)
         if event == "arrive":
             waiting[flow].append(job)
+            if first_flow(waiting, owner) != first:
+                passed[owner].clear()
             continue
+        assert flow == first
         assert waiting[flow].pop(0) == job
-        passed[flow].clear()
-        for other in [each for each, left in waiting.items() if left and each != flow]:
-            passed[other][flow] += 1
-            assert passed[other][flow] <= math.floor(weights[flow] / weights[other]) + 1
+        passed[owner].clear()
+        for other in {each for each, _ in waiting} - {owner}:
+            top = first_flow(waiting, other)
+            if top is not None:
+                passed[other][owner] += 1
+                assert passed[other][owner] <= math.floor(greatest[owner] / weights[top]) + 1
     assert not any(waiting.values()), "a job was never leased"
+
+
+def first_flow(waiting: dict[Flow, list[uuid.UUID]], owner: uuid.UUID) -> Flow | None:
+    """The account's flow of the highest priority in which a job waits."""
+    flows = [(owner, str(priority)) for priority in reversed(Priority)]
+    return next((each for each in flows if waiting[each]), None)
 
 
 def play_histories(url: str, count: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.backfill import manifest
 from pipelines.backfill.manifest import Manifest, ManifestError, read_manifest
 from pipelines.backfill.outcome import Item
 from pipelines.backfill.places import S3Access
+from storage.objects.s3_multipart import client_of
 from storage.types import ProcessingMode
+from tests.storage.s3_server import place_at, s3_endpoint
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "source": "one.mp4", "mode": "vision", "keyterms": ["Pemberley", "Bennet"]},
@@ -188,3 +192,56 @@ def test_a_manifest_that_is_none_is_refused(
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ManifestError, match=message):
         read(tmp_path / name)
+
+
+def test_a_row_without_end_is_refused_by_its_line_and_never_whole_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "MOST_ROW_BYTES", 10_000)
+    head = {"csv": "source,name\na.mp4,\n", "jsonl": '{"source": "a.mp4"}\n'}
+    for kind, begin, row in (
+        ("csv", head["csv"], "b.mp4" + "x" * 40_000_000),
+        ("csv", head["csv"], '"b.mp4' + "x\n" * 20_000_000),
+        ("jsonl", head["jsonl"], '{"source": "' + "x" * 40_000_000 + '"}'),
+    ):
+        path = tmp_path / f"long.{kind}"
+        path.write_text(begin + row)
+        tracemalloc.start()
+        with pytest.raises(ManifestError, match=r"more than 10000 bytes, at line \d+\."):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+        tracemalloc.stop()
+
+
+def test_rows_of_parquet_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "MOST_ROW_BYTES", 100)
+    rows = [{"source": "a.mp4" + "x" * 10_000} for _ in range(10)]
+    with pytest.raises(ManifestError, match=r"more than 100 bytes, at row 1 or soon after\."):
+        read(written(tmp_path, "parquet", rows))
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_a_manifest_is_bounded_in_bytes_and_in_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = written(tmp_path, kind, ROWS)
+    monkeypatch.setattr(manifest, "MOST_ROWS", 2)
+    with pytest.raises(ManifestError, match="more than 2 items"):
+        read(path)
+    monkeypatch.setattr(manifest, "MOST_BYTES", path.stat().st_size - 1)
+    with pytest.raises(ManifestError, match="larger than"):
+        read(path)
+
+
+def test_a_manifest_in_a_bucket_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_endpoint() as endpoint:
+        place = place_at(endpoint)
+        client_of(place).create_bucket(Bucket=place.bucket)
+        body = b'{"source": "https://example.com/a.mp4"}'
+        client_of(place).put_object(Bucket=place.bucket, Key="list.jsonl", Body=body)
+        access = S3Access(endpoint, None, place.access_key_id, place.secret_access_key)
+        address = f"s3://{place.bucket}/list.jsonl"
+        assert len(read_manifest(address, access).items) == 1
+        monkeypatch.setattr(manifest, "MOST_BYTES", len(body) - 1)
+        with pytest.raises(ManifestError, match="larger than"):
+            read_manifest(address, access)

@@ -61,17 +61,26 @@ BOMB = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">%s]><BWFXML><TRACK_LIST>&z;</TRACK
 )  # fmt: skip
 
 
+ENTITY = (
+    '<!DOCTYPE x [<!ENTITY a "Boom">]>'
+    "<BWFXML><TRACK_LIST><TRACK><NAME>&a;</NAME></TRACK></TRACK_LIST></BWFXML>"
+)
+
+
 @pytest.mark.parametrize(
     "chunk",
     [
         (b"iXML", b"<BWFXML><TRACK_LIST>"),
+        (b"iXML", ENTITY.encode()),
+        (b"iXML", ("\ufeff" + ENTITY).encode("utf-16-be")),
         (b"iXML", b"\xff\xfe\x00"),
         (b"iXML", BOMB),
         (b"iXML", b"<BWFXML><SPEED><TIMESTAMP_SAMPLES_SINCE_MIDNIGHT_LO>-1"
                   b"</TIMESTAMP_SAMPLES_SINCE_MIDNIGHT_LO></SPEED></BWFXML>"),
         (b"bext", b"short"),
     ],
-    ids=["broken off", "no text", "a bomb of entities", "a negative count", "a short bext"],
+    ids=["broken off", "an entity", "an entity, UTF-16", "no text", "a bomb of entities",
+         "a negative count", "a short bext"],
 )  # fmt: skip
 def test_labels_that_make_no_sense_are_passed_over(
     tmp_path: Path, chunk: tuple[bytes, bytes]

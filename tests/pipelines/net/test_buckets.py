@@ -24,8 +24,17 @@ from pipelines.net.buckets import (
 )
 from storage.objects.folder import FolderStore
 from storage.objects.s3_multipart import client_of
-from tests.pipelines.net.fetch_servers import Asked, ScriptedServer, answer
+from tests.pipelines.net.fetch_servers import (
+    Asked,
+    Script,
+    ScriptedServer,
+    answer,
+    drip,
+    mute_after_headers,
+    send_head,
+)
 from tests.pipelines.net.fetching import KEY, LOOPBACK, Serve, get, refused
+from tests.stopwatch import Stopwatch
 from tests.storage.s3_server import place_at, s3_endpoint
 
 
@@ -167,11 +176,38 @@ def page_body(*keys: str, more: str = "true", head: str = "") -> bytes:
     return f"{head}<ListBucketResult>{rows}</ListBucketResult>".encode()
 
 
+def item_body(key: str = "c", size: str = "1", more: str = "") -> bytes:
+    item = f"<Key>{key}</Key><Size>{size}</Size>{more}"
+    return f"<ListBucketResult><Contents>{item}</Contents></ListBucketResult>".encode()
+
+
+ENTITY_HEAD = '<!DOCTYPE x [<!ENTITY y "z">]>'
 NO_LISTS = {
     "a page": b"<html><body>Welcome</body></html>",
     "no XML": b"{}",
     "cut off": page_body("a")[:-9],
     "entities": page_body("a", head='<!DOCTYPE x [<!ENTITY y "z">]>'),
+    "entities in UTF-16": page_body("&y;", more="", head=ENTITY_HEAD).decode().encode("utf-16"),
+    "entities without a mark": page_body("&y;", more="", head=ENTITY_HEAD)
+    .decode()
+    .encode("utf-16-le"),
+    "document type behind a comment": page_body(
+        "c", more="", head="<!-- " + " " * 99_999 + "-->" + ENTITY_HEAD
+    ),
+    "UTF-16": page_body("c", more="").decode().encode("utf-16"),
+    "nested without end": b"<ListBucketResult>" + b"<Contents>" * 65 + b"</Contents>" * 65,
+    "a tag without end": b"<ListBucketResult a='" + b" " * (1 << 20) + b"'></ListBucketResult>",
+    "elements without end": b"<ListBucketResult>" + b"<a/>" * 100_000 + b"</ListBucketResult>",
+    "more keys than a page has": page_body(*(f"c{number:04d}" for number in range(1001)), more=""),
+    "a long key": item_body("é" * 513),
+    "a key of many megabytes": item_body("c" * (4 << 20)),
+    "no key": item_body(""),
+    "a negative size": item_body(size="-5"),
+    "a size of thirty nines": item_body(size="9" * 30),
+    "a size beyond S3's": item_body(size=str((64 << 40) + 1)),
+    "a size in other digits": item_body(size="٣"),
+    "a long entity tag": item_body(more=f"<ETag>{'e' * 257}</ETag>"),
+    "no date": item_body(more="<LastModified>yesterday</LastModified>"),
     "goes on with nothing": page_body(),
     "does not go on": page_body("a", "b"),
     "no size": b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",
@@ -188,6 +224,24 @@ def test_what_is_no_listing_is_refused(serve: Serve, body: bytes) -> None:
 
 def endless(_: Asked, connection: socket.socket) -> None:
     answer(connection, 200, b"<ListBucketResult>" + b" " * (17 << 20))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("2024-05-01T10:00:00.000Z", datetime(2024, 5, 1, 10, tzinfo=UTC)),
+        ("2024-05-01T10:00:00+02:00", datetime(2024, 5, 1, 8, tzinfo=UTC)),
+        ("0001-01-01T00:00:00+14:00", None),
+        ("9999-12-31T23:59:59-14:00", None),
+    ],
+)
+def test_a_date_that_no_object_has_is_none(serve: Serve, text: str, found: datetime | None) -> None:
+    body = item_body("k" * 1024, str(64 << 40), f"<LastModified>{text}</LastModified>")
+    server = serve(lambda _, connection: answer(connection, 200, body))
+    [listed] = READER.page(
+        ClientBucket("s3", "bucket", BucketAccess(server.url(""))), "", ""
+    ).objects
+    assert (len(listed.key), listed.size_bytes, listed.modified_at) == (1024, 64 << 40, found)
 
 
 ENCODED = (
@@ -215,6 +269,27 @@ def test_a_listing_without_end_is_cut_off(serve: Serve) -> None:
     with pytest.raises(BucketError) as failure:
         READER.page(bucket, "", "")
     assert failure.value.problem is BucketProblem.LISTING_INVALID
+
+
+def drips_headers(_: Asked, connection: socket.socket) -> None:
+    drip(connection, b"HTTP/1.1 200 OK\r\nx: " + b"x" * 10_000, 0.2)
+
+
+def drips_body(_: Asked, connection: socket.socket) -> None:
+    send_head(connection, content_length=1 << 20)
+    drip(connection, b"<ListBucketResult>" + b" " * 10_000, 0.2)
+
+
+@pytest.mark.parametrize(
+    "script", [drips_body, mute_after_headers, pytest.param(drips_headers, marks=pytest.mark.long)]
+)
+def test_a_server_that_drips_is_given_up(serve: Serve, script: Script) -> None:
+    """Within the least rate, or the deadlines of headers and of silence."""
+    bucket = ClientBucket("s3", "bucket", BucketAccess(serve(script).url("")))
+    with Stopwatch() as watch, pytest.raises(BucketError) as failure:
+        READER.page(bucket, "", "")
+    assert failure.value.problem is BucketProblem.UNREACHABLE
+    assert watch.seconds < 25
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost.example.com"])

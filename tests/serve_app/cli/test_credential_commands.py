@@ -9,13 +9,15 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from serve_app.cli.main import app, user_sentence
 from serve_app.cli.output import UsageError
-from storage import keys
+from storage import cleaning, keys
 from storage.jobs import lease_next
 from storage.reruns import publish_versions
+from storage.tables import jobs
 from storage.types import StageName
 from tests.serve_app.dashboard.test_dashboard_pages import link_token, visitor
 from tests.serve_app.published_jobs import complete, created, track
@@ -163,11 +165,21 @@ def test_an_operator_runs_jobs_again_by_conditions(api: RunningApi, customer: Cu
     made_with = {StageName.VISION: "1", StageName.TRANSCRIPT: "1"}
     api.transact(lambda c: publish_versions(c, made_with))
     where = ["--where", f"account={name}", "--where", "created-after=2026-01-01"]
+    unchanged, gone, held = (created(api, customer) for _ in range(3))
+    for other in (unchanged, gone, held):
+        complete(api, other, [track(0)], [])
+    made = "UPDATE stages SET made_with = '1' WHERE stage <> 'ingest' AND job_id = :id"
+    cleaned = "UPDATE jobs SET cleaned_at = now() WHERE id = :id"
+    api.transact(lambda c: c.execute(text(made), {"id": unchanged}))
+    api.transact(lambda c: c.execute(text(cleaned), {"id": gone}))
+    api.transact(lambda c: cleaning.set_legal_hold(c, jobs, uuid.UUID(held), holds=True))
     [row] = run_vas(api, "rerun", *where, "--dry-run")["jobs"]
     assert (row["jobId"], row["stages"], row["rerunJobId"]) == (job, "vision transcript", None)
     assert row["cents"] > 0
-    [row] = run_vas(api, "rerun", *where, "--stage", "vision", "--yes")["jobs"]
+    rows = run_vas(api, "rerun", *where, f"--where=job={job}", "--stage", "vision", "--yes")["jobs"]
+    [row] = rows
     assert row["stages"] == "vision"
+    assert run_vas(api, "rerun", *where, "--dry-run")["jobs"] == []
     shown = api.client.get(f"/jobs/{row['rerunJobId']}", headers=customer.headers).json()["data"]
     assert (shown["rerunOf"], shown["state"]) == (job, "queued")
     assert run_vas(api, "rerun", "--where", f"job={uuid.uuid4()}", "--yes")["jobs"] == []

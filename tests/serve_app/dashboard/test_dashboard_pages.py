@@ -657,6 +657,13 @@ def test_an_archive_is_shown_with_its_error_and_is_paused_and_resumed(
     assert browser.post(f"/dashboard/archives/{uuid.uuid4()}/pause", data=form).status_code == 404
     run_sql(
         api,
+        "UPDATE archives SET failures = 2, error_code = 'BUCKET_UNREACHABLE',"
+        " error_message = 'It cannot be reached.', due_at = '2100-01-01T00:00:00Z'",
+    )
+    shown = plain(browser.get("/dashboard/archives"))
+    assert "It cannot be reached. BUCKET_UNREACHABLE Next try: 1 Jan 2100, 00:00 UTC" in shown
+    run_sql(
+        api,
         "UPDATE archives SET state = 'paused', error_code = 'BUCKET_NOT_FOUND',"
         " error_message = 'There is no such bucket.'",
     )

@@ -10,10 +10,12 @@ import socket
 import threading
 import time
 import tracemalloc
+import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,11 +23,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 from serve_app.context import AppContext, build_context
+from serve_app.periodic import repeated
 from serve_app.settings import Settings
 from serve_app.worker.archives import MOST_FAILURES, ArchiveKeeper
-from storage import cleaning, keys
+from storage import archives, cleaning, keys
 from storage.objects.s3_multipart import S3Place, client_of
 from storage.types import JobState
 from tests.databases import fresh_database
@@ -268,6 +272,95 @@ def test_no_more_jobs_are_under_way_than_the_archive_s_bound(
     ended(api.settings, JobState.COMPLETED)
     worked(api.settings, ends=False)
     assert archive.counts(completed=3, running=3, waiting=1)
+
+
+# --- many archives ---
+
+
+def test_servers_that_do_not_answer_keep_nobody_else_s_archive_waiting(
+    api: RunningApi,
+    customer: Customer,
+    bucket: S3Place,
+    serve: Callable[[Any], ScriptedServer],
+) -> None:
+    answered = threading.Event()
+    silent = serve(lambda *_: answered.wait(60))
+    other = api.customer()
+    for _ in range(6):
+        Archive(api, other, "s3://bucket/", bucketAccess={"endpoint": silent.url("")})
+    put(bucket, "a.mp4")
+    archive = of_bucket(api, customer, bucket)
+
+    async def until_listed(context: AppContext) -> None:
+        async with repeated(ArchiveKeeper(context).work()), asyncio.timeout(60):
+            listed = None
+            while listed is None:
+                await asyncio.to_thread(time.sleep, 0.2)
+                listed = (await asyncio.to_thread(lambda: archive.shown))["listedAt"]
+
+    behind(api.settings, until_listed)
+    answered.set()
+
+
+async def leased(context: AppContext) -> tuple[archives.Archive, uuid.UUID] | None:
+    async with context.database.transaction() as connection:
+        return await archives.lease_due(connection)
+
+
+def test_accounts_take_turns_with_one_step_each_at_a_time(
+    api: RunningApi, customer: Customer
+) -> None:
+    other = api.customer()
+    for each in (customer, customer, customer, other):
+        Archive(api, each, "s3://bucket/")
+
+    async def at_once(context: AppContext) -> list[uuid.UUID]:
+        found = await asyncio.gather(*(leased(context) for _ in range(4)))
+        return [each[0].account_id for each in found if each is not None]
+
+    async def in_turn(context: AppContext) -> list[uuid.UUID]:
+        turns = []
+        for _ in range(4):
+            found = await leased(context)
+            assert found is not None
+            turns.append(found[0].account_id)
+            async with context.database.transaction() as connection:
+                await archives.release_archive(connection, found[0].id, found[1], 0)
+        return turns
+
+    both = {customer.account_id, other.account_id}
+    assert sorted(behind(api.settings, at_once)) == sorted(both)
+    behind(api.settings, forget_leases)
+    turns = behind(api.settings, in_turn)
+    assert set(turns[:2]) == set(turns[2:]) == both
+
+
+def test_archives_leave_room_for_jobs_that_are_created_otherwise(
+    api: RunningApi, customer: Customer, bucket: S3Place
+) -> None:
+    put(bucket, *(f"{number}.mp4" for number in range(12)))
+    for _ in range(3):
+        of_bucket(api, customer, bucket, maxActiveJobs=10)
+    settings = api.settings.model_copy(update={"max_active_jobs": 10})
+    for _ in range(6):
+        behind(settings, one_step)
+    assert rows(settings, "SELECT count(*) FROM jobs") == [(8,)]
+    with RunningApi(settings) as limited:
+        body = {"url": "https://example.com/a.mp4"}
+        statuses = [
+            limited.client.post("/jobs/from-url", json=body, headers=customer.headers).status_code
+            for _ in range(3)
+        ]
+    assert statuses == [201, 201, 429]
+
+
+def test_a_limit_of_one_unfinished_job_is_enough_for_an_archive(
+    api: RunningApi, customer: Customer, bucket: S3Place
+) -> None:
+    put(bucket, "a.mp4", "b.mp4")
+    archive = of_bucket(api, customer, bucket)
+    assert worked(api.settings.model_copy(update={"max_active_jobs": 1})) == 2
+    assert archive.counts(completed=2)
 
 
 # --- bad input ---
@@ -554,6 +647,74 @@ def test_failures_are_counted_one_after_the_other(
         assert rows(api.settings, "SELECT failures FROM archives") == [(failures,)]
         behind(api.settings, one_step)
     assert archive.objects == {"a.mp4": ("failed", "FETCH_FAILED")}
+
+
+def test_a_failure_is_shown_with_the_next_try_until_a_step_succeeds(
+    api: RunningApi, customer: Customer, serve: Callable[[Any], ScriptedServer]
+) -> None:
+    away = [503]
+
+    def script(_: Asked, connection: socket.socket) -> None:
+        answer(connection, away.pop() if away else 200, page([]))
+
+    archive = Archive(
+        api,
+        customer,
+        "s3://bucket/",
+        watchSeconds=60,
+        bucketAccess={"endpoint": serve(script).url("")},
+    )
+    assert not {"error", "nextTryAt"} & set(archive.shown)
+    before = datetime.now(UTC)
+    behind(api.settings, one_step)
+    shown = archive.shown
+    assert (shown["state"], shown["error"]["code"]) == ("active", "BUCKET_UNREACHABLE")
+    assert datetime.fromisoformat(shown["nextTryAt"]) > before
+    behind(api.settings, one_step)
+    assert not {"error", "nextTryAt"} & set(archive.shown)
+
+
+def test_a_step_that_fails_for_whatever_reason_pauses_its_archive_in_the_end(
+    api: RunningApi,
+    customer: Customer,
+    bucket: S3Place,
+) -> None:
+    put(bucket, "a.mp4")
+    archive = of_bucket(api, customer, bucket)
+    # What the database refuses of an object, whatever that is.
+    refuses = "ALTER TABLE archive_objects ADD CONSTRAINT refused CHECK (size_bytes > 1000)"
+
+    async def steps(context: AppContext) -> int:
+        async with context.database.transaction() as connection:
+            await connection.execute(text(refuses))
+        count = 0
+        while "active" in await archive_process.states(context):
+            with pytest.raises(IntegrityError):
+                await one_step(context)
+            count += 1
+        return count
+
+    assert behind(api.settings, steps) == MOST_FAILURES
+    assert (archive.shown["state"], archive.shown["error"]["code"]) == ("paused", "INTERNAL_ERROR")
+
+
+def test_an_account_has_no_more_objects_than_it_may_and_goes_on_when_it_may(
+    api: RunningApi, customer: Customer, bucket: S3Place
+) -> None:
+    put(bucket, *(f"{number}.mp4" for number in range(3)))
+    first = of_bucket(api, customer, bucket)
+    second = of_bucket(api, customer, bucket)
+    settings = api.settings.model_copy(update={"max_archive_objects": 5})
+    worked(settings)
+    states = [first.shown, second.shown]
+    [paused] = [each for each in states if each["state"] == "paused"]
+    assert paused["error"]["code"] == "TOO_MANY_OBJECTS"
+    assert "5 objects" in paused["error"]["message"]
+    assert sum(sum(each["objects"].values()) for each in states) == 3
+    first.call("POST", f"/{paused['archiveId']}/resume")
+    assert worked(api.settings) == 3
+    assert first.counts(completed=3)
+    assert second.counts(completed=3)
 
 
 async def one_step(context: AppContext) -> None:
