@@ -99,16 +99,16 @@ async def get_review(
     Segments that were corrected count as right. Expected errors follow from the confidences of
     words and of cuts.
     """
-    async with context.database.transaction() as connection:
+    async with context.database.statement() as connection:
         tracks = await read_tracks(connection, job)
         chosen = choose_track(job, tracks, track)
-        former = chosen
-        if chosen.revision > (chosen.redacted_revision or 0):
-            machine = chosen.redacted_revision or 0
-            former = await at_revision(connection, job, chosen, machine)
         scenes = "[]"
         if job.stages[StageName.VISION].status is StageStatus.COMPLETED:
             scenes = await results.get_scenes(connection, job.id)
+    former = chosen
+    if chosen.revision > (chosen.redacted_revision or 0):
+        machine = chosen.redacted_revision or 0
+        former = await at_revision(context.database, job, chosen, machine)
     found = await run_in_threadpool(_review, job, chosen, former, scenes, budgetSeconds)
     return success(request, found)
 

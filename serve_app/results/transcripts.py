@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import replace
 from typing import Annotated, Literal, NotRequired, TypeVar, cast
 
-from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from models.contracts import SoundKind
@@ -24,7 +24,7 @@ from serve_app.api.schemas import Count, Seconds, Share, Uuid, doc
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result, require_stage
 from storage import results
-from storage.database import Connection
+from storage.database import Connection, Database
 from storage.job_records import JobRecord
 from storage.results import Track, TrackTranscript
 from storage.revisions import document_at
@@ -277,7 +277,7 @@ def sentences_of(stored: str) -> tuple[TimedSentence, ...]:
 
 
 async def at_revision(
-    connection: Connection,
+    database: Database,
     job: JobRecord,
     track: TrackTranscript,
     revision: int | None,
@@ -295,9 +295,13 @@ async def at_revision(
         return track
     if revision > track.revision:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such revision.", param="revision")
-    present = from_json(track.document)
-    found = await document_at(connection, job.id, track.track_index, present, revision)
-    return replace(track, document=encode(found).decode(), revision=revision)
+    found = await document_at(
+        database, job.id, track.track_index, track.document, track.revision, revision
+    )
+    if found is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
+    document = await asyncio.to_thread(encode, found)
+    return replace(track, document=document.decode(), revision=revision)
 
 
 def choose_track(

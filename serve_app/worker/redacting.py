@@ -152,7 +152,12 @@ class Redactor:
     ) -> bool:
         """All or nothing; False where a track was corrected since it was read."""
         locked = [
-            (await revisions.lock_transcript(connection, job.id, track.track_index), track)
+            (
+                await revisions.read_transcript(
+                    connection, job.id, track.track_index, for_update=True
+                ),
+                track,
+            )
             for track in tracks
             if track.document is not None
         ]
@@ -161,7 +166,8 @@ class Redactor:
         for held, track in locked:
             change = made.changes[track.track_index]
             if held is not None and change["splices"]:
-                await revisions.store_revision(connection, held, change, redacts=True)
+                prepared = await asyncio.to_thread(revisions.prepare, held, change)
+                await revisions.store_revision(connection, prepared, redacts=True)
             elif held is not None:
                 await revisions.hide_revisions(connection, held, held.revision)
         if made.scenes is not None:
