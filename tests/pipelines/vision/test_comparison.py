@@ -284,3 +284,10 @@ def test_titles_are_compared_line_by_line(
         tuple("" if it is None else it.text for it in (each.before, each.after)) for each in found
     ]
     assert texts == expected
+
+
+def test_titles_are_compared_in_bounded_time_whatever_is_written() -> None:
+    before, after = ([line(f"{at} " + each * 60) for at in range(60)] for each in ("ab", "ac"))
+    with Stopwatch() as watch:
+        assert len([*changed_titles(before, after)]) == 60
+    assert watch.seconds < 10
