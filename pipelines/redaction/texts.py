@@ -43,10 +43,11 @@ _AROUND_MS = 120
 """Muted before and after a word, whose measured times are as exact as that."""
 _UNWRITTEN_MS = 6_000
 """So much beside a hidden word that nothing is written of may belong to it."""
-_REST = re.compile(r"[.,;:?!…。、]+$")
-"""What stays of a word that is hidden."""
+_REST = ".,;:?!…。、"
+"""What stays of a word that is hidden, at its end."""
 MARK = re.compile(r"\[(?:" + "|".join(PersonalData) + r")\]")
 """What stands in the place of personal data."""
+_LONGEST_MARK = max(len(kind.mark) for kind in PersonalData)
 _NAME = r"[A-ZÀ-Þ][\w’'-]+"
 _NAMED_CUE = re.compile(
     r"\b(?:(?i:my|his|her|their) (?i:(?:first |last |full )?name)(?:’s|'s| is| was)"
@@ -97,15 +98,16 @@ def find_personal_data(
                 if it[0].removesuffix("'s").removesuffix("’s") in known
             )
             found[at] += (it for it in (*names[at], *repeated) if it.kind in kinds)
-    marks = [[*MARK.finditer(text)] for text in texts]
     return [
-        [
-            it
-            for it in without_overlaps(own)
-            if all(it.end <= mark.start() or it.start >= mark.end() for mark in there)
-        ]
-        for own, there in zip(found, marks, strict=True)
+        [it for it in without_overlaps(own) if not _touches_mark(text, it)]
+        for text, own in zip(texts, found, strict=True)
     ]
+
+
+def _touches_mark(text: str, span: PersonalSpan) -> bool:
+    around = max(0, span.start - _LONGEST_MARK), span.end + _LONGEST_MARK
+    marks = MARK.finditer(text, *around)
+    return any(mark.start() < span.end and mark.end() > span.start for mark in marks)
 
 
 def _by_model(entities: Sequence[Entity]) -> Iterator[PersonalSpan]:
@@ -253,7 +255,7 @@ def _redacted(segment: TranscriptSegment, hidden: Mapping[int, PersonalData]) ->
         if before.intersection(run):
             estimated.append(len(words))
         first, last = segment.words[run[0]], segment.words[run[-1]]
-        [rest] = _REST.findall(last.text) or [""]
+        rest = last.text[len(last.text.rstrip(_REST)) :]
         words.append(replace(first, text=kind.mark + rest, end_ms=last.end_ms))
     return replace(
         segment,
