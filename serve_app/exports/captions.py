@@ -314,6 +314,7 @@ async def lint(
     speaker_labels: bool = False,
 ) -> CaptionLint:
     """The captions of a track by a house's rules, checked. Raises ApiError."""
+    transcripts.require_choice(job, index)
     require_stage(job, StageName.TRANSCRIPT)
     async with context.database.statement() as connection:
         track = transcripts.choose_track(job, await transcripts.read_tracks(connection, job), index)
@@ -383,6 +384,7 @@ async def _file_response(
     style: _Style,
 ) -> Response:
     """A track as an attachment named after the media; ``extension`` is one of _MEDIA_TYPES."""
+    transcripts.require_choice(job, which.track)
     require_stage(job, StageName.TRANSCRIPT)
     asked: tuple[object, ...] = (job.id, which, extension, style)
     async with context.database.statement() as connection:

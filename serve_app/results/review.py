@@ -21,7 +21,13 @@ from serve_app.api.schemas import Answer, Count, Seconds, Share, Uuid, doc
 from serve_app.errors import ErrorCode
 from serve_app.results.routes import RESULT_ERRORS, TrackQuery
 from serve_app.results.scenes import scenes_of
-from serve_app.results.transcripts import at_revision, choose_track, read_tracks, transcript_of
+from serve_app.results.transcripts import (
+    at_revision,
+    choose_track,
+    read_tracks,
+    require_choice,
+    transcript_of,
+)
 from storage import results
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
@@ -99,6 +105,7 @@ async def get_review(
     Segments that were corrected count as right. Expected errors follow from the confidences of
     words and of cuts.
     """
+    require_choice(job, track)
     async with context.database.statement() as connection:
         tracks = await read_tracks(connection, job)
         chosen = choose_track(job, tracks, track)

@@ -32,6 +32,9 @@ from storage.types import SkipReason, StageName, StageStatus
 
 AnyTrack = TypeVar("AnyTrack", Track, TrackTranscript)
 Timing = Literal["estimated"]
+_UNDETERMINED = "und"
+"""The language of a track without words: the specification has the field always, and a published
+client in Rust takes a string only."""
 
 
 class TranscriptEntry(TypedDict):
@@ -119,7 +122,14 @@ class AudioTrackJson(TypedDict):
     status: StageStatus
     transcript: Annotated[list[TranscriptEntry], doc("Empty until it is transcribed.")]
     speakers: Annotated[list[str], doc("In order of first appearance.")]
-    language: NotRequired[Annotated[str, doc("BCP 47; left out where there is none.", "en")]]
+    language: Annotated[
+        str,
+        doc(
+            "BCP 47; `und` where there is none: without words, or before they are known. Never left"
+            " out, and never null, which published clients refuse.",
+            "en",
+        ),
+    ]
     errorCode: NotRequired[StageCode]
 
 
@@ -304,6 +314,13 @@ async def at_revision(
     return replace(track, document=document.decode(), revision=revision)
 
 
+def require_choice(job: JobRecord, index: int | None, param: str = "track") -> None:
+    """As ``choose_track``, of a job whose transcripts are not there yet: a request that must name
+    a track then must do so before."""
+    if index is None and len(job.track_names) > 1:
+        raise invalid("This job has several audio tracks: say which.", param)
+
+
 def choose_track(
     job: JobRecord, tracks: list[AnyTrack], index: int | None, param: str = "track"
 ) -> AnyTrack:
@@ -383,9 +400,8 @@ def track_json(track: TrackTranscript, found: TranscriptResult) -> AudioTrackJso
         "status": track.status,
         "transcript": legacy_entries(found),
         "speakers": [speaker.label for speaker in found.speakers],
+        "language": track.language or _UNDETERMINED,
     }
-    if track.language is not None:  # published clients refuse null
-        rendered["language"] = track.language
     if track.error_code is not None:
         rendered["errorCode"] = cast("StageCode", track.error_code)
     return rendered
@@ -396,7 +412,7 @@ async def list_audio_tracks(connection: Connection, job: JobRecord) -> list[Audi
 
     Raises NOT_FOUND for a job without several tracks.
     """
-    names = job.audio_track_names or []
+    names = job.track_names
     if len(names) < 2:
         raise ApiError(ErrorCode.NOT_FOUND, "The job has not several audio tracks.")
     found = await results.list_transcripts(connection, job.id, words=False)
