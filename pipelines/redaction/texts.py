@@ -69,19 +69,22 @@ _NO_NAMES = words_of(
     " italian the this that ok okay yes no"
 )
 _ALSO_WORDS = _NO_NAMES | words_of(
-    "art bill bob bread butter cafe chef chief coffee dawn doctor drew exit faith frank game gene"
-    " good grace grant hope jack joy mark max miss mister pat platform police ray rich rob rose"
-    " sale shop sir star street sue weather will professor north south east west new old great city"
-    " town hall park river lake house school hotel station church center centre and for with from"
+    "art baker ball bell berry best bill bird bishop black bob bread brown bush butter cafe center"
+    " centre chef chief church city coffee cook dawn day doctor drew east exit faith field fields"
+    " fisher flowers for fox frank game gene good grace grant gray great green grey hall hill hope"
+    " hotel house hunter jack joy king knight lake lamb little long love mark mason max miller miss"
+    " mister moon new north old park pat platform police power price professor ray rich river rob"
+    " rose sale school shop sir small south star station stone street strong sue town weather west"
+    " white will with wolf wood young and from"
 )
-"""Parts of names and places that are hidden there only: elsewhere they are words like others."""
+"""Of names and places; where they are looked for in other texts they count with a capital only."""
 _MOST_KNOWN_WORDS = 16
 """Of what is looked for in other texts too; a spoken number has as many."""
 _WORD = re.compile(r"\w+")
 _LINE = re.compile(r"[^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,3}")
 """A name alone, as a picture shows it."""
 _SENTENCES = ("This is ", "."), ("We talked to ", " in the studio.")
-"""About a name that stands alone: the model knows few without a sentence."""
+"""About a name that stands alone: few are found without a sentence."""
 
 
 def no_recognizer() -> EntityRecognizer:
@@ -90,7 +93,7 @@ def no_recognizer() -> EntityRecognizer:
 
 
 class _Remembering:
-    """A recogniser that looks at the same text once."""
+    """A recogniser that reads the same text once."""
 
     def __init__(self, recognizer: EntityRecognizer) -> None:
         self._recognizer = recognizer
@@ -155,9 +158,9 @@ def _folded(text: str) -> str:
 def _known_of(text: str, span: PersonalSpan) -> Known:
     words = tuple(_folded(it[0]) for it in _WORD.finditer(text, span.start, span.end))
     if span.kind is PersonalData.NAME:
-        parts = [(it,) for it in words if len(it) > 2 and it not in _ALSO_WORDS]
+        parts = [(it,) for it in words if len(it) > 2 and it not in _NO_NAMES]
         return dict.fromkeys(parts, span.kind)
-    is_own = sum(map(len, words)) > 2 and not {*words} <= _ALSO_WORDS
+    is_own = sum(map(len, words)) > 2 and not {*words} <= _NO_NAMES
     return {words: span.kind} if is_own and len(words) <= _MOST_KNOWN_WORDS else {}
 
 
@@ -166,8 +169,9 @@ def _by_words(text: str, known: Known) -> Iterator[PersonalSpan]:
     folded = [_folded(it[0]) for it in words]
     for size in {len(each) for each in known}:
         for at in range(len(words) - size + 1):
-            kind = known.get(tuple(folded[at : at + size]))
-            if kind is not None:
+            phrase = tuple(folded[at : at + size])
+            kind = known.get(phrase)
+            if kind is not None and (words[at][0][0].isupper() or not {*phrase} <= _ALSO_WORDS):
                 yield PersonalSpan(words[at].start(), words[at + size - 1].end(), kind)
 
 

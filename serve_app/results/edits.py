@@ -395,7 +395,7 @@ async def _edited(
     reverted_to: int | None = None,
 ) -> Response:
     """Make the change of what is read, and store it if that is unchanged then; ``param`` is the
-    field that asks for it."""
+    field at fault where it is too large."""
     require_choice(job, body.trackIndex, "trackIndex")
     revision: int | None = None
     for _ in range(_MOST_TRIES):
