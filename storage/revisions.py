@@ -46,7 +46,7 @@ MOST_DOCUMENT_BYTES = 64 * 2**20
 MOST_CHANGE_BYTES = 16 * 2**20
 """Of the segments that a correction replaces, and of those in their place, as they are stored."""
 MOST_HISTORY_BYTES = 128 * 2**20
-"""Of what all corrections of a job replaced: forty times all that is said in three hours."""
+"""Of what all corrections of a job replaced: forty times the words of three hours."""
 _READ_AT_ONCE_BYTES = MOST_CHANGE_BYTES
 
 GIVEN_UP_AFTER = timedelta(hours=1)
@@ -291,7 +291,8 @@ async def document_at(
     erased meanwhile. Changes are read a few at a time, and no connection waits while they are
     undone."""
     found = await asyncio.to_thread(from_json, document) if isinstance(document, str) else document
-    segments, others, at = [*found["segments"]], dict[str, Any](), present
+    segments, at = [*found["segments"]], present
+    others: Element = {}
     change = transcript_revisions.c
     own = change.job_id == job_id, change.track_index == track_index, change.revision > revision
 
