@@ -71,6 +71,14 @@ class SourceAudio(SourceFile):
     per_channel: bool | None = None
     channels: tuple[int, ...] | None = None
 
+    @property
+    def track_names(self) -> list[str]:
+        """Of the tracks that the request makes of it: each of its channels where it names them."""
+        name = self.label or self.name
+        if self.per_channel and self.channels:
+            return [f"{name} ch{channel}" for channel in dict.fromkeys(self.channels)]
+        return [name]
+
 
 class JobSource(BaseModel):
     """Where a job's media comes from, and the client's options; the JSON of ``source``."""
@@ -158,6 +166,14 @@ class JobRecord:
     clips: list[dict[str, Any]] | None
     """Of a batch's job after ingest: where its clips lie (``pipelines.types.ClipSpan``)."""
     stages: dict[StageName, StageRecord]
+
+    @property
+    def track_names(self) -> list[str]:
+        """Of the audio tracks, by index: as ingest found them, before it as the request names
+        them."""
+        if self.audio_track_names is not None:
+            return self.audio_track_names
+        return [name for each in self.source.audio for name in each.track_names]
 
     @property
     def shows_personal_data(self) -> bool:

@@ -13,38 +13,83 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Any
 
 from pydantic_core import from_json
-from sqlalchemy import JSON, Text, Update, cast, func, insert, literal, select, text, update
+from rapidfuzz.distance import Indel
+from sqlalchemy import (
+    JSON,
+    Text,
+    Update,
+    cast,
+    func,
+    insert,
+    literal,
+    literal_column,
+    select,
+    text,
+    update,
+)
 
 from storage.database import Connection, Database
 from storage.older_results import transcript_of_today
 from storage.result_parts import Element
-from storage.search_index import index_once, replace_rows, transcript_rows
+from storage.search_index import SearchRow, index_once, replace_rows, transcript_rows
 from storage.tables import transcript_revisions, transcripts
 from storage.types import StageName
 
 MOST_REVISIONS = 10_000
 """Of a track."""
+MOST_DOCUMENT_BYTES = 64 * 2**20
+"""Of a transcript as it is stored after a correction: more than twice what a day of speech has."""
+MOST_CHANGE_BYTES = 16 * 2**20
+"""Of the segments that a correction replaces, and of those in their place, as they are stored."""
+MOST_HISTORY_BYTES = 128 * 2**20
+"""Of what all corrections of a job replaced: forty times the words of three hours."""
+_READ_AT_ONCE_BYTES = MOST_CHANGE_BYTES
 
 GIVEN_UP_AFTER = timedelta(hours=1)
 """What could not be aligned for so long after the last correction stays estimated."""
+
+_MOST_PAIRS = 10**8
+"""Segments of two states that are compared: a tenth of a second."""
+_VERSION = cast(literal_column("transcripts.xmin"), Text)
 
 Change = Element
 Splice = tuple[int, int, list[Element]]
 
 
 @dataclass(frozen=True, slots=True)
-class LockedTranscript:
-    """A transcript that nobody else changes before the transaction ends."""
+class ReadTranscript:
+    """A transcript as it was read; a change of it is stored only while it is still so."""
 
     job_id: uuid.UUID
     track_index: int
     revision: int
     language: str | None
+    version: str
+    """Another one after each change of the row, that of the times of words included."""
+    size_bytes: int
     document: Element
     """A TranscriptResult as JSON of ``pipelines.codec``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChange:
+    """A change of a transcript with all that is to be stored of it."""
+
+    read: ReadTranscript
+    change: Change
+    document: str
+    before: str
+    """What takes it back, as JSON."""
+    replaced: int
+    """Segments, as they were before or after, of which there are more."""
+    rows: tuple[list[SearchRow], list[SearchRow]]
+    """What a search finds, before and after."""
+    size_bytes: int
+    """Of the segments before or after, of which there are more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +105,26 @@ class Revision:
 
 def applied(document: Element, change: Change) -> tuple[Element, Change]:
     """The document with the change, and what takes it back."""
-    segments, undo, shift = [*document["segments"]], list[Splice](), 0
+    segments = [*document["segments"]]
+    undo = _spliced(segments, change)
+    others = {name: change[name] for name in ("speakers", "turns") if name in change}
+    before = {"splices": undo} | {name: document.get(name, []) for name in others}
+    return document | {"segments": _numbered(segments)} | others, before
+
+
+def _spliced(segments: list[Element], change: Change) -> list[Splice]:
+    """Change the segments in place; what takes it back. Their indices stay."""
+    undo, shift = list[Splice](), 0
     for first, count, new in sorted(change["splices"], key=lambda splice: splice[0]):
         at = first + shift
         undo.append((at, len(new), segments[at : at + count]))
         segments[at : at + count] = new
         shift += len(new) - count
-    for index, segment in enumerate(segments):
-        if segment["index"] != index:
-            segments[index] = segment | {"index": index}
-    others = {name: change[name] for name in ("speakers", "turns") if name in change}
-    before = {"splices": undo} | {name: document.get(name, []) for name in others}
-    return document | {"segments": segments} | others, before
+    return undo
+
+
+def _numbered(segments: list[Element]) -> list[Element]:
+    return [it if it["index"] == at else it | {"index": at} for at, it in enumerate(segments)]
 
 
 def difference(present: Element, other: Element) -> Change:
@@ -79,70 +132,107 @@ def difference(present: Element, other: Element) -> Change:
     here, there = [
         [{**each, "index": 0} for each in document["segments"]] for document in (present, other)
     ]
-    shortest = min(len(here), len(there))
-    first = next((at for at in range(shortest) if here[at] != there[at]), shortest)
-    most = shortest - first
-    same = next((at for at in range(most) if here[-1 - at] != there[-1 - at]), most)
-    new = other["segments"][first : len(there) - same]
-    splice = (first, len(here) - same - first, new)
+    runs = [(0, len(here), 0, len(there))]
+    keys = [[json.dumps(each, sort_keys=True) for each in side] for side in (here, there)]
+    if len(here) * len(there) <= _MOST_PAIRS:
+        found = Indel.opcodes(*keys)
+        # Neighbouring runs are one: what is gone and what is new.
+        grouped = groupby(found, key=lambda it: it.tag == "equal")
+        changed = [[*run] for is_equal, run in grouped if not is_equal]
+        runs = [
+            (run[0].src_start, run[-1].src_end, run[0].dest_start, run[-1].dest_end)
+            for run in changed
+        ]
     names = [it for it in ("speakers", "turns") if present.get(it, []) != other.get(it, [])]
-    return {"splices": [splice] if splice[1] or new else []} | {
-        name: other.get(name, []) for name in names
-    }
+    return {
+        "splices": [
+            (first, end - first, other["segments"][start:stop]) for first, end, start, stop in runs
+        ]
+    } | {name: other.get(name, []) for name in names}
 
 
-async def lock_transcript(
-    connection: Connection, job_id: uuid.UUID, track_index: int
-) -> LockedTranscript | None:
-    """None without such a transcript. Lock the job before: who erases it does."""
-    query = (
-        select(
-            transcripts.c.revision,
-            transcripts.c.language,
-            cast(transcripts.c.document, Text).label("document"),
-        )
-        .where(
-            transcripts.c.job_id == job_id,
-            transcripts.c.track_index == track_index,
-            transcripts.c.document.is_not(None),
-        )
-        .with_for_update()
+async def read_transcript(
+    connection: Connection, job_id: uuid.UUID, track_index: int, *, for_update: bool = False
+) -> ReadTranscript | None:
+    """None without such a transcript. ``for_update``: lock the job before; who erases it does."""
+    query = select(
+        transcripts.c.revision,
+        transcripts.c.language,
+        _VERSION.label("version"),
+        cast(transcripts.c.document, Text).label("document"),
+    ).where(
+        transcripts.c.job_id == job_id,
+        transcripts.c.track_index == track_index,
+        transcripts.c.document.is_not(None),
     )
-    row = (await connection.execute(query)).first()
+    found = await connection.execute(query.with_for_update() if for_update else query)
+    row = found.first()
     if row is None:
         return None
     document = await asyncio.to_thread(lambda: from_json(transcript_of_today(row.document)))
-    return LockedTranscript(job_id, track_index, row.revision, row.language, document)
+    size_bytes = len(row.document)
+    return ReadTranscript(
+        job_id, track_index, row.revision, row.language, row.version, size_bytes, document
+    )
+
+
+def prepare(read: ReadTranscript, change: Change) -> PreparedChange:
+    """What is to be stored of a change: seconds of a processor for a day of speech, and no
+    database."""
+    document, before = applied(read.document, change)
+    rows = (
+        [*transcript_rows(read.track_index, read.language, read.document["segments"])],
+        [*transcript_rows(read.track_index, read.language, document["segments"])],
+    )
+    taken_back = json.dumps(before)
+    return PreparedChange(
+        read,
+        change,
+        json.dumps(document),
+        taken_back,
+        sum(max(count, len(old)) for _, count, old in before["splices"]),
+        rows,
+        max(len(taken_back), len(json.dumps(change))),
+    )
 
 
 async def store_revision(
     connection: Connection,
-    held: LockedTranscript,
-    change: Change,
+    made: PreparedChange,
     *,
     reverted_to: int | None = None,
     redacts: bool = False,
-) -> int:
-    """Store a change and make it searchable; its revision. ``redacts``: those before are hidden."""
-    before = await _store(connection, held, change, held.revision + 1)
+) -> int | None:
+    """Store a change and make it searchable; its revision, or None where the transcript was changed
+    since it was read. ``redacts``: those before are hidden."""
+    read, revision = made.read, made.read.revision + 1
+    if not await _store(connection, made, revision):
+        return None
     await connection.execute(
         insert(transcript_revisions).values(
-            job_id=held.job_id,
-            track_index=held.track_index,
-            revision=held.revision + 1,
+            job_id=read.job_id,
+            track_index=read.track_index,
+            revision=revision,
             reverted_to=reverted_to,
-            changed_segments=sum(max(count, len(old)) for _, count, old in before["splices"]),
-            before=before,
+            changed_segments=made.replaced,
+            before=cast(literal(made.before, Text), JSON),
+            size_bytes=len(made.before),
         )
     )
     if redacts:
-        await hide_revisions(connection, held, held.revision + 1)
-    if any(segment.get("estimated_words") for *_, new in change["splices"] for segment in new):
-        await connection.execute(_of(held).values(align_after=func.now()))
-    return held.revision + 1
+        await hide_revisions(connection, read, revision)
+    if any(segment.get("estimated_words") for *_, new in made.change["splices"] for segment in new):
+        await connection.execute(_of(read).values(align_after=func.now()))
+    return revision
 
 
-async def hide_revisions(connection: Connection, held: LockedTranscript, before: int) -> None:
+async def history_bytes(connection: Connection, job_id: uuid.UUID) -> int:
+    """What all corrections of a job's tracks replaced, as it is stored."""
+    query = select(func.coalesce(func.sum(transcript_revisions.c.size_bytes), 0))
+    return int(await connection.scalar(query.where(transcript_revisions.c.job_id == job_id)) or 0)
+
+
+async def hide_revisions(connection: Connection, held: ReadTranscript, before: int) -> None:
     """From now on those before that one are original."""
     await connection.execute(_of(held).values(redacted_revision=before))
 
@@ -153,9 +243,13 @@ async def store_redaction(
     """Of a transcript that is published redacted: its first revision, and what leads back to what
     the machine wrote."""
     row = {"job_id": job_id, "track_index": track_index, "revision": 1}
+    stored = json.dumps(before)
     await connection.execute(
         insert(transcript_revisions).values(
-            changed_segments=len(before["splices"]), before=before, **row
+            changed_segments=len(before["splices"]),
+            before=cast(literal(stored, Text), JSON),
+            size_bytes=len(stored),
+            **row,
         )
     )
     redacted = {"revision": 1, "redacted_revision": 1}
@@ -166,54 +260,68 @@ async def store_redaction(
     )
 
 
-async def _store(
-    connection: Connection, held: LockedTranscript, change: Change, revision: int
-) -> Change:
-    def work() -> tuple[str, Change, list[Any]]:
-        document, before = applied(held.document, change)
-        rows = [
-            [*transcript_rows(held.track_index, held.language, each["segments"])]
-            for each in (held.document, document)
-        ]
-        return json.dumps(document), before, rows
-
-    document, before, rows = await asyncio.to_thread(work)
-    await connection.execute(
-        _of(held).values(document=cast(literal(document, Text), JSON), revision=revision)
-    )
-    if not await index_once(connection, held.job_id, StageName.TRANSCRIPT):
-        await replace_rows(connection, held.job_id, *rows)
-    return before
+async def _store(connection: Connection, made: PreparedChange, revision: int) -> bool:
+    """False where the transcript was changed since it was read."""
+    read = made.read
+    statement = _of(read).where(_VERSION.is_not_distinct_from(read.version))
+    document = cast(literal(made.document, Text), JSON)
+    stored = await connection.execute(statement.values(document=document, revision=revision))
+    if not stored.rowcount:
+        return False
+    if not await index_once(connection, read.job_id, StageName.TRANSCRIPT):
+        await replace_rows(connection, read.job_id, *made.rows)
+    return True
 
 
-def _of(held: LockedTranscript | LeasedAlignment) -> Update:
+def _of(held: ReadTranscript | LeasedAlignment) -> Update:
     return update(transcripts).where(
         transcripts.c.job_id == held.job_id, transcripts.c.track_index == held.track_index
     )
 
 
 async def document_at(
-    connection: Connection, job_id: uuid.UUID, track_index: int, document: Element, revision: int
-) -> Element:
-    """A document as it was at an earlier revision of the track."""
-    query = (
-        select(transcript_revisions.c.before)
-        .where(
-            transcript_revisions.c.job_id == job_id,
-            transcript_revisions.c.track_index == track_index,
-            transcript_revisions.c.revision > revision,
+    database: Database,
+    job_id: uuid.UUID,
+    track_index: int,
+    document: str | Element,
+    present: int,
+    revision: int,
+) -> Element | None:
+    """The document of the ``present`` revision as it was at an earlier one; None where it was
+    erased meanwhile. Changes are read a few at a time, and no connection waits while they are
+    undone."""
+    found = await asyncio.to_thread(from_json, document) if isinstance(document, str) else document
+    segments, at = [*found["segments"]], present
+    others: Element = {}
+    change = transcript_revisions.c
+    own = change.job_id == job_id, change.track_index == track_index, change.revision > revision
+
+    def undo(changes: list[str]) -> None:
+        for each in changes:
+            taken_back = from_json(each)
+            _spliced(segments, taken_back)
+            others.update({it: taken_back[it] for it in ("speakers", "turns") if it in taken_back})
+
+    while at > revision:
+        newer = func.sum(change.size_bytes).over(order_by=change.revision.desc())
+        sizes = (
+            select(change.revision, (newer - change.size_bytes).label("newer_bytes"))
+            .where(*own, change.revision <= at)
+            .subquery()
         )
-        .order_by(transcript_revisions.c.revision.desc())
-    )
-    changes = [*(await connection.execute(query)).scalars()]
-
-    def undone() -> Element:
-        found = document
-        for change in changes:
-            found, _ = applied(found, change)
-        return found
-
-    return await asyncio.to_thread(undone)
+        query = (
+            select(cast(change.before, Text))
+            .join(sizes, sizes.c.revision == change.revision)
+            .where(*own, sizes.c.newer_bytes < _READ_AT_ONCE_BYTES)
+            .order_by(change.revision.desc())
+        )
+        async with database.statement() as connection:
+            changes = [*(await connection.execute(query)).scalars()]
+        if not changes:
+            return None
+        await asyncio.to_thread(undo, changes)
+        at -= len(changes)
+    return found | {"segments": await asyncio.to_thread(_numbered, segments)} | others
 
 
 async def list_revisions(
@@ -260,7 +368,7 @@ async def lease_unaligned(database: Database, *, lease: timedelta) -> LeasedAlig
 
 
 async def store_aligned(
-    connection: Connection, held: LockedTranscript, made: Sequence[tuple[Element, Element]]
+    connection: Connection, held: ReadTranscript, made: Sequence[tuple[Element, Element]]
 ) -> None:
     """Put aligned segments in the place of those that are as they were when they were read. No
     revision: the text is the same."""
@@ -271,7 +379,8 @@ async def store_aligned(
         if segment.get("estimated_words") and (after := tried.get(_content(segment))) is not None
     ]
     if splices:
-        await _store(connection, held, {"splices": splices}, held.revision)
+        prepared = await asyncio.to_thread(prepare, held, {"splices": splices})
+        await _store(connection, prepared, held.revision)
 
 
 def _content(segment: Element) -> str:

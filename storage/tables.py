@@ -546,6 +546,8 @@ transcript_revisions = Table(
     Column("reverted_to", Integer),
     Column("changed_segments", Integer, nullable=False),
     Column("before", JSON, nullable=False),
+    # Of that as text: what a job's corrections may replace in all is limited.
+    Column("size_bytes", Integer, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("job_id", "track_index", "revision"),
     ForeignKeyConstraint(
         ["job_id", "track_index"],

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 
 _PAGE = re.compile(
-    rb"\s*(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*>\s*|<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b",
+    rb"\s*+(?:\xef\xbb\xbf)?+\s*+(?:<\?xml[^>]*+>\s*+|<!--.*?-->\s*+)*+"
+    rb"<(?:!doctype\s+html|html|head|body)\b",
     re.IGNORECASE | re.DOTALL,
 )
+"""Possessive: a comment that could be divided in two ways would be tried in both, and so on."""
 
 A_PAGE = "It is a web page, not media"
 _ELSEWHERE = "give the address of the file itself, which a browser downloads instead of showing it"

@@ -8,6 +8,7 @@ for IBANs, and the national ones named below.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -39,7 +40,11 @@ class PersonalSpan:
     kind: PersonalData
 
 
-_EMAIL = re.compile(r"[\w.+%-]*\w@\w[\w-]*(?:\.[\w-]+)*\.\w{2,}")
+_EMAIL = re.compile(r"\w@\w[\w-]*(?:\.[\w-]+)*\.\w{2,}")
+"""From the last character before its "@": what else is before it, of the next, is looked for from
+there to the left. A pattern of all would read a word without "@" once for each of its characters.
+"""
+_LOCAL_PART = re.compile(r"[\w.+%-]")
 _TOKEN = re.compile(r"\[\w+\]|\+?[^\W_]+(?:['’][^\W_]+)*|[@._-]|\n")
 
 
@@ -85,7 +90,12 @@ _MOST_LOCAL_WORDS = 4
 _WORDS_A_PART = 2
 """Between two dots, where the "at" of an address was recognised as another word."""
 
-_DOMAIN = re.compile(rf"\b\w[\w.-]*\.(?:{'|'.join(sorted(_TOP_LEVELS))})\b", re.IGNORECASE)
+_MOST_DOMAIN_TOKENS = 40
+"""Words and points of a spoken domain; those of the Internet have fewer than ten."""
+
+_DOTTED = re.compile(r"\w[\w.-]*")
+_DOMAIN = re.compile(rf".*\.(?:{'|'.join(sorted(_TOP_LEVELS))})\b", re.IGNORECASE)
+"""Of words with points between them."""
 _EMAIL_CUE = re.compile(r"mail|\bwrite|\bcontact|\breach|\bsend", re.IGNORECASE)
 _MAIL_HOST = re.compile(r"at|mail\.|yahoo|outlook|icloud|gmx", re.IGNORECASE)
 """In an address that is one word, "johnatexample.com", "johngmail.com": its "at", or a provider."""
@@ -123,13 +133,16 @@ _NO_NUMBERS = (_DATE, _YEARS, _THOUSANDS)
 
 def find_patterns(text: str) -> list[PersonalSpan]:
     """All in the text, in order, none inside another."""
-    found = [PersonalSpan(it.start(), it.end(), PersonalData.EMAIL) for it in _EMAIL.finditer(text)]
-    found += (
-        PersonalSpan(it.start(), it.end(), PersonalData.EMAIL)
-        for it in _DOMAIN.finditer(text)
-        if _EMAIL_CUE.search(text, max(0, it.start() - _CUE_CHARACTERS), it.start())
-        and (_MAIL_HOST.search(it[0]) or _ADDRESS_CUE.search(text[: it.start()]))
-    )
+    found = [*_written_addresses(text)]
+    for dotted in _DOTTED.finditer(text):
+        domain = _DOMAIN.match(text, dotted.start(), dotted.end())
+        before = text, max(0, dotted.start() - _CUE_CHARACTERS), dotted.start()
+        if (
+            domain
+            and _EMAIL_CUE.search(*before)
+            and (_MAIL_HOST.search(domain[0]) or _ADDRESS_CUE.search(*before))
+        ):
+            found.append(PersonalSpan(domain.start(), domain.end(), PersonalData.EMAIL))
     tokens = [_Token(it[0], it.start(), it.end()) for it in _TOKEN.finditer(text)]
     found += _spoken_addresses(tokens)
     found += (it for it in _addresses_without_at(tokens) if _has_cue(text, it))
@@ -137,13 +150,24 @@ def find_patterns(text: str) -> list[PersonalSpan]:
     return without_overlaps(found)
 
 
+def _written_addresses(text: str) -> Iterator[PersonalSpan]:
+    behind = 0
+    for it in _EMAIL.finditer(text):
+        start = it.start()
+        while start > behind and _LOCAL_PART.match(text, start - 1):
+            start -= 1
+        behind = it.end()
+        yield PersonalSpan(start, behind, PersonalData.EMAIL)
+
+
 def without_overlaps(found: Sequence[PersonalSpan]) -> list[PersonalSpan]:
     """In order; of those that overlap the longer one."""
     chosen: list[PersonalSpan] = []
     for each in sorted(found, key=lambda it: it.start - it.end):
-        if all(each.end <= other.start or each.start >= other.end for other in chosen):
-            chosen.append(each)
-    return sorted(chosen)
+        at = bisect_left(chosen, each.end, key=lambda it: it.start)
+        if at == 0 or chosen[at - 1].end <= each.start:
+            chosen.insert(at, each)
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +199,7 @@ def _addresses_without_at(tokens: Sequence[_Token]) -> Iterator[PersonalSpan]:
         if tokens[last].word not in _TOP_LEVELS or tokens[last - 1].word not in _DOTS:
             continue
         first, dots, words = last - 1, 1, 0
-        while first > 0 and tokens[first - 1].text != "\n":
+        while first > max(0, last - _MOST_DOMAIN_TOKENS) and tokens[first - 1].text != "\n":
             if tokens[first - 1].text == "." and _is_parted(tokens, first, 0):
                 break  # a sentence ends
             is_joint = tokens[first - 1].word in _JOINTS
@@ -194,8 +218,8 @@ def _addresses_without_at(tokens: Sequence[_Token]) -> Iterator[PersonalSpan]:
 
 def _after_domain(tokens: Sequence[_Token], at: int) -> int | None:
     """Where the domain that begins there is over; None where it is none."""
-    ends, words = None, 0
-    while at < len(tokens) and tokens[at].text != "\n" and words < _MOST_LOCAL_WORDS:
+    ends, words, most = None, 0, min(len(tokens), at + _MOST_DOMAIN_TOKENS)
+    while at < most and tokens[at].text != "\n" and words < _MOST_LOCAL_WORDS:
         word = tokens[at].word
         if word in _DOTS:
             following = tokens[at + 1].word if at + 1 < len(tokens) else ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +25,8 @@ from pipelines.types import Scene, TimedSentence, TranscriptSegment, TranscriptW
 Span = tuple[int, int]
 """Milliseconds."""
 Kinds = Collection[PersonalData]
+Known = dict[tuple[str, ...], PersonalData]
+"""What was found in texts of a job, and is hidden in all of them: folded words (``_folded``)."""
 FindEntities = Callable[[], EntityRecognizer]
 """Opens the model of names when it is needed. Raises what opening it raises: nothing is published
 where names were not looked for."""
@@ -43,10 +47,11 @@ _AROUND_MS = 120
 """Muted before and after a word, whose measured times are as exact as that."""
 _UNWRITTEN_MS = 6_000
 """So much beside a hidden word that nothing is written of may belong to it."""
-_REST = re.compile(r"[.,;:?!…。、]+$")
-"""What stays of a word that is hidden."""
+_REST = ".,;:?!…。、"
+"""What stays of a word that is hidden, at its end."""
 MARK = re.compile(r"\[(?:" + "|".join(PersonalData) + r")\]")
 """What stands in the place of personal data."""
+_LONGEST_MARK = max(len(kind.mark) for kind in PersonalData)
 _NAME = r"[A-ZÀ-Þ][\w’'-]+"
 _NAMED_CUE = re.compile(
     r"\b(?:(?i:my|his|her|their) (?i:(?:first |last |full )?name)(?:’s|'s| is| was)"
@@ -63,6 +68,23 @@ _NO_NAMES = words_of(
     " may june july august september october november december english french german spanish"
     " italian the this that ok okay yes no"
 )
+_ALSO_WORDS = _NO_NAMES | words_of(
+    "art baker ball bell berry best bill bird bishop black bob bread brown bush butter cafe center"
+    " centre chef chief church city coffee cook dawn day doctor drew east exit faith field fields"
+    " fisher flowers for fox frank game gene good grace grant gray great green grey hall hill hope"
+    " hotel house hunter jack joy king knight lake lamb little long love mark mason max miller miss"
+    " mister moon new north old park pat platform police power price professor ray rich river rob"
+    " rose sale school shop sir small south star station stone street strong sue town weather west"
+    " white will with wolf wood young and from"
+)
+"""Of names and places; where they are looked for in other texts they count with a capital only."""
+_MOST_KNOWN_WORDS = 16
+"""Of what is looked for in other texts too; a spoken number has as many."""
+_WORD = re.compile(r"\w+")
+_LINE = re.compile(r"[^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,3}")
+"""A name alone, as a picture shows it."""
+_SENTENCES = ("This is ", "."), ("We talked to ", " in the studio.")
+"""About a name that stands alone: few are found without a sentence."""
 
 
 def no_recognizer() -> EntityRecognizer:
@@ -70,42 +92,108 @@ def no_recognizer() -> EntityRecognizer:
     raise RuntimeError("This process has no model of names.")
 
 
+class _Remembering:
+    """A recogniser that reads the same text once."""
+
+    def __init__(self, recognizer: EntityRecognizer) -> None:
+        self._recognizer = recognizer
+        self._found: dict[str, tuple[Entity, ...]] = {}
+
+    def recognize_entities(self, texts: Sequence[str]) -> list[tuple[Entity, ...]]:
+        new = [*dict.fromkeys(text for text in texts if text not in self._found)]
+        found = self._recognizer.recognize_entities(new)
+        self._found |= dict(zip(new, found, strict=True))
+        return [self._found[text] for text in texts]
+
+
+def remembered(recognizer: FindEntities) -> FindEntities:
+    """The recogniser for several passes over the same texts."""
+    return functools.cache(lambda: _Remembering(recognizer()))
+
+
 def find_personal_data(
-    texts: Sequence[str], kinds: Kinds, *, english: bool, recognizer: FindEntities
+    texts: Sequence[str],
+    kinds: Kinds,
+    *,
+    english: bool,
+    recognizer: FindEntities,
+    known: Known | None = None,
 ) -> list[list[PersonalSpan]]:
-    """What of the kinds is in each text, in order, none inside another. A name that is found in one
-    text is looked for in all."""
+    """What of the kinds is in each text, in order, none inside another. What is found in one text
+    is looked for in all, whatever its case and accents, as is what is ``known``; that is added to.
+    """
+    known = {} if known is None else known
     found = [[it for it in find_patterns(text) if it.kind in kinds] for text in texts]
     if english and _NAMED & {*kinds}:
-        recognized = recognizer().recognize_entities(texts)
-        names = [
-            [*_by_model(entities), *_by_cue(text)]
-            for text, entities in zip(texts, recognized, strict=True)
-        ]
-        known = {
-            part
-            for text, each in zip(texts, names, strict=True)
-            for it in each
-            if it.kind is PersonalData.NAME
-            for part in re.findall(_NAME, text[it.start : it.end])
-            if len(part) > 2 and part.lower() not in _NO_NAMES
-        }
-        for at, text in enumerate(texts):
-            repeated = (
-                PersonalSpan(it.start(), it.end(), PersonalData.NAME)
-                for it in re.finditer(_NAME, text)
-                if it[0].removesuffix("'s").removesuffix("’s") in known
-            )
-            found[at] += (it for it in (*names[at], *repeated) if it.kind in kinds)
-    marks = [[*MARK.finditer(text)] for text in texts]
+        shown = [*map(_as_sentences_have_it, texts)]
+        recognized = recognizer().recognize_entities(shown)
+        for at, (text, entities) in enumerate(zip(shown, recognized, strict=True)):
+            named = [*_by_model(entities), *_by_cue(text)]
+            named = named or [*_by_sentences(text, recognizer())]
+            found[at] += (it for it in named if it.kind in kinds)
+    for text, own in zip(texts, found, strict=True):
+        for span in own:
+            known |= _known_of(text, span)
     return [
         [
             it
-            for it in without_overlaps(own)
-            if all(it.end <= mark.start() or it.start >= mark.end() for mark in there)
+            for it in without_overlaps([*own, *_by_words(text, known)])
+            if not _touches_mark(text, it)
         ]
-        for own, there in zip(found, marks, strict=True)
+        for text, own in zip(texts, found, strict=True)
     ]
+
+
+def _as_sentences_have_it(text: str) -> str:
+    """A text in capitals with small letters: to the model of names capitals are none."""
+    small = _WORD.sub(lambda it: it[0].capitalize(), text) if text.isupper() else text
+    return small if len(small) == len(text) else text
+
+
+def _folded(text: str) -> str:
+    letters = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(it for it in letters if not unicodedata.combining(it))
+
+
+def _known_of(text: str, span: PersonalSpan) -> Known:
+    words = tuple(_folded(it[0]) for it in _WORD.finditer(text, span.start, span.end))
+    if span.kind is PersonalData.NAME:
+        parts = [(it,) for it in words if len(it) > 2 and it not in _NO_NAMES]
+        return dict.fromkeys(parts, span.kind)
+    is_own = sum(map(len, words)) > 2 and not {*words} <= _NO_NAMES
+    return {words: span.kind} if is_own and len(words) <= _MOST_KNOWN_WORDS else {}
+
+
+def _by_words(text: str, known: Known) -> Iterator[PersonalSpan]:
+    words = [*_WORD.finditer(text)] if known else []
+    folded = [_folded(it[0]) for it in words]
+    for size in {len(each) for each in known}:
+        for at in range(len(words) - size + 1):
+            phrase = tuple(folded[at : at + size])
+            kind = known.get(phrase)
+            if kind is not None and (words[at][0][0].isupper() or not {*phrase} <= _ALSO_WORDS):
+                yield PersonalSpan(words[at].start(), words[at + size - 1].end(), kind)
+
+
+def _by_sentences(text: str, recognizer: EntityRecognizer) -> Iterator[PersonalSpan]:
+    """In a line of few words what the model takes for the same in two sentences about it."""
+    if not _LINE.fullmatch(text) or not all(it[0][0].isupper() for it in _WORD.finditer(text)):
+        return
+    recognized = recognizer.recognize_entities([f"{a}{text}{b}" for a, b in _SENTENCES])
+    spans = [
+        {
+            PersonalSpan(it.start - len(before), it.end - len(before), it.kind)
+            for it in _by_model(entities)
+        }
+        for (before, _), entities in zip(_SENTENCES, recognized, strict=True)
+    ]
+    yield from (it for it in spans[0] & spans[1] if it.start >= 0 and it.end <= len(text))
+
+
+def _touches_mark(text: str, span: PersonalSpan) -> bool:
+    around = max(0, span.start - _LONGEST_MARK), span.end + _LONGEST_MARK
+    marks = MARK.finditer(text, *around)
+    return any(mark.start() < span.end and mark.end() > span.start for mark in marks)
 
 
 def _by_model(entities: Sequence[Entity]) -> Iterator[PersonalSpan]:
@@ -123,10 +211,15 @@ def _by_cue(text: str) -> Iterator[PersonalSpan]:
 
 
 def redact_texts(
-    texts: Sequence[str], kinds: Kinds, recognizer: FindEntities, *, english: bool = True
+    texts: Sequence[str],
+    kinds: Kinds,
+    recognizer: FindEntities,
+    known: Known | None = None,
+    *,
+    english: bool = True,
 ) -> list[str]:
     """The texts with marks."""
-    found = find_personal_data(texts, kinds, english=english, recognizer=recognizer)
+    found = find_personal_data(texts, kinds, english=english, recognizer=recognizer, known=known)
     return [_marked(text, own) for text, own in zip(texts, found, strict=True)]
 
 
@@ -137,26 +230,31 @@ def _marked(text: str, found: Sequence[PersonalSpan]) -> str:
 
 
 def redact_scenes(
-    scenes: Sequence[Scene], kinds: Kinds, recognizer: FindEntities
+    scenes: Sequence[Scene], kinds: Kinds, recognizer: FindEntities, known: Known | None = None
 ) -> tuple[Scene, ...]:
     """Scenes with marks in their descriptions and in what is written in the picture."""
     texts = [[it.description, *(line.text for line in it.on_screen_text)] for it in scenes]
-    marked = iter(redact_texts([*chain(*texts)], kinds, recognizer))
+    known = {} if known is None else known
+    marked = iter(redact_texts([*chain(*texts)], kinds, recognizer, known))
     return tuple(
         replace(
             scene,
             description=next(marked),
             on_screen_text=tuple(replace(it, text=next(marked)) for it in scene.on_screen_text),
+            objects=tuple(it for it in scene.objects if not any(_by_words(it, known))),
         )
         for scene in scenes
     )
 
 
 def redact_sentences(
-    sentences: Sequence[TimedSentence], kinds: Kinds, recognizer: FindEntities
+    sentences: Sequence[TimedSentence],
+    kinds: Kinds,
+    recognizer: FindEntities,
+    known: Known | None = None,
 ) -> tuple[TimedSentence, ...]:
     """A summary with marks."""
-    marked = redact_texts([it.text for it in sentences], kinds, recognizer)
+    marked = redact_texts([it.text for it in sentences], kinds, recognizer, known)
     return tuple(replace(it, text=text) for it, text in zip(sentences, marked, strict=True))
 
 
@@ -174,15 +272,19 @@ def redact_segments(
     language: str | None,
     kinds: Kinds,
     recognizer: FindEntities,
+    known: Known | None = None,
 ) -> RedactedSegments:
     """A track's segments, with marks; ``language`` is the track's."""
+    known = {} if known is None else known
     hidden: list[dict[int, PersonalData]] = [{} for _ in segments]
     for is_english, group in groupby(
         _passages(segments, language), lambda it: it.language in (None, "en")
     ):
         passages = [*group]
         texts = [it.text for it in passages]
-        found = find_personal_data(texts, kinds, english=is_english, recognizer=recognizer)
+        found = find_personal_data(
+            texts, kinds, english=is_english, recognizer=recognizer, known=known
+        )
         for passage, own in zip(passages, found, strict=True):
             for each in own:
                 for segment, word in passage.words_in(each):
@@ -253,7 +355,7 @@ def _redacted(segment: TranscriptSegment, hidden: Mapping[int, PersonalData]) ->
         if before.intersection(run):
             estimated.append(len(words))
         first, last = segment.words[run[0]], segment.words[run[-1]]
-        [rest] = _REST.findall(last.text) or [""]
+        rest = last.text[len(last.text.rstrip(_REST)) :]
         words.append(replace(first, text=kind.mark + rest, end_ms=last.end_ms))
     return replace(
         segment,

@@ -7,13 +7,14 @@ replace, as long as their characters, until an aligner has measured them (``alig
 from __future__ import annotations
 
 import unicodedata
-from collections import Counter
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from itertools import accumulate, groupby, pairwise
 
 from pipelines.speech.script import SPACELESS, word_ends
+from pipelines.speech.word_changes import common_places
 from pipelines.speech.words import joined
 from pipelines.types import (
     Speaker,
@@ -24,6 +25,10 @@ from pipelines.types import (
 
 _ROOM_MS = 60
 """A new word between others takes time from these where less is left for it."""
+MOST_WORDS = 2_000
+"""Of a segment that is changed or merged; the machine's have at most thirty."""
+MOST_WORDS_AT_ONCE = 100_000
+"""Of all segments that one edit changes: what ten hours of speech have."""
 
 Span = tuple[int, int]
 """Start and end in milliseconds."""
@@ -95,8 +100,13 @@ def splices_of(
     def parts_at(index: int) -> tuple[TranscriptSegment, ...]:
         return made[index] if index in made else (segments[index],)
 
+    words = 0
     for number, change in enumerate(edit.segments):
         made[change.index] = _changed(segments[change.index], change, f"segments[{number}]")
+        words += sum(len(part.words) for part in made[change.index])
+        if words > MOST_WORDS_AT_ONCE:
+            message = f"Segments with more than {MOST_WORDS_AT_ONCE} words are changed at once."
+            raise EditError(message, f"segments[{number}].text")
     for number, change in enumerate(edit.segments):
         if change.start_ms is not None or change.end_ms is not None:
             before = _first_of(parts_at, range(change.index - 1, -1, -1))
@@ -115,9 +125,12 @@ def splices_of(
             raise EditError(message, f"split[{number}].word")
         made[split.index] = (*_halves(first, split.word), *others)
     spliced = {at: Splice(at, 1, parts) for at, parts in made.items()}
-    for merge in edit.merge:
+    for number, merge in enumerate(edit.merge):
         places = range(merge.index, merge.index + merge.count)
         parts = [part for at in places for part in parts_at(at)]
+        if sum(len(part.words) for part in parts) > MOST_WORDS:
+            message = f"A segment has at most {MOST_WORDS} words."
+            raise EditError(message, f"merge[{number}].count")
         spliced = {at: each for at, each in spliced.items() if at not in places}
         spliced[merge.index] = Splice(merge.index, merge.count, _merged(parts))
     found = [each for _, each in sorted(spliced.items())]
@@ -164,6 +177,8 @@ def _changed(
         texts = words_of(text)
         if not texts:
             return ()
+        if len(texts) > MOST_WORDS:
+            raise EditError(f"has more than {MOST_WORDS} words.", f"{place}.text")
         if len(texts) > end_ms - start_ms:
             raise EditError("has more words than there is time for.", f"{place}.text")
         segment = replace(segment, start_ms=start_ms, end_ms=end_ms, text=text)
@@ -189,17 +204,17 @@ def _timed(
     """The segment with these words: those that it had with their times, the others spread."""
     kept: list[TranscriptWord | None] = [None] * len(texts)
     keys, others = [_key(word.text) for word in former], [_key(text) for text in texts]
-    for block in SequenceMatcher(None, keys, others, autojunk=False).get_matching_blocks():
-        for number in range(block.size):
-            text = texts[block.b + number]
-            kept[block.b + number] = replace(former[block.a + number], text=text)
-    while cramped := [run for run in _runs(kept) if _lacks_room(segment, kept, run)]:
-        for first, end in cramped:
-            kept[max(0, first - 1) : end + 1] = [None] * len(kept[max(0, first - 1) : end + 1])
+    for at, place in common_places(keys, others):
+        kept[place] = replace(former[at], text=texts[place])
+    _make_room(segment, kept)
     words = [*kept]
     for first, end in _runs(kept):
         low, high = _room(segment, kept, (first, end))
-        free = [word for word in former if low <= word.start_ms and word.end_ms <= high]
+        free = former[
+            bisect_left(former, low, key=lambda word: word.start_ms) : bisect_right(
+                former, high, key=lambda word: word.end_ms
+            )
+        ]
         if free and free[-1].end_ms - free[0].start_ms >= _ROOM_MS * (end - first):
             low, high = free[0].start_ms, free[-1].end_ms
         spans = spread(texts[first:end], low, high)
@@ -237,12 +252,24 @@ def _room(
     return low, after.start_ms if after else max(low, segment.end_ms)
 
 
-def _lacks_room(
-    segment: TranscriptSegment, kept: Sequence[TranscriptWord | None], run: tuple[int, int]
-) -> bool:
-    """Whether words beside the run must share their time with it."""
-    low, high = _room(segment, kept, run)
-    return high - low < _ROOM_MS * (run[1] - run[0]) and run != (0, len(kept))
+def _make_room(segment: TranscriptSegment, kept: list[TranscriptWord | None]) -> None:
+    """Where a run of new words has too little time, the words beside it become new too."""
+    settled = list[tuple[int, int]]()
+    for run in _runs(kept):
+        if settled and run[0] < settled[-1][1]:
+            continue  # part of the one before it meanwhile
+        first, end = run
+        while (first, end) != (0, len(kept)):
+            low, high = _room(segment, kept, (first, end))
+            if high - low >= _ROOM_MS * (end - first):
+                break
+            first, end = max(0, first - 1), min(len(kept), end + 1)
+            kept[first] = kept[end - 1] = None
+            if settled and settled[-1][1] == first:
+                first, _ = settled.pop()
+            while end < len(kept) and kept[end] is None:
+                end += 1
+        settled.append((first, end))
 
 
 def spread(texts: Sequence[str], start_ms: int, end_ms: int) -> list[Span]:
@@ -297,29 +324,35 @@ def turns_after(
     turns: Sequence[SpeakerTurn], splices: Sequence[Splice], segments: Sequence[TranscriptSegment]
 ) -> list[SpeakerTurn]:
     """The turns, with those of segments whose speaker was changed."""
-    found = [*turns]
+    taken, given = defaultdict[str, list[Span]](list), list[SpeakerTurn]()
     for splice in splices:
         for former in segments[splice.first : splice.first + splice.count]:
             for part in splice.segments:
                 start = max(former.start_ms, part.start_ms)
                 end = min(former.end_ms, part.end_ms)
                 if start < end and part.speaker != former.speaker and part.speaker is not None:
-                    found = [each for turn in found for each in _without(turn, former, start, end)]
-                    found.append(SpeakerTurn(part.speaker, start, end))
-    return sorted(found, key=lambda turn: (turn.start_ms, turn.end_ms))
+                    taken[former.speaker or ""].append((start, end))
+                    given.append(SpeakerTurn(part.speaker, start, end))
+    for spans in taken.values():
+        spans.sort()
+    past = {who: [*accumulate((end for _, end in it), max)] for who, it in taken.items()}
+    for turn in turns:
+        spans = taken.get(turn.speaker, [])
+        given += _without(turn, spans[bisect_right(past.get(turn.speaker, []), turn.start_ms) :])
+    return sorted(given, key=lambda turn: (turn.start_ms, turn.end_ms))
 
 
-def _without(
-    turn: SpeakerTurn, former: TranscriptSegment, start: int, end: int
-) -> Iterator[SpeakerTurn]:
-    """What is left of a turn where a stretch of its speaker's is another's."""
-    if turn.speaker != former.speaker or end <= turn.start_ms or turn.end_ms <= start:
-        yield turn
-        return
-    if turn.start_ms < start:
-        yield replace(turn, end_ms=start)
-    if end < turn.end_ms:
-        yield replace(turn, start_ms=end)
+def _without(turn: SpeakerTurn, taken: Iterable[Span]) -> Iterator[SpeakerTurn]:
+    """What is left of a turn without these spans, which are in order."""
+    first_ms = turn.start_ms
+    for start, end in taken:
+        if start >= turn.end_ms:
+            break
+        if first_ms < start:
+            yield replace(turn, start_ms=first_ms, end_ms=start)
+        first_ms = max(first_ms, end)
+    if first_ms < turn.end_ms:
+        yield replace(turn, start_ms=first_ms)
 
 
 def speakers_after(
@@ -387,11 +420,13 @@ def differences(
 ) -> Iterator[Difference]:
     """In order of time; segments that are alike are left out."""
     one, other = ([(it.text, it.speaker) for it in segments] for segments in (before, after))
-    for tag, *places in SequenceMatcher(None, one, other).get_opcodes():
-        if tag != "equal":
-            here, there = before[places[0] : places[1]], after[places[2] : places[3]]
+    first = start = 0
+    for end, stop in [*common_places(one, other), (len(one), len(other))]:
+        here, there = before[first:end], after[start:stop]
+        if here or there:
             start_ms = min(each.start_ms for each in (*here, *there))
             yield Difference(start_ms, (_names(here), _names(there)), _words_of_both(here, there))
+        first, start = end + 1, stop + 1
 
 
 def _names(segments: Sequence[TranscriptSegment]) -> str:
@@ -402,8 +437,11 @@ def _words_of_both(
     before: Sequence[TranscriptSegment], after: Sequence[TranscriptSegment]
 ) -> tuple[tuple[str, str], ...]:
     old, new = ([word for it in side for word in it.text.split()] for side in (before, after))
-    words = list[tuple[str, str]]()
-    for kind, a, b, c, d in SequenceMatcher(None, old, new).get_opcodes():
-        runs = {"same": new[c:d]} if kind == "equal" else {"gone": old[a:b], "new": new[c:d]}
-        words += [(name, " ".join(run)) for name, run in runs.items() if run]
-    return tuple(words)
+    found, first, start = list[tuple[str, str]](), 0, 0
+    for end, stop in [*common_places(old, new), (len(old), len(new))]:
+        found += (("gone", word) for word in old[first:end])
+        found += (("new", word) for word in new[start:stop])
+        found += (("same", word) for word in new[stop : stop + 1])
+        first, start = end + 1, stop + 1
+    runs = groupby(found, key=lambda it: it[0])
+    return tuple((kind, " ".join(word for _, word in run)) for kind, run in runs)

@@ -77,7 +77,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
 
     name = "Describing the scenes"
     code = StageCode.VISION_FAILED
-    version = 11
+    version = 12
     video: VideoSource
     workspace: Workspace
     models: ModelProvider

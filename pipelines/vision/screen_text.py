@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from itertools import pairwise
 
 import cv2
 import numpy as np
 import numpy.typing as npt
+from rapidfuzz.distance import Indel
 
 from models.contracts import Box, TextLine
 from models.pictures import TEXT_COLUMNS, TEXT_ROWS, may_show_text
@@ -306,7 +306,7 @@ def _add(found: list[ScreenText], line: ScreenText, rolls: bool) -> None:
 
 def _is_same(one: ScreenText, other: ScreenText, rolls: bool) -> bool:
     """Whether lines that are there at one time are one, read differently."""
-    likeness = SequenceMatcher(None, one.text.casefold(), other.text.casefold()).ratio()
+    likeness = Indel.normalized_similarity(one.text.casefold(), other.text.casefold())
     if rolls:
         return likeness >= _SAME_ROLLING
     if one.box.overlap(other.box) < _SAME_PLACE:

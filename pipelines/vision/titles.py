@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+
+from rapidfuzz.distance import Indel
 
 from pipelines.types import ScreenText
 
@@ -48,6 +49,6 @@ def changed_titles(
 def _alike(one: ScreenText, other: ScreenText) -> float:
     """0 to 1; a line with other numbers is another one."""
     first, second = ("".join(each.text.casefold().split()) for each in (one, other))
-    ratio: float = SequenceMatcher(None, first, second, autojunk=False).ratio()
+    ratio = Indel.normalized_similarity(first, second)
     same_numbers = _DIGITS.findall(first) == _DIGITS.findall(second)
     return ratio if same_numbers else min(ratio, _SAME - 0.01)

@@ -259,7 +259,7 @@ async def get_job(
     overview = None
     if seen is not None:
         overview = overview_json(seen, partial(still_path, context.signer, job.id))
-    shown = JobView(job.audio_track_names or [], media, summary, overview)
+    shown = JobView(job.track_names, media, summary, overview)
     shown.translations = [
         each.language for each in made if each.status is TranslationStatus.COMPLETED
     ]

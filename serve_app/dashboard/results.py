@@ -152,10 +152,10 @@ async def get_changes(
     track: Annotated[int, WHOLE_NUMBER] = 0,
 ) -> Response:
     """What people corrected in a transcript, beside what the machine wrote."""
-    async with context.database.transaction() as connection:
+    async with context.database.statement() as connection:
         job = await service.get_job(connection, viewer.account.id, jobId)
         now = choose_track(job, await read_tracks(connection, job), track)
-        machine = await at_revision(connection, job, now, now.redacted_revision or 0)
+    machine = await at_revision(context.database, job, now, now.redacted_revision or 0)
 
     def compared() -> list[Difference]:
         found = transcript_of(now)

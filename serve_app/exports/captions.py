@@ -56,7 +56,7 @@ from serve_app.results.routes import RESULT_ERRORS, TrackQuery
 from serve_app.results.transcripts import Transcript, transcript_of
 from serve_app.results.translations import LanguageTag, in_language, require_translation
 from storage.audit import AuditAction, record
-from storage.database import Connection
+from storage.database import Connection, Database
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
 from storage.results import TrackTranscript, transcript_versions
@@ -260,11 +260,12 @@ async def _json_response(
     if which.original and job.source.redact:
         # Whoever may correct it may read it; keys have no scopes.
         require(getattr(request.state, "role", Role.OWNER), Permission.WRITE)
-    async with context.database.transaction() as connection:
+    async with context.database.statement() as connection:
         tracks = await transcripts.read_tracks(connection, job)
-        is_whole = which == _Which() and len(tracks) > 1
-        chosen = tracks[0] if is_whole else await _chosen(connection, job, tracks, which)
-        if which.original and job.source.redact:
+    is_whole = which == _Which() and len(tracks) > 1
+    chosen = tracks[0] if is_whole else await _chosen(context.database, job, tracks, which)
+    if which.original and job.source.redact:
+        async with context.database.transaction() as connection:
             await record(connection, job.account_id, AuditAction.READ_ORIGINAL, job_id=job.id)
 
     def rendered() -> Response:
@@ -313,6 +314,7 @@ async def lint(
     speaker_labels: bool = False,
 ) -> CaptionLint:
     """The captions of a track by a house's rules, checked. Raises ApiError."""
+    transcripts.require_choice(job, index)
     require_stage(job, StageName.TRANSCRIPT)
     async with context.database.statement() as connection:
         track = transcripts.choose_track(job, await transcripts.read_tracks(connection, job), index)
@@ -362,14 +364,15 @@ async def house_rules(
 
 
 async def _chosen(
-    connection: Connection, job: JobRecord, tracks: list[TrackTranscript], which: _Which
+    database: Database, job: JobRecord, tracks: list[TrackTranscript], which: _Which
 ) -> TrackTranscript:
     """Raises ApiError."""
     track = transcripts.choose_track(job, tracks, which.track)
     if which.language is not None:
-        return await in_language(connection, job, track, which.language)
+        async with database.statement() as connection:
+            return await in_language(connection, job, track, which.language)
     return await transcripts.at_revision(
-        connection, job, track, which.revision, original=which.original
+        database, job, track, which.revision, original=which.original
     )
 
 
@@ -381,20 +384,22 @@ async def _file_response(
     style: _Style,
 ) -> Response:
     """A track as an attachment named after the media; ``extension`` is one of _MEDIA_TYPES."""
+    transcripts.require_choice(job, which.track)
     require_stage(job, StageName.TRANSCRIPT)
     asked: tuple[object, ...] = (job.id, which, extension, style)
-    async with context.database.transaction() as connection:
+    async with context.database.statement() as connection:
         if which.language is not None:
             asked += (await require_translation(connection, job, which.language),)
         key = (*asked, *await transcript_versions(connection, job.id))
         text = _kept.get(key)
         if text is None:
             tracks = await transcripts.read_tracks(connection, job, words=extension in _CAPTIONS)
-            track = await _chosen(connection, job, tracks, which)
-            limits: CaptionLimits | HouseRules = style.limits
-            if style.house is not None:
-                limits = await house_rules(context, connection, job, track, style.house)
     if text is None:
+        track = await _chosen(context.database, job, tracks, which)
+        limits: CaptionLimits | HouseRules = style.limits
+        if style.house is not None:
+            async with context.database.statement() as connection:
+                limits = await house_rules(context, connection, job, track, style.house)
         text = await run_in_threadpool(_text, track, extension, style, limits)
         key = (*asked, *((each.track_index, each.version) for each in tracks))
     _kept[key] = text

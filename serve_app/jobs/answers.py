@@ -122,7 +122,9 @@ class JobSummary(TypedDict):
     redaction: NotRequired[Annotated[RedactionJson, doc("Where personal data is hidden.")]]
     batchId: NotRequired[Annotated[Uuid, doc("The batch that the job came from.")]]
     index: NotRequired[Annotated[Count, doc("Position of its clip in that batch.")]]
-    audioTrackCount: NotRequired[Annotated[int, doc("On multi-track jobs.", ge=2)]]
+    audioTrackCount: NotRequired[
+        Annotated[int, doc("On multi-track jobs; until ingest as the request says.", ge=2)]
+    ]
     audioTracksCompleted: NotRequired[Annotated[Count, doc("On multi-track jobs.")]]
     audioTrackNames: NotRequired[Annotated[list[str], doc("On multi-track jobs, by track index.")]]
 

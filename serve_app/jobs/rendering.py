@@ -92,7 +92,7 @@ def render_summary(job: JobRecord) -> answers.JobSummary:
         rendered["redaction"] = redaction_json(job)
     if job.batch_id is not None:
         rendered |= {"batchId": str(job.batch_id), "index": cast("int", job.batch_index)}
-    names = job.audio_track_names or []
+    names = job.track_names
     if len(names) > 1:
         rendered |= {
             "audioTrackCount": len(names),

@@ -57,12 +57,14 @@ class PlayableMedia:
     source: str | None = None
     preview: Preview | None = None
     """What became of the preview, where the source is nothing that browsers play."""
+    is_gone: bool = False
+    """Whether the media was removed, not merely kept back as that of a redacted job is."""
 
     @property
     def waits(self) -> bool:
         """Whether the preview is still to come."""
         waiting = self.preview is not None and self.preview.status is PreviewStatus.WAITING
-        return waiting and self.source is not None
+        return waiting and not self.is_gone
 
 
 async def find_media(context: AppContext, connection: Connection, job: JobRecord) -> PlayableMedia:
@@ -70,7 +72,7 @@ async def find_media(context: AppContext, connection: Connection, job: JobRecord
     preview = await find_preview(connection, job.id)
     key = await find_source_key(connection, job)
     if key is None or not await run_in_threadpool(context.objects.exists, key):
-        return PlayableMedia(preview=preview)
+        return PlayableMedia(preview=preview, is_gone=True)
     # Whole hours, so that a page that is read twice shows the same address.
     expires_at = (int(time.time()) // 3600 + _LIFETIME_HOURS + 1) * 3600
     path = f"{API_PREFIX}/jobs/{job.id}/media"

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from pipelines.codec import from_json, to_json
+from pipelines.redaction.texts import Span
 from pipelines.speech.edits import (
     Edit,
     EditError,
@@ -35,18 +36,36 @@ from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import require_stage
 from serve_app.results.redaction import add_muted, redacted_change, redacted_kinds
 from serve_app.results.routes import MAX_TRACK_INDEX, RESULT_ERRORS, TrackQuery
-from serve_app.results.transcripts import TranscriptSegmentJson, choose_track, segment_json
+from serve_app.results.transcripts import (
+    TranscriptSegmentJson,
+    choose_track,
+    require_choice,
+    segment_json,
+)
 from storage import jobs, revisions
 from storage.audit import AuditAction, record
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.result_parts import Element
 from storage.results import list_tracks
-from storage.revisions import MOST_REVISIONS, Change, LockedTranscript
+from storage.revisions import (
+    MOST_CHANGE_BYTES,
+    MOST_DOCUMENT_BYTES,
+    MOST_HISTORY_BYTES,
+    MOST_REVISIONS,
+    Change,
+    PreparedChange,
+    ReadTranscript,
+)
 from storage.types import StageName
 
 MOST_CHARACTERS = 10_000
 MOST_AT_ONCE = 1_000
+_MOST_REDACTED = 20_000
+"""Words of a redacted job that are changed at once: names are looked for in them, for some seconds
+of a processor."""
+_MOST_TRIES = 10
+"""Of an edit while words of the last one get their times, which changes what it was made of."""
 _PLAIN = (
     "^[^\\u0000-\\u001f\\u007f-\\u009f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff]*$"
 )
@@ -189,6 +208,10 @@ async def edit_transcript(
     Words that stay keep their times. Others share the time of those that they replace, with
     `timing: "estimated"`, and get measured ones within seconds, as long as the media is kept. Where
     the transcript is not at `revision` any more nothing changes.
+
+    A segment that is changed or merged has at most 2,000 words, one request changes segments of
+    100,000 (of a redacted job 20,000) and 16 MB as they are stored, and what all corrections of a
+    job replaced takes at most 128 MB.
     """
     ms = [[_ms(it.startTime), _ms(it.endTime)] for it in body.segments]
     edit = Edit(
@@ -200,13 +223,13 @@ async def edit_transcript(
         tuple(Merge(it.index, it.count) for it in body.merge),
     )
 
-    async def make(_: Connection, job: JobRecord, held: LockedTranscript) -> Change:
+    async def make(job: JobRecord, read: ReadTranscript) -> Change:
         try:
-            return await asyncio.to_thread(_change, edit, held, job.duration_ms)
+            return await asyncio.to_thread(_change, edit, read, job.duration_ms)
         except EditError as error:
             raise invalid(error.message, error.param) from None
 
-    return await _edited(request, context, job, body, make)
+    return await _edited(request, context, job, body, make, "segments")
 
 
 @router.post(
@@ -222,15 +245,17 @@ async def revert_transcript(
 ) -> Response:
     """Makes a revision that is like an earlier one; no other is lost."""
 
-    async def make(connection: Connection, job: JobRecord, held: LockedTranscript) -> Change:
-        if body.to > held.revision:
+    async def make(job: JobRecord, read: ReadTranscript) -> Change:
+        if body.to > read.revision:
             raise invalid("There is no such revision.", "to")
         former = await revisions.document_at(
-            connection, job.id, held.track_index, held.document, body.to
+            context.database, job.id, read.track_index, read.document, read.revision, body.to
         )
-        return await asyncio.to_thread(revisions.difference, held.document, former)
+        if former is None:
+            raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
+        return await asyncio.to_thread(revisions.difference, read.document, former)
 
-    return await _edited(request, context, job, body, make, reverted_to=body.to)
+    return await _edited(request, context, job, body, make, "to", reverted_to=body.to)
 
 
 @router.get(
@@ -255,6 +280,7 @@ async def list_transcript_revisions(
     ] = 20,
 ) -> Response:
     """Of a track, the latest first, the machine's at the end."""
+    require_choice(job, track)
     require_stage(job, StageName.TRANSCRIPT)
     async with context.database.statement() as connection:
         chosen = choose_track(job, await list_tracks(connection, job.id), track)
@@ -290,6 +316,41 @@ def _ms(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1000)
 
 
+async def _prepared(
+    context: AppContext, job: JobRecord, read: ReadTranscript, change: Change, param: str
+) -> tuple[PreparedChange, list[Span]]:
+    """What is to be stored of a change, and when the sound is to be silent for it. Raises ApiError
+    where it is too large."""
+    muted = list[Span]()
+    if kinds := redacted_kinds(job):
+        if sum(len(it["words"]) for *_, new in change["splices"] for it in new) > _MOST_REDACTED:
+            message = f"More than {_MOST_REDACTED} words of a redacted job are changed at once."
+            raise invalid(message, param)
+        change, muted = await asyncio.to_thread(
+            redacted_change, change, read.language, kinds, context.recognizer
+        )
+    prepared = await asyncio.to_thread(revisions.prepare, read, change)
+    if prepared.size_bytes > MOST_CHANGE_BYTES:
+        raise invalid("The correction changes too much at once: make it in parts.", param)
+    if len(prepared.document) > max(MOST_DOCUMENT_BYTES, read.size_bytes):
+        raise invalid("The transcript would be too long.", param)
+    return prepared, muted
+
+
+async def _find(connection: Connection, job: JobRecord, *, for_update: bool = False) -> JobRecord:
+    """The job as it is now. Raises ApiError where it has no transcript any more."""
+    found = await jobs.find_job(connection, job.id, for_update=for_update)
+    if found is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
+    require_stage(found, StageName.TRANSCRIPT)
+    return found
+
+
+def _conflict(read: ReadTranscript | None) -> ApiError:
+    now = {"currentRevision": read.revision if read else 0}
+    return ApiError(ErrorCode.REVISION_CONFLICT, param="revision", extra=now)
+
+
 class _Segments(Sequence[TranscriptSegment]):
     """Stored segments, decoded as they are looked at."""
 
@@ -309,9 +370,9 @@ class _Segments(Sequence[TranscriptSegment]):
         return from_json(TranscriptSegment, self._stored[at])
 
 
-def _change(edit: Edit, held: LockedTranscript, media_ms: int | None) -> Change:
+def _change(edit: Edit, read: ReadTranscript, media_ms: int | None) -> Change:
     """Raises EditError."""
-    document, segments = held.document, _Segments(held.document["segments"])
+    document, segments = read.document, _Segments(read.document["segments"])
     speakers = from_json(tuple[Speaker, ...], document["speakers"])
     splices = splices_of(edit, segments, speakers, media_ms)
     change: Change = {
@@ -329,39 +390,49 @@ async def _edited(
     context: AppContext,
     job: JobRecord,
     body: _TrackBody,
-    make: Callable[[Connection, JobRecord, LockedTranscript], Awaitable[Change]],
+    make: Callable[[JobRecord, ReadTranscript], Awaitable[Change]],
+    param: str,
     reverted_to: int | None = None,
 ) -> Response:
-    """One transaction: the change and all that follows it."""
-    async with context.database.transaction() as connection:
-        locked = await jobs.find_job(connection, job.id, for_update=True)
-        if locked is None:
-            raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
-        require_stage(locked, StageName.TRANSCRIPT)
-        tracks = await list_tracks(connection, job.id)
-        index = choose_track(locked, tracks, body.trackIndex, "trackIndex").track_index
-        held = await revisions.lock_transcript(connection, job.id, index)
-        if held is None or held.revision != body.revision:
-            now = {"currentRevision": held.revision if held else 0}
-            raise ApiError(ErrorCode.REVISION_CONFLICT, param="revision", extra=now)
-        if held.revision >= MOST_REVISIONS:
+    """Make the change of what is read, and store it if that is unchanged then; ``param`` is the
+    field at fault where it is too large."""
+    require_choice(job, body.trackIndex, "trackIndex")
+    revision: int | None = None
+    for _ in range(_MOST_TRIES):
+        async with context.database.statement() as connection:
+            found = await _find(connection, job)
+            tracks = await list_tracks(connection, job.id)
+            index = choose_track(found, tracks, body.trackIndex, "trackIndex").track_index
+            read = await revisions.read_transcript(connection, job.id, index)
+        if read is None or read.revision != body.revision:
+            raise _conflict(read)
+        if read.revision >= MOST_REVISIONS:
             raise invalid(f"A transcript has at most {MOST_REVISIONS} revisions.", "revision")
-        change, revision = await make(connection, locked, held), held.revision
-        if kinds := redacted_kinds(locked):
-            change, muted = await asyncio.to_thread(
-                redacted_change, change, held.language, kinds, context.recognizer
-            )
-            await add_muted(context, connection, locked, muted)
-        if change["splices"] or len(change) > 1:
-            revision = await revisions.store_revision(
-                connection, held, change, reverted_to=reverted_to
-            )
-            action = AuditAction.EDIT_TRANSCRIPT
-            if reverted_to is not None:
-                action = AuditAction.REVERT_TRANSCRIPT
-            await record(
-                connection, job.account_id, action, job_id=job.id, detail=f"revision={revision}"
-            )
+        change = await make(found, read)
+        if not change["splices"] and len(change) == 1:
+            revision = read.revision
+            break
+        prepared, muted = await _prepared(context, found, read, change, param)
+        change = prepared.change
+        async with context.database.transaction() as connection:
+            locked = await _find(connection, job, for_update=True)
+            stored_bytes = await revisions.history_bytes(connection, job.id) + len(prepared.before)
+            if stored_bytes > MOST_HISTORY_BYTES:
+                raise invalid("The corrections of the job take all the room for them.", param)
+            if redacted_kinds(locked) == redacted_kinds(found):
+                revision = await revisions.store_revision(
+                    connection, prepared, reverted_to=reverted_to
+                )
+            if revision is not None:
+                await add_muted(context, connection, locked, muted)
+                action = AuditAction.EDIT_TRANSCRIPT
+                if reverted_to is not None:
+                    action = AuditAction.REVERT_TRANSCRIPT
+                detail = f"revision={revision}"
+                await record(connection, job.account_id, action, job_id=job.id, detail=detail)
+                break
+    if revision is None:
+        raise _conflict(read)
     changes, shift = list[TranscriptChange](), 0
     for first, count, segments in change["splices"]:
         made = [

@@ -169,7 +169,10 @@ async def redact_job(
     request; until then texts show what they did, and no media is given out.
 
     Names and places are found in English, all else in any language; as it is spoken ("john dot
-    smith at example dot com") in English too.
+    smith at example dot com") in English too. What is found in one text is hidden in all that the
+    job has then, whatever its case and accents: a name in the sound is in descriptions and titles
+    too. A speaker whose label has it gets its first label back; one that is given afterwards is
+    shown as it is. Names of files and tracks, and `metadata`, are the customer's own and stay.
     """
     async with context.database.transaction() as connection:
         locked = await jobs.find_job(connection, job.id, for_update=True)

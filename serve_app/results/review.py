@@ -21,7 +21,13 @@ from serve_app.api.schemas import Answer, Count, Seconds, Share, Uuid, doc
 from serve_app.errors import ErrorCode
 from serve_app.results.routes import RESULT_ERRORS, TrackQuery
 from serve_app.results.scenes import scenes_of
-from serve_app.results.transcripts import at_revision, choose_track, read_tracks, transcript_of
+from serve_app.results.transcripts import (
+    at_revision,
+    choose_track,
+    read_tracks,
+    require_choice,
+    transcript_of,
+)
 from storage import results
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
@@ -99,16 +105,17 @@ async def get_review(
     Segments that were corrected count as right. Expected errors follow from the confidences of
     words and of cuts.
     """
-    async with context.database.transaction() as connection:
+    require_choice(job, track)
+    async with context.database.statement() as connection:
         tracks = await read_tracks(connection, job)
         chosen = choose_track(job, tracks, track)
-        former = chosen
-        if chosen.revision > (chosen.redacted_revision or 0):
-            machine = chosen.redacted_revision or 0
-            former = await at_revision(connection, job, chosen, machine)
         scenes = "[]"
         if job.stages[StageName.VISION].status is StageStatus.COMPLETED:
             scenes = await results.get_scenes(connection, job.id)
+    former = chosen
+    if chosen.revision > (chosen.redacted_revision or 0):
+        machine = chosen.redacted_revision or 0
+        former = await at_revision(context.database, job, chosen, machine)
     found = await run_in_threadpool(_review, job, chosen, former, scenes, budgetSeconds)
     return success(request, found)
 

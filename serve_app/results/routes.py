@@ -179,6 +179,7 @@ async def _name_speaker(
     track: int | None,
     label: str,
 ) -> Response:
+    transcripts.require_choice(job, track)
     async with context.database.transaction() as connection:
         tracks = await transcripts.read_tracks(connection, job, words=False)
         chosen = transcripts.choose_track(job, tracks, track)

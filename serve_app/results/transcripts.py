@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import replace
 from typing import Annotated, Literal, NotRequired, TypeVar, cast
 
-from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from models.contracts import SoundKind
@@ -24,7 +24,7 @@ from serve_app.api.schemas import Count, Seconds, Share, Uuid, doc
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result, require_stage
 from storage import results
-from storage.database import Connection
+from storage.database import Connection, Database
 from storage.job_records import JobRecord
 from storage.results import Track, TrackTranscript
 from storage.revisions import document_at
@@ -32,6 +32,9 @@ from storage.types import SkipReason, StageName, StageStatus
 
 AnyTrack = TypeVar("AnyTrack", Track, TrackTranscript)
 Timing = Literal["estimated"]
+_UNDETERMINED = "und"
+"""The language of a track without words: the specification has the field always, and a published
+client in Rust takes a string only."""
 
 
 class TranscriptEntry(TypedDict):
@@ -119,7 +122,14 @@ class AudioTrackJson(TypedDict):
     status: StageStatus
     transcript: Annotated[list[TranscriptEntry], doc("Empty until it is transcribed.")]
     speakers: Annotated[list[str], doc("In order of first appearance.")]
-    language: NotRequired[Annotated[str, doc("BCP 47; left out where there is none.", "en")]]
+    language: Annotated[
+        str,
+        doc(
+            "BCP 47; `und` where there is none: without words, or before they are known. Never left"
+            " out, and never null, which published clients refuse.",
+            "en",
+        ),
+    ]
     errorCode: NotRequired[StageCode]
 
 
@@ -277,7 +287,7 @@ def sentences_of(stored: str) -> tuple[TimedSentence, ...]:
 
 
 async def at_revision(
-    connection: Connection,
+    database: Database,
     job: JobRecord,
     track: TrackTranscript,
     revision: int | None,
@@ -295,9 +305,20 @@ async def at_revision(
         return track
     if revision > track.revision:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such revision.", param="revision")
-    present = from_json(track.document)
-    found = await document_at(connection, job.id, track.track_index, present, revision)
-    return replace(track, document=encode(found).decode(), revision=revision)
+    found = await document_at(
+        database, job.id, track.track_index, track.document, track.revision, revision
+    )
+    if found is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
+    document = await asyncio.to_thread(encode, found)
+    return replace(track, document=document.decode(), revision=revision)
+
+
+def require_choice(job: JobRecord, index: int | None, param: str = "track") -> None:
+    """As ``choose_track``, of a job whose transcripts are not there yet: a request that must name
+    a track then must do so before."""
+    if index is None and len(job.track_names) > 1:
+        raise invalid("This job has several audio tracks: say which.", param)
 
 
 def choose_track(
@@ -379,9 +400,8 @@ def track_json(track: TrackTranscript, found: TranscriptResult) -> AudioTrackJso
         "status": track.status,
         "transcript": legacy_entries(found),
         "speakers": [speaker.label for speaker in found.speakers],
+        "language": track.language or _UNDETERMINED,
     }
-    if track.language is not None:  # published clients refuse null
-        rendered["language"] = track.language
     if track.error_code is not None:
         rendered["errorCode"] = cast("StageCode", track.error_code)
     return rendered
@@ -392,7 +412,7 @@ async def list_audio_tracks(connection: Connection, job: JobRecord) -> list[Audi
 
     Raises NOT_FOUND for a job without several tracks.
     """
-    names = job.audio_track_names or []
+    names = job.track_names
     if len(names) < 2:
         raise ApiError(ErrorCode.NOT_FOUND, "The job has not several audio tracks.")
     found = await results.list_transcripts(connection, job.id, words=False)

@@ -17,7 +17,12 @@ from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Uuid, doc
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result
 from serve_app.results.routes import RESULT_ERRORS, SpeakerId, TrackQuery
-from serve_app.results.transcripts import choose_track, read_tracks, transcript_of
+from serve_app.results.transcripts import (
+    choose_track,
+    read_tracks,
+    require_choice,
+    transcript_of,
+)
 from storage import voices
 from storage.audit import AuditAction, record
 from storage.cleaning import is_voice_held
@@ -86,6 +91,7 @@ async def name_voice(
     """The speaker of a job that was created with `voices` is learnt as this voice, and so is every
     further one that is named alike: later jobs with `voices` give speakers that sound so its name
     and its `voiceId`. It is learnt from the job as long as that is kept."""
+    require_choice(job, track)
     async with context.database.transaction() as connection:
         chosen = choose_track(job, await read_tracks(connection, job, words=False), track)
         if all(each.id != speaker_id for each in transcript_of(chosen).speakers):

@@ -17,7 +17,7 @@ from serve_app.observability.logs import log_context
 from storage import jobs, revisions
 from storage.objects import ObjectNotFoundError
 from storage.result_parts import Element
-from storage.revisions import LeasedAlignment, LockedTranscript
+from storage.revisions import LeasedAlignment, ReadTranscript
 
 log = logging.getLogger("vas.alignment")
 
@@ -53,7 +53,7 @@ class Realigner:
     async def _align(self, held: LeasedAlignment) -> None:
         async with self._context.database.transaction() as connection:
             ingested = await jobs.find_ingest_result(connection, held.job_id) or {}
-            read = await revisions.lock_transcript(connection, held.job_id, held.track_index)
+            read = await revisions.read_transcript(connection, held.job_id, held.track_index)
         tracks = {each["index"]: each for each in ingested.get("tracks", ())}
         leased: LeasedAlignment | None = held
         if read is not None and held.track_index in tracks:
@@ -64,7 +64,7 @@ class Realigner:
                 await revisions.end_alignment(connection, leased)
 
     async def _align_segments(
-        self, held: LeasedAlignment, read: LockedTranscript, track: AudioTrack
+        self, held: LeasedAlignment, read: ReadTranscript, track: AudioTrack
     ) -> LeasedAlignment | None:
         """None where the track was corrected meanwhile: it is due again."""
         segments: list[Element] = read.document["segments"]
@@ -84,7 +84,9 @@ class Realigner:
             pairs = [(segments[at], after) for at, after in zip(places, made, strict=True)]
             async with self._context.database.transaction() as connection:
                 await jobs.find_job(connection, held.job_id, for_update=True)
-                present = await revisions.lock_transcript(connection, held.job_id, held.track_index)
+                present = await revisions.read_transcript(
+                    connection, held.job_id, held.track_index, for_update=True
+                )
                 if present is None:
                     return None
                 await revisions.store_aligned(connection, present, pairs)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines.codec import to_json
+from pipelines.redaction.patterns import PersonalData
 from pipelines.speech.speakers import recognise
 from pipelines.stages import skip_reason
 from pipelines.types import (
@@ -220,6 +221,8 @@ async def publish_transcripts(
 async def _recognise(connection: Connection, job: JobRecord, kept: KeptVoices) -> None:
     """Keep what the job's speakers sound like, and name those who are voices of the account."""
     samples = await list_samples(connection, job.account_id, kept.model)
+    if PersonalData.NAME in job.source.redact:
+        samples = []  # a voice's name would be the label
     known = [(str(each.voice_id), each.vector) for each in samples]
     names = {str(each.voice_id): each.name for each in samples}
     for index, found in kept.by_track.items():

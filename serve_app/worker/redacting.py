@@ -13,11 +13,14 @@ from pipelines.redaction.patterns import PersonalData
 from pipelines.redaction.pictures import Places, cover_pictures, hidden_places
 from pipelines.redaction.texts import (
     FindEntities,
+    Known,
     Span,
     merged,
     redact_scenes,
     redact_segments,
     redact_sentences,
+    redact_texts,
+    remembered,
 )
 from pipelines.types import Scene, TimedSentence, TrackOutcome
 from serve_app.context import AppContext
@@ -56,16 +59,24 @@ class RedactedTracks:
 
 
 def redact_tracks(
-    tracks: Sequence[TrackOutcome], kinds: frozenset[PersonalData], recognizer: FindEntities
+    tracks: Sequence[TrackOutcome],
+    kinds: frozenset[PersonalData],
+    recognizer: FindEntities,
+    known: Known | None = None,
 ) -> RedactedTracks:
     """The tracks of a job that is not published yet."""
+    known, recognizer = {} if known is None else known, remembered(recognizer)
+    for track in tracks:
+        if track.transcript is not None:  # what one of them has is hidden in all
+            said = track.transcript
+            redact_segments(said.segments, said.language, kinds, recognizer, known)
     redacted, before, muted = list[TrackOutcome](), dict[int, Change](), list[Span]()
     for track in tracks:
-        said = track.transcript
-        if said is None:
+        if track.transcript is None:
             redacted.append(track)
             continue
-        found = redact_segments(said.segments, said.language, kinds, recognizer)
+        said = track.transcript
+        found = redact_segments(said.segments, said.language, kinds, recognizer, known)
         redacted.append(replace(track, transcript=replace(said, segments=found.segments)))
         before[track.index] = change_between(found.segments, said.segments)
         muted += found.muted
@@ -118,10 +129,12 @@ class Redactor:
             overview = await find_overview(connection, job.id)
             summary = await results.find_summary(connection, job.id)
         kinds, objects = redacted_kinds(job), self._context.objects
-        recognizer = self._context.recognizer
+        recognizer = remembered(self._context.recognizer)
 
         def make() -> _Made:
-            made = _Made.of(tracks, scenes, overview, summary, kinds, recognizer)
+            known: Known = {}
+            for _ in range(2):  # what the last text has is hidden in the first
+                made = _Made.of(tracks, scenes, overview, summary, kinds, recognizer, known)
             cover_pictures(objects, made.places)
             return made
 
@@ -152,7 +165,12 @@ class Redactor:
     ) -> bool:
         """All or nothing; False where a track was corrected since it was read."""
         locked = [
-            (await revisions.lock_transcript(connection, job.id, track.track_index), track)
+            (
+                await revisions.read_transcript(
+                    connection, job.id, track.track_index, for_update=True
+                ),
+                track,
+            )
             for track in tracks
             if track.document is not None
         ]
@@ -161,7 +179,8 @@ class Redactor:
         for held, track in locked:
             change = made.changes[track.track_index]
             if held is not None and change["splices"]:
-                await revisions.store_revision(connection, held, change, redacts=True)
+                prepared = await asyncio.to_thread(revisions.prepare, held, change)
+                await revisions.store_revision(connection, prepared, redacts=True)
             elif held is not None:
                 await revisions.hide_revisions(connection, held, held.revision)
         if made.scenes is not None:
@@ -169,6 +188,8 @@ class Redactor:
             await redactions.replace_scenes(connection, job.id, to_json(made.scenes), overview)
         if made.summary is not None:
             await redactions.replace_summary(connection, job.id, to_json(made.summary))
+        for index, speaker in made.named_speakers:
+            await results.name_speaker(connection, job.id, index, speaker, "")
         versions = await results.transcript_versions(connection, job.id)
         source = " ".join(f"{index}:{version}" for index, version in versions)
         await translations.make_again(connection, job.id, source)
@@ -188,6 +209,8 @@ class _Made:
     scenes: tuple[Scene, ...] | None
     overview: Scene | None
     summary: tuple[TimedSentence, ...] | None
+    named_speakers: Sequence[tuple[int, str]]
+    """Track and id of those whose labels have what is hidden: they get their first ones back."""
 
     @property
     def places(self) -> Places:
@@ -202,19 +225,29 @@ class _Made:
         summary: str | None,
         kinds: frozenset[PersonalData],
         recognizer: FindEntities,
+        known: Known,
     ) -> _Made:
+        """``known`` is added to."""
         changes, muted = dict[int, Change](), list[Span]()
         for track in tracks:
             said = transcript_of(track).segments
-            found = redact_segments(said, track.language, kinds, recognizer)
+            found = redact_segments(said, track.language, kinds, recognizer, known)
             changes[track.track_index] = change_between(said, found.segments)
             muted += found.muted
-        seen = redact_scenes([*(scenes or ()), *filter(None, [overview])], kinds, recognizer)
+        shown = [*(scenes or ()), *filter(None, [overview])]
+        seen = redact_scenes(shown, kinds, recognizer, known)
+        labels = [(track, who, it) for track in tracks for who, it in track.labels.items()]
+        marked = redact_texts([it for *_, it in labels], kinds, recognizer, known)
         told = None if summary is None else sentences_of(summary)
         return cls(
             changes,
             muted,
             None if scenes is None else seen[: len(scenes)],
             None if overview is None else seen[-1],
-            None if told is None else redact_sentences(told, kinds, recognizer),
+            None if told is None else redact_sentences(told, kinds, recognizer, known),
+            [
+                (track.track_index, who)
+                for (track, who, label), hidden in zip(labels, marked, strict=True)
+                if hidden != label or (PersonalData.NAME in kinds and who in track.voices)
+            ],
         )

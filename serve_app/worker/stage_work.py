@@ -27,7 +27,7 @@ from pipelines.ingest.pipeline import (
 from pipelines.ingest.preview import is_playable
 from pipelines.ingest.source import ProbedMedia
 from pipelines.redaction.pictures import cover_pictures, hidden_places
-from pipelines.redaction.texts import redact_scenes, redact_sentences
+from pipelines.redaction.texts import Known, redact_scenes, redact_sentences
 from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
@@ -63,7 +63,7 @@ from serve_app.worker.comparing import KeptSounds, parts_of_shots
 from serve_app.worker.fetch import SourceFetcher, has_files_to_fetch
 from serve_app.worker.publishing import KeptVoices, Lease
 from serve_app.worker.receipts import Recorder, ingest_receipt, step_versions
-from serve_app.worker.redacting import RedactedTracks, redact_tracks
+from serve_app.worker.redacting import redact_tracks
 from storage.archives import find_access
 from storage.job_records import JobRecord
 from storage.types import JobState, StageName
@@ -234,14 +234,16 @@ class StageWork:
 
         span = ControlSpan(self.control, 0.0, transcribed)
         tracks = await self.runner.run_tracks(ingested, span, transcribe)
-        redacted: RedactedTracks | None = None
+        redacted, known = None, Known()
         if kinds := redacted_kinds(job):
             recognizer = self.context.recognizer
-            redacted = await self._in_thread(lambda: redact_tracks(tracks, kinds, recognizer))
+            redacted = await self._in_thread(
+                lambda: redact_tracks(tracks, kinds, recognizer, known)
+            )
             tracks = tuple(redacted.tracks)
         summary = await self._summary(stages, tracks) if summarizes else None
         if kinds and isinstance(summary, tuple):
-            summary = redact_sentences(summary, kinds, self.context.recognizer)
+            summary = redact_sentences(summary, kinds, self.context.recognizer, known)
         stored = [*map(track_transcript, tracks)]
         receipt = await self._in_thread(lambda: self._recorder(job).transcript(tracks, stored))
         muted = () if redacted is None else redacted.muted

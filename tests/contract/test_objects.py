@@ -80,8 +80,9 @@ def test_audio_tracks(two_tracks: tuple[Caller, str]) -> None:
     good, bad = data["tracks"]
     fields = {"trackIndex", "trackName", "status", "transcript", "speakers", "language"}
     assert set(good) == fields
-    # What is not known is left out: published clients take no null for a language.
-    assert set(bad) == fields - {"language"} | {"errorCode"}
+    # A string always: published clients take no null for a language.
+    assert set(bad) == fields | {"errorCode"}
+    assert (good["language"], bad["language"]) == ("en", "und")
     assert [track["trackIndex"] for track in data["tracks"]] == [0, 1]
     assert (good["status"], bad["status"]) == ("completed", "failed")
     assert bad["errorCode"] == "TRANSCRIPT_FAILED"

@@ -149,3 +149,27 @@ def test_estimated_times_mute_the_whole_segment() -> None:
 
 def test_stretches_that_touch_are_one() -> None:
     assert [*merged([(500, 900), (-20, 100), (90, 200)])] == [(0, 200), (500, 900)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "shown"),
+    [
+        (
+            ["My name is Rose Brown.", "A brown loaf, a rose, ROSE and Mr. BROWN."],
+            ["My name is [name].", "A brown loaf, a rose, [name] and Mr. [name]."],
+        ),
+        (
+            ["We met Zoë Castellanos.", "zoe and the castellanós' shop"],
+            ["We met [name].", "[name] and the [name]' shop"],
+        ),
+        (
+            ["We live in Buenos Aires.", "in buenos aires, good air"],
+            ["We live in [place].", "in [place], good air"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_one_text_has_is_hidden_in_all_as_far_as_it_is_no_other_word(
+    texts: list[str], shown: list[str]
+) -> None:
+    kinds = {PersonalData.NAME, PersonalData.PLACE}
+    assert redact_texts(texts, kinds, recognizer) == shown  # type: ignore[arg-type]

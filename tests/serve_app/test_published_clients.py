@@ -22,6 +22,33 @@ def test_the_audio_tracks_alias_answers_the_bare_list(api: RunningApi, customer:
     assert one.json()["data"] == alias[1]
 
 
+def test_a_job_of_several_tracks_says_so_from_its_creation(
+    api: RunningApi, customer: Customer
+) -> None:
+    tracks = [
+        {"fileName": "host.wav", "label": "Host"},
+        {"fileName": "b.wav", "perChannelTranscription": True, "channels": [0, 2]},
+    ]
+    body = {"fileName": "a.mp4", "audioTracks": tracks}
+    made = api.client.post("/jobs", json=body, headers=customer.headers).json()["data"]
+    path, names = f"/jobs/{made['jobId']}", ["Host", "b.wav ch0", "b.wav ch2"]
+    job = api.client.get(path, headers=customer.headers).json()["data"]
+    shown = job["audioTrackCount"], job["audioTracksCompleted"], job["audioTrackNames"]
+    assert shown == (3, 0, names)
+    listed = api.client.get(f"{path}/audio-tracks", headers=customer.headers).json()["data"]
+    found = [(it["trackName"], it["status"], it["language"]) for it in listed]
+    assert found == [(name, "pending", "und") for name in names]
+    # As it is once they are there: a file is of one track.
+    for query in ("/transcript?format=srt", "/captions/lint?rules=bbc", "/transcript/revisions"):
+        answer = api.client.get(f"{path}{query}", headers=customer.headers)
+        expect_error(answer, 400, "INVALID_REQUEST", "track")
+    waiting = api.client.get(f"{path}/transcript?format=srt&track=1", headers=customer.headers)
+    expect_error(waiting, 409, "RESULTS_NOT_READY")
+    whole = api.client.get(f"{path}/transcript", headers=customer.headers)
+    expect_error(whole, 409, "RESULTS_NOT_READY")
+    api.client.post(f"{path}/cancel", headers=customer.headers)
+
+
 @pytest.mark.parametrize("path", ["audio-tracks", "audio-tracks/0"])
 def test_the_alias_needs_a_key_and_shows_nothing_of_another_account(
     api: RunningApi, customer: Customer, path: str

@@ -186,6 +186,43 @@ def test_nothing_that_reads_a_redacted_job_has_what_is_hidden(
         assert [hit for hit in hits if hit.get("jobId") == job] == []
 
 
+def test_what_is_hidden_once_is_hidden_in_every_text_of_the_job(
+    api: RunningApi, customer: Customer
+) -> None:
+    job = created(api, customer)
+    shown = SCENES[0]["onScreenText"][0]
+    scene = SCENES[0] | {
+        "onScreenText": [
+            shown | {"text": it} for it in ("PARIS", "CARLO", "OMAR", "BREAKING NEWS")
+        ],
+        "description": "A sign reads “PARIS” above elodie and carlo's shop.",
+        "objects": ["omar", "sign"],
+    }
+    lines = ("We flew to Paris with Élodie Moreau.", "We met carlo and MOREAU in paris.")
+    summary = [TimedSentence("Omar opens a shop with ELODIE in paris.", 1000, 9000)]
+    complete(api, job, [said(lines)], [], summary=summary, scenes=[scene], overview=scene)
+    path, label = f"/jobs/{job}/speakers/speaker_0", {"label": "Mr. Moreau"}
+    assert api.client.put(path, json=label, headers=customer.headers).is_success
+    markers = re.compile("paris|carlo|omar|[eé]lodie|moreau", re.IGNORECASE)
+    before = shown_everywhere(api, customer, job)
+    having = {path for path, text in before.items() if markers.search(text)}
+    assert len(having) > 20, sorted(having)
+    redact(api, customer, job, ["name", "place"])
+    at_work(api)
+    after = shown_everywhere(api, customer, job)
+    assert not [path for path, text in after.items() if markers.search(text)]
+    scenes = read(api, customer, f"/jobs/{job}/scenes").json()["data"]["scenes"]
+    assert [it["text"] for it in scenes[0]["onScreenText"]] == [
+        "[place]", "[name]", "[name]", "BREAKING NEWS"
+    ]  # fmt: skip
+    assert scenes[0]["description"] == "A sign reads “[place]” above [name] and [name]'s shop."
+    speakers = read(api, customer, f"/jobs/{job}/transcript").json()["data"]["speakers"]
+    assert [it["label"] for it in speakers] == ["Speaker 1"]
+    for word in ("paris", "carlo", "omar", "moreau"):
+        hits = read(api, customer, f"/search?q={word}").json()["data"]
+        assert [hit for hit in hits if hit.get("jobId") == job] == []
+
+
 def test_the_original_is_read_by_an_explicit_request_that_the_audit_log_has(
     api: RunningApi, customer: Customer, job: str
 ) -> None:
@@ -419,6 +456,11 @@ def test_clips_and_previews_are_silent_where_something_was_redacted(
 
     waiting = media()
     assert (waiting.player, waiting.source) == (None, None)
+    with signed_in(api, customer) as browser:
+        page = browser.get(f"/dashboard/jobs/{silent}").text
+    assert "Personal data of this job is hidden, so its media is not given out as it was" in page
+    assert "A copy that is silent there is being made." in page
+    assert "as the operator has set" not in page
 
     async def make(context: AppContext) -> None:
         while await Previewer(context).make_next():

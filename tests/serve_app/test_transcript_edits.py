@@ -17,7 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pipelines.codec import encode
 from pipelines.types import Speaker, SpeakerTurn, TranscriptResult
-from storage import revisions
+from serve_app.results import edits
+from storage import jobs, revisions
 from storage.results import TrackTranscript
 from storage.revisions import applied, difference
 from storage.tables import stages, transcripts
@@ -156,15 +157,71 @@ def test_of_two_editors_at_once_one_is_refused_and_nothing_is_lost(
     assert [shown["segments"][at]["text"] for at in (0, 3)] == ["Good evening.", "Come in."]
 
 
-def test_history_is_listed_and_taken_back(api: RunningApi, customer: Customer, job: str) -> None:
+def test_of_ten_writers_at_once_one_wins_each_time_and_nothing_is_lost(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    def write(revision: int, writer: int) -> httpx.Response:
+        line = {"index": writer % 4, "text": f"Round {revision} of {writer}."}
+        return patch(api, customer, job, revision=revision, segments=[line])
+
+    expected = dict(enumerate(line for line, _ in LINES))
+    with ThreadPoolExecutor(10) as writers:
+        for revision in range(8):
+            answers = [*writers.map(write, [revision] * 10, range(10))]
+            [winner] = [at for at, answer in enumerate(answers) if answer.status_code == 200]
+            lost = [answer.json() for at, answer in enumerate(answers) if at != winner]
+            assert {(it["code"], it["currentRevision"]) for it in lost} == {
+                ("REVISION_CONFLICT", revision + 1)
+            }
+            expected[winner % 4] = f"Round {revision} of {winner}."
+            shown = get(api, customer, f"/jobs/{job}/transcript")
+            assert shown["revision"] == revision + 1
+            assert [each["text"] for each in shown["segments"]] == [*expected.values()]
+    first = get(api, customer, f"/jobs/{job}/transcript?revision=0")
+    assert [each["text"] for each in first["segments"]] == [line for line, _ in LINES]
+
+
+def test_an_edit_locks_nothing_while_it_is_made_and_is_made_again_of_what_changed_meanwhile(
+    api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = edits._change
+    seen: list[int] = []
+
+    async def settle(connection: AsyncConnection) -> None:
+        await connection.execute(text("SET LOCAL lock_timeout = '20s'"))
+        assert await jobs.find_job(connection, uuid.UUID(job), for_update=True)
+        held = await revisions.read_transcript(connection, uuid.UUID(job), 0, for_update=True)
+        assert held is not None
+        [first, *_] = held.document["segments"]
+        await revisions.store_aligned(connection, held, [(first, first | {"end_ms": 1500})])
+
+    def change(*given: Any) -> Any:
+        seen.append(given[1].document["segments"][0]["end_ms"])
+        if len(seen) == 1:
+            api.transact(settle)
+        return made(*given)
+
+    edit(api, customer, job, segments=[{"index": 0, "text": "Good evening to the bakers."}])
+    monkeypatch.setattr(edits, "_change", change)
+    edit(api, customer, job, revision=1, segments=[{"index": 3, "text": "Come in."}])
+    shown = get(api, customer, f"/jobs/{job}/transcript")
+    assert (shown["segments"][0]["endTime"], shown["segments"][3]["text"]) == (1.5, "Come in.")
+    assert (seen[1], len(seen)) == (1500, 2)
+
+
+@pytest.mark.parametrize("at_once", [1, revisions.MOST_CHANGE_BYTES])
+def test_history_is_listed_and_taken_back(
+    api: RunningApi, customer: Customer, job: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revisions, "_READ_AT_ONCE_BYTES", at_once)
     states = [get(api, customer, f"/jobs/{job}/transcript")]
-    edits: list[dict[str, Any]] = [
+    bodies: list[dict[str, Any]] = [
         {"segments": [{"index": 0, "text": "Good evening to the bakers."}]},
         {"split": [{"index": 0, "word": 2}]},
         {"merge": [{"index": 2.0, "count": 3.0}], "segments": [{"index": 0, "text": ""}]},
         {"segments": [{"index": 0, "startTime": 1.5, "endTime": 3.25}]},
     ]
-    for revision, body in enumerate(edits):
+    for revision, body in enumerate(bodies):
         assert edit(api, customer, job, revision=revision, **body)["revision"] == revision + 1
         states.append(get(api, customer, f"/jobs/{job}/transcript"))
     for revision, state in enumerate(states):
@@ -279,6 +336,41 @@ def test_revisions_are_finite(
     body = {"revision": revisions.MOST_REVISIONS, "segments": [{"index": 0, "text": "x"}]}
     answer = patch(api, customer, job, **body)
     assert (answer.status_code, answer.json()["param"]) == (400, "revision")
+
+
+@pytest.mark.parametrize(
+    ("limit", "bound"),
+    [("MOST_CHANGE_BYTES", 1500), ("MOST_DOCUMENT_BYTES", 0), ("MOST_HISTORY_BYTES", 2500)],
+)
+def test_what_is_kept_of_corrections_is_finite(
+    api: RunningApi,
+    customer: Customer,
+    job: str,
+    limit: str,
+    bound: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    edit(api, customer, job, segments=[{"index": 0, "text": "Good day to the bakers."}])
+    before = get(api, customer, f"/jobs/{job}/transcript")
+    monkeypatch.setattr(edits, limit, bound)
+    line = {"index": 0, "text": " ".join(["Good evening to the bakers"] * 5)}
+    many = [line, *({"index": at, "text": f"{LINES[at][0]} So."} for at in (1, 2, 3))]
+    answer = patch(api, customer, job, revision=1, segments=many)
+    assert (answer.status_code, answer.json()["param"]) == (400, "segments"), answer.text
+    assert get(api, customer, f"/jobs/{job}/transcript") == before
+    # What fits is taken still, if need be in parts.
+    edit(api, customer, job, revision=1, segments=[{"index": 3, "text": "Come"}])
+
+
+def test_going_back_stores_what_differs_and_no_more(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    for revision, at in enumerate((0, 3)):
+        edit(api, customer, job, revision=revision, segments=[{"index": at, "text": "Hello."}])
+    made = revert(api, customer, job, revision=2, to=0).json()["data"]
+    assert [(each["index"], each["removed"]) for each in made["changes"]] == [(0, 1), (3, 1)]
+    shown = get(api, customer, f"/jobs/{job}/transcript")
+    assert [each["text"] for each in shown["segments"]] == [line for line, _ in LINES]
 
 
 def test_a_correction_waits_for_an_erasure_and_finds_nothing(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from pipelines.speech.edits import (
+    MOST_WORDS,
+    MOST_WORDS_AT_ONCE,
     Edit,
     EditError,
     Merge,
@@ -14,6 +17,7 @@ from pipelines.speech.edits import (
     Splice,
     Split,
     aligned,
+    differences,
     passages_of,
     speakers_after,
     splices_of,
@@ -21,6 +25,7 @@ from pipelines.speech.edits import (
     words_of,
 )
 from pipelines.types import Speaker, SpeakerTurn, TranscriptSegment, TranscriptWord
+from tests.stopwatch import Stopwatch
 
 SPEAKERS = [Speaker("a", "Speaker 1", 3.0), Speaker("b", "Speaker 2", 2.0)]
 
@@ -99,6 +104,52 @@ def test_a_word_without_room_takes_time_from_its_neighbours_alone() -> None:
     ends = [(word.start_ms, word.end_ms) for word in found.words]
     assert all(start < end for start, end in ends)
     assert all(end <= start for (_, end), (start, _) in pairwise(ends))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("a b", "a c", id="two words that alternate"),
+        pytest.param("a b", "b b b a", id="more of them"),
+        pytest.param("a b", "a x a b y b", id="new words everywhere"),
+    ],
+)
+@pytest.mark.parametrize("step_ms", [1, 60, 500])
+def test_what_an_edit_takes_does_not_depend_on_its_words(
+    before: str, after: str, step_ms: int
+) -> None:
+    texts = [(f"{each} " * MOST_WORDS).split()[:MOST_WORDS] for each in (before, after)]
+    said = tuple(
+        TranscriptWord(text, at * step_ms, (at + 1) * step_ms, 0.5, "a")
+        for at, text in enumerate(texts[0])
+    )
+    whole = TranscriptSegment(0, 0, said[-1].end_ms, " ".join(texts[0]), "a", 0.5, said)
+    edit = Edit((SegmentChange(0, " ".join(texts[1])),))
+    with Stopwatch() as watch:
+        [splice] = splices_of(edit, [whole], SPEAKERS, None)
+        assert [*differences([whole], splice.segments)]
+    assert watch.seconds < 3
+    [found] = splice.segments
+    assert [word.text for word in found.words] == texts[1]
+    assert all(a.end_ms <= b.start_ms for a, b in pairwise(found.words))
+
+
+def test_an_edit_and_its_segments_have_so_many_words_at_most() -> None:
+    full = " ".join(["so"] * MOST_WORDS)
+    many = [segment(at, "so", 10**7 * at) for at in range(MOST_WORDS_AT_ONCE // MOST_WORDS + 2)]
+    changes = [SegmentChange(at, full, end_ms=10**7 * (at + 1)) for at in range(len(many))]
+    fitting = Edit(tuple(changes[:-2]))
+    splices = splices_of(fitting, many, SPEAKERS, None)
+    assert sum(len(it.segments[0].words) for it in splices) == MOST_WORDS_AT_ONCE
+    cases = {
+        "segments[50].text": Edit(tuple(changes[:-1])),
+        "segments[0].text": Edit((replace(changes[0], text=full + " so"),)),
+        "merge[0].count": Edit((changes[0],), merge=(Merge(0, 2),)),
+    }
+    for param, edit in cases.items():
+        with pytest.raises(EditError) as raised:
+            splices_of(edit, many, SPEAKERS, None)
+        assert raised.value.param == param
 
 
 def test_what_is_so_already_changes_nothing() -> None:

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models.contracts import Box
-from pipelines.speech.word_changes import changed_words
+from pipelines.speech import word_changes
+from pipelines.speech.word_changes import changed_words, common_places
 from pipelines.types import ScreenText, TranscriptWord
 from pipelines.vision.comparison import ShotChange, ShotPair, compare_shots
 from pipelines.vision.fingerprints import (
@@ -25,6 +28,7 @@ from pipelines.vision.fingerprints import (
 )
 from pipelines.vision.titles import changed_titles
 from tests.pipelines.media_builders import texture
+from tests.stopwatch import Stopwatch
 
 Shots = Sequence[tuple[int, int, int]]
 """Seed of what is shown, first frame of it and how many, at 25 a second."""
@@ -224,6 +228,36 @@ def test_a_change_among_thousands_of_words_is_found() -> None:
     assert not changed.after
 
 
+@given(st.text("abcd", max_size=12), st.text("abcd", max_size=12), st.sampled_from([0, 8, 10**8]))
+def test_as_many_words_as_possible_are_common_and_always_in_order(
+    one: str, other: str, most: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(word_changes, "MOST_PAIRS", most)
+        found = [*common_places(one, other)]
+    assert all(one[at] == other[place] for at, place in found)
+    assert all(a < c and b < d for (a, b), (c, d) in itertools.pairwise(found))
+    if most > len(one) * len(other):
+        subsequences = (
+            set(itertools.combinations(one, len(found) + 1)),
+            itertools.combinations(other, len(found) + 1),
+        )
+        assert subsequences[0].isdisjoint(subsequences[1])
+
+
+@pytest.mark.parametrize("words_of_one", ["a b", "a b c d e f g h i j", ""])
+def test_long_texts_are_compared_in_bounded_time(words_of_one: str) -> None:
+    before, after = (
+        words(" ".join(f"{words_of_one} {each}{at}" for at in range(20_000))) for each in "xy"
+    )
+    with Stopwatch() as watch:
+        changed = [*changed_words(before, after)]
+    assert watch.seconds < 10
+    assert sum(len(each.before) for each in changed) >= 20_000
+    same = [*changed_words(before, [*before[:700], *before[703:]])]
+    assert [(len(each.before), len(each.after)) for each in same] == [(3, 0)]
+
+
 def line(text: str) -> ScreenText:
     return ScreenText(text, 0.9, Box(0.1, 0.8, 0.3, 0.1), 0, 1000)
 
@@ -250,3 +284,10 @@ def test_titles_are_compared_line_by_line(
         tuple("" if it is None else it.text for it in (each.before, each.after)) for each in found
     ]
     assert texts == expected
+
+
+def test_titles_are_compared_in_bounded_time_whatever_is_written() -> None:
+    before, after = ([line(f"{at} " + each * 60) for at in range(60)] for each in ("ab", "ac"))
+    with Stopwatch() as watch:
+        assert len([*changed_titles(before, after)]) == 60
+    assert watch.seconds < 10
