@@ -126,11 +126,12 @@ class Comparer:
         """Versions of its own results, then of each other job's and what they have in common."""
         async with self._database.statement() as connection:
             prints = await stored.find_prints(connection, held.job_id)
-            if prints is None:
-                return
-            yield held.job_id, prints.version, []
-            mine = await asyncio.to_thread(media_print, prints)
-            probes = await asyncio.to_thread(_probes, mine)
+        if prints is None:
+            return
+        yield held.job_id, prints.version, []
+        mine = await asyncio.to_thread(media_print, prints)
+        probes = await asyncio.to_thread(_probes, mine)
+        async with self._database.statement() as connection:
             candidates = await stored.find_candidates(connection, held, probes)
         for other_id in candidates:
             async with self._database.statement() as connection:
