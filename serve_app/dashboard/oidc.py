@@ -11,13 +11,13 @@ from dataclasses import replace
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from serve_app.api.authentication import actor_of, parse_job_id
+from serve_app.api.authentication import actor_of, count_requests, parse_job_id
 from serve_app.api.context import Context
 from serve_app.api.envelope import public_url
 from serve_app.api.rate_limits import Bucket, client_address
 from serve_app.context import AppContext
 from serve_app.dashboard import OIDC_PATH, PATH
-from serve_app.dashboard.access import COOKIE, OpenPageRoute, count_requests, set_session_cookie
+from serve_app.dashboard.access import COOKIE, OpenPageRoute, set_session_cookie
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError
 from storage import keys, people
