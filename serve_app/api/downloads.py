@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
@@ -30,11 +30,15 @@ from serve_app.errors import ApiError, ErrorCode, invalid
 
 log = logging.getLogger("vas.http")
 
+Prepared = TypeVar("Prepared")
+
 LEAST_BYTES_A_SECOND = 16 * 1024
 PATIENCE_SECONDS = 60.0
 """How long a client may lag behind the least rate: buffers on the way to it are emptied by bursts,
 and a player that has enough for now comes back with a new range."""
 _PIECE_BYTES = 256 * 1024
+LARGE_CHARACTERS = 256 * 1024
+"""Results that are stored in as many take long to be prepared; those of most jobs are shorter."""
 _RETRY_AFTER_SECONDS = 5
 
 
@@ -219,10 +223,41 @@ async def _comparison_place(
         yield place
 
 
+@dataclass(frozen=True, slots=True)
+class ResultAnswer:
+    """An answer with results. Where these are large it has a place among files, and is prepared in
+    the account's turn: small ones are polled, and wait for no large one."""
+
+    downloads: Downloads
+    account_id: uuid.UUID
+    resources: ExitStack
+
+    async def prepared(
+        self, request: Request, characters: int, prepare: Callable[[], Prepared]
+    ) -> Prepared:
+        """What ``prepare`` returns, in a thread, of stored results of so many ``characters``.
+
+        Raises RATE_LIMITED where there is no place.
+        """
+        if characters < LARGE_CHARACTERS:
+            return await run_in_threadpool(prepare)
+        place = self.resources.enter_context(self.downloads.place(self.account_id))
+        async with place.turn(request):
+            return await run_in_threadpool(prepare)
+
+
+async def _result_answer(
+    request: Request, account_id: CurrentAccount
+) -> AsyncIterator[ResultAnswer]:
+    with ExitStack() as resources:
+        yield ResultAnswer(downloads_of(request, Download.FILE), account_id, resources)
+
+
 # FastAPI ends these once the answer is sent, or its client is gone.
 ClipPlace = Annotated[DownloadPlace, Depends(_clip_place)]
 ComparisonPlace = Annotated[DownloadPlace, Depends(_comparison_place)]
 FilePlace = Annotated[DownloadPlace, Depends(_file_place)]
+LargeResults = Annotated[ResultAnswer, Depends(_result_answer)]
 EventsPlace = Annotated[DownloadPlace, Depends(_events_place)]
 
 

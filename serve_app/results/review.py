@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -14,6 +14,7 @@ from pipelines.review import Doubt, Expected, Review, ReviewReason, review_of
 from pipelines.types import TranscriptResult
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
+from serve_app.api.downloads import LargeResults
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors
 from serve_app.api.queries import WHOLE_NUMBER
@@ -21,7 +22,13 @@ from serve_app.api.schemas import Answer, Count, Seconds, Share, Uuid, doc
 from serve_app.errors import ErrorCode
 from serve_app.results.routes import RESULT_ERRORS, TrackQuery
 from serve_app.results.scenes import scenes_of
-from serve_app.results.transcripts import at_revision, choose_track, read_tracks, transcript_of
+from serve_app.results.transcripts import (
+    at_revision,
+    characters_of,
+    choose_track,
+    read_tracks,
+    transcript_of,
+)
 from storage import results
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
@@ -88,6 +95,7 @@ async def get_review(
     request: Request,
     context: Context,
     job: CurrentJob,
+    answer: LargeResults,
     budgetSeconds: Annotated[  # noqa: N803 - the API's name
         Annotated[int, Field(ge=1, le=MOST_BUDGET_SECONDS), WHOLE_NUMBER],
         Query(description="How long somebody may listen, in seconds."),
@@ -109,7 +117,10 @@ async def get_review(
         scenes = "[]"
         if job.stages[StageName.VISION].status is StageStatus.COMPLETED:
             scenes = await results.get_scenes(connection, job.id)
-    found = await run_in_threadpool(_review, job, chosen, former, scenes, budgetSeconds)
+    characters = characters_of([chosen]) + len(scenes)
+    found = await answer.prepared(
+        request, characters, partial(_review, job, chosen, former, scenes, budgetSeconds)
+    )
     return success(request, found)
 
 

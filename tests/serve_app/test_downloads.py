@@ -30,6 +30,7 @@ from serve_app.api.downloads import (
     PacingMiddleware,
     Turns,
 )
+from serve_app.api.envelope import ExactJSONResponse, LargeJSONResponse
 from serve_app.dashboard.access import COOKIE
 from serve_app.media.source import find_media
 from serve_app.settings import Settings
@@ -226,6 +227,48 @@ def test_an_account_reads_so_many_files_of_results_at_once(api: RunningApi, path
         require_refusal(api.client.get(f"/jobs/{job}/{path}", headers=customer.headers))
     answer = api.client.get(f"/jobs/{job}/{path}", headers=customer.headers)
     assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/scenes", "/audioTracks", "/audio-tracks", "/audioTracks/1", "/review?track=1"]
+)
+def test_large_results_have_places_and_turns_and_small_ones_wait_for_none(
+    api: RunningApi, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    customer = api.customer()
+    job = created(api, customer)
+    complete(api, job, [track(0), track(1)], [])
+    places = api.app.state.downloads[Download.FILE]
+
+    def ask() -> httpx.Response:
+        return api.client.get(f"/jobs/{job}{path}", headers=customer.headers)
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(LIMITS[Download.FILE].account):
+            stack.enter_context(places.place(customer.account_id))
+        assert ask().status_code == 200
+        monkeypatch.setattr(downloads, "LARGE_CHARACTERS", 1)
+        require_refusal(ask())
+    turns = list[uuid.UUID]()
+    turn = places.turns.turn
+
+    def noted(account_id: uuid.UUID) -> contextlib.AbstractAsyncContextManager[None]:
+        turns.append(account_id)
+        return turn(account_id)
+
+    monkeypatch.setattr(places.turns, "turn", noted)
+    assert ask().status_code == 200
+    assert turns == [customer.account_id]
+    assert gone(lambda: not places.held)
+
+
+@pytest.mark.parametrize(
+    "content", [{}, [], {"a": []}, {"a": [{}] * 120}, [[1.5] * 51, "é\n", None, {"b": {"c": [[]]}}]]
+)
+def test_large_answers_are_written_as_small_ones(content: Any) -> None:
+    assert LargeJSONResponse(content).body == ExactJSONResponse(content).body
+    with pytest.raises(ValueError, match="JSON compliant"):
+        LargeJSONResponse({"a": [float("nan")] * 51})
 
 
 def test_a_process_has_so_many_places(api: RunningApi) -> None:
