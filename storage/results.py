@@ -138,6 +138,12 @@ async def find_fingerprints(connection: Connection, job_id: uuid.UUID) -> bytes 
     return found
 
 
+async def has_fingerprints(connection: Connection, job_id: uuid.UUID) -> bool:
+    """Whether the shots of a job's video can be compared."""
+    query = select(scene_lists.c.fingerprints.is_not(None)).where(scene_lists.c.job_id == job_id)
+    return bool(await connection.scalar(query))
+
+
 async def find_people(connection: Connection, job_id: uuid.UUID) -> str | None:
     """Who is seen in a job's video, as Persons in JSON; None without the option."""
     query = select(cast(scene_lists.c.people, Text)).where(scene_lists.c.job_id == job_id)

@@ -48,7 +48,6 @@ class Download(StrEnum):
     CLIP = "clip"
     MEDIA = "media"
     FILE = "file"
-    COMPARISON = "comparison"
     EVENTS = "events"
 
 
@@ -68,8 +67,6 @@ LIMITS: dict[Download, Limit] = {
     Download.MEDIA: Limit(account=16, replica=64, workers=1),
     # Some megabytes each, of results that take ten times that while they are written.
     Download.FILE: Limit(account=8, replica=24, workers=1),
-    # Up to some minutes of a processor each, of two cuts of several hours.
-    Download.COMPARISON: Limit(account=2, replica=8, workers=1),
     # A connection and a little memory each, for minutes; other requests need most of a replica's.
     Download.EVENTS: Limit(account=8, replica=64, workers=1),
 }
@@ -216,13 +213,6 @@ async def _events_place(
         yield place
 
 
-async def _comparison_place(
-    request: Request, account_id: CurrentAccount
-) -> AsyncIterator[DownloadPlace]:
-    with downloads_of(request, Download.COMPARISON).place(account_id) as place:
-        yield place
-
-
 @dataclass(frozen=True, slots=True)
 class ResultAnswer:
     """An answer with results. Where these are large it has a place among files, and is prepared in
@@ -255,7 +245,6 @@ async def _result_answer(
 
 # FastAPI ends these once the answer is sent, or its client is gone.
 ClipPlace = Annotated[DownloadPlace, Depends(_clip_place)]
-ComparisonPlace = Annotated[DownloadPlace, Depends(_comparison_place)]
 FilePlace = Annotated[DownloadPlace, Depends(_file_place)]
 LargeResults = Annotated[ResultAnswer, Depends(_result_answer)]
 EventsPlace = Annotated[DownloadPlace, Depends(_events_place)]

@@ -252,7 +252,7 @@ def test_large_results_have_places_and_turns_and_small_ones_wait_for_none(
     turns = list[uuid.UUID]()
     turn = places.turns.turn
 
-    def noted(account_id: uuid.UUID) -> contextlib.AbstractAsyncContextManager[None]:
+    def noted(account_id: uuid.UUID) -> Any:
         turns.append(account_id)
         return turn(account_id)
 
