@@ -9,13 +9,16 @@ from __future__ import annotations
 import functools
 import json
 import types
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import asdict
 from typing import Any, Literal, TypeVar, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 _Value = TypeVar("_Value")
+
+PART_CHARACTERS = 64 * 1024
+"""Of a list that is decoded in parts; the last element of a part may begin before."""
 
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -45,6 +48,29 @@ def decode(cls: type[_Value], text: bytes, *, ignore_unknown: bool = False) -> _
         raise CodecError("; ".join(cls.__name__ + problem for problem in problems)) from None
     value: _Value = found[0]
     return value
+
+
+def list_parts(text: str, start: int = 0) -> Iterator[tuple[str, int]]:
+    """The JSON list at ``start`` as short ones, each with where it ends in ``text``.
+
+    For threads: no other one runs while one value is decoded, and a long list takes a second.
+    Raises ValueError where it is none.
+    """
+    scan = json.JSONDecoder().raw_decode
+    first = at = end = _after_gap(text, start + 1)
+    while text[at : at + 1] != "]":
+        end = scan(text, at)[1]
+        at = _after_gap(text, end)
+        if end - first > PART_CHARACTERS:
+            yield f"[{text[first:end]}]", at
+            first = at
+    yield f"[{text[first:end]}]", at + 1
+
+
+def _after_gap(text: str, at: int) -> int:
+    while text[at : at + 1] in {",", " ", "\n", "\t", "\r"}:
+        at += 1
+    return at
 
 
 def to_json(value: object) -> Any:

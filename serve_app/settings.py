@@ -181,7 +181,11 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(1024**2, ge=1024, le=16 * 1024**2, description="JSON body limit.")
 
     upload_concurrency: int = Field(
-        16, ge=1, le=1024, description="Uploads that a replica receives at once; more get 503."
+        16,
+        ge=1,
+        le=1024,
+        description="Uploads that a replica receives at once, half of them of one account; more "
+        "get 503.",
     )
     standard_max_bytes: int = Field(20 * GIB, ge=1, description="Upload limit, standard tier.")
     raw_max_bytes: int = Field(100 * GIB, ge=1, description="Upload limit, camera RAW tier.")

@@ -31,6 +31,7 @@ from sqlalchemy import (
     update,
 )
 
+from storage import comparisons
 from storage.archives import remove_archives
 from storage.audit import AuditAction, forget_addresses, record
 from storage.database import Connection
@@ -333,6 +334,7 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
     for table in tables:  # Labels and voices go with their transcripts, vectors with rows.
         await connection.execute(delete(table).where(table.c.job_id == job.id))
     await forget_duplicates(connection, job.id)
+    await comparisons.forget_of_job(connection, job.id)
     learnt = exists().where(speaker_voices.c.voice_id == voices.c.id)
     await connection.execute(
         delete(voices).where(voices.c.account_id == job.account_id, ~learnt, ~_IS_VOICE_HELD)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import logging
@@ -165,8 +166,16 @@ class Database:
         Each statement commits by itself, which spares the two round trips of
         BEGIN and COMMIT.
         """
-        async with self._autocommit.connect() as connection:
-            yield connection
+        # In a task of its own: cancelled while it sets the isolation level, as it does each time,
+        # SQLAlchemy would leave the pool's connection to the garbage collector.
+        opening = asyncio.create_task(self._autocommit.connect().start())
+        try:
+            await asyncio.shield(opening)
+            yield opening.result()
+        finally:
+            closing = asyncio.create_task(_close(opening))
+            if opening.done():
+                await asyncio.shield(closing)
 
     async def query(self, query: Select[Any] | TextClause, **parameters: Any) -> list[Row]:
         """Run one query by itself and return its rows: the way of the hot paths.
@@ -216,6 +225,13 @@ class Database:
         if self._direct is not None:
             await self._direct.close()
         await self.engine.dispose()
+
+
+async def _close(opening: asyncio.Task[AsyncConnection]) -> None:
+    """Give a connection back once it is opened, if it is."""
+    await asyncio.wait([opening])
+    if not opening.cancelled() and opening.exception() is None:
+        await opening.result().close()
 
 
 async def run(

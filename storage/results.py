@@ -138,6 +138,12 @@ async def find_fingerprints(connection: Connection, job_id: uuid.UUID) -> bytes 
     return found
 
 
+async def has_fingerprints(connection: Connection, job_id: uuid.UUID) -> bool:
+    """Whether the shots of a job's video can be compared."""
+    query = select(scene_lists.c.fingerprints.is_not(None)).where(scene_lists.c.job_id == job_id)
+    return bool(await connection.scalar(query))
+
+
 async def find_people(
     connection: Connection, job_id: uuid.UUID, *, locked: bool = False
 ) -> str | None:

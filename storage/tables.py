@@ -36,6 +36,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, TSVECTOR
 
 from storage.types import (
     ArchiveState,
+    ComparisonState,
     DeliveryStatus,
     JobState,
     KeyStatus,
@@ -644,6 +645,41 @@ translations = Table(
         "(lease_token IS NULL) = (lease_expires_at IS NULL)", name="lease_has_deadline"
     ),
     Index("ix_translations_pending", "created_at", postgresql_where=text("status = 'pending'")),
+)
+
+comparisons = Table(
+    "comparisons",
+    metadata,
+    Column("id", Uuid, primary_key=True, server_default=text("gen_random_uuid()")),
+    Column("account_id", ForeignKey("accounts.id", ondelete="CASCADE"), nullable=False),
+    Column("before_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("after_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    # Versions of the results that it is made of.
+    Column("source", Text, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'pending'")),
+    Column("error", JSON(none_as_null=True)),
+    Column("document", JSON(none_as_null=True)),
+    Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
+    Column("lease_token", Uuid),
+    _time("lease_expires_at", nullable=True),
+    _time("leased_at", nullable=True),
+    _time("created_at", now=True),
+    # When somebody requested or read it last.
+    _time("asked_at", now=True),
+    _time("completed_at", nullable=True),
+    CheckConstraint(_one_of("state", ComparisonState), name="state"),
+    CheckConstraint("(state = 'failed') = (error IS NOT NULL)", name="failed_has_error"),
+    CheckConstraint(
+        "(state = 'completed') = (document IS NOT NULL)", name="completed_has_document"
+    ),
+    CheckConstraint("(state = 'pending') = (completed_at IS NULL)", name="ended_has_time"),
+    CheckConstraint(
+        "(lease_token IS NULL) = (lease_expires_at IS NULL)", name="lease_has_deadline"
+    ),
+    Index("uq_comparisons_pair", "account_id", "before_id", "after_id", unique=True),
+    Index("ix_comparisons_before_id", "before_id"),
+    Index("ix_comparisons_after_id", "after_id"),
+    Index("ix_comparisons_pending", "created_at", postgresql_where=text("state = 'pending'")),
 )
 
 summaries = Table(

@@ -59,6 +59,15 @@ class PreviewStatus(StrEnum):
     FAILED = "failed"
 
 
+class ComparisonState(StrEnum):
+    """What became of a comparison."""
+
+    PENDING = "pending"
+    """It is to be made, or being made."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
 class TranslationStatus(StrEnum):
     """What became of a translation."""
 

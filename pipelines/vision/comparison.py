@@ -16,7 +16,7 @@ NumPy only: the API process compares.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby, pairwise, product
@@ -115,23 +115,26 @@ class _Likeness:
     weight: float
 
 
-def compare_shots(before: Fingerprints, after: Fingerprints) -> list[ShotPair]:
+def compare_shots(
+    before: Fingerprints, after: Fingerprints, check: Callable[[], None] = lambda: None
+) -> list[ShotPair]:
     """What became of every shot of ``before``, and where every shot of ``after`` comes from: by the
-    place in ``after``, what was removed behind what it followed."""
-    likely = _candidates(before, after)
+    place in ``after``, what was removed behind what it followed. ``check`` may raise, to stop it.
+    """
+    likely = _candidates(before, after, check)
     sides = _divided(before, {}), _divided(after, {})
-    pairs = _rivalled([*_likenesses(*sides, likely)])
+    pairs = _rivalled([*_likenesses(*sides, likely, check)])
     borders = [_hidden_borders(before, after, pairs, side) for side in _SIDES]
     if any(borders):
         sides = _divided(before, borders[0]), _divided(after, borders[1])
-        used = _chained(_rivalled([*_likenesses(*sides, likely)]))
+        used = _chained(_rivalled([*_likenesses(*sides, likely, check)]))
         for own, side, divided in zip(borders, _SIDES, sides, strict=True):
             parts = Counter(int(divided.shots[getattr(each, side)]) for each, _ in used)
             # Whole again where only one part was found.
             for shot in [it for it in own if parts[it] < 2]:
                 del own[shot]
         sides = _divided(before, borders[0]), _divided(after, borders[1])
-        pairs = _rivalled([*_likenesses(*sides, likely)])
+        pairs = _rivalled([*_likenesses(*sides, likely, check)])
     return _joined([*_described(*sides, _chained(pairs))])
 
 
@@ -299,10 +302,12 @@ def _heaviest_chain(pairs: Sequence[_Likeness]) -> list[_Likeness]:
     return chain[::-1]
 
 
-def _candidates(before: Fingerprints, after: Fingerprints) -> npt.NDArray[np.int64]:
+def _candidates(
+    before: Fingerprints, after: Fingerprints, check: Callable[[], None]
+) -> npt.NDArray[np.int64]:
     """(pairs, 4): shots that may be the same, in which window as ``_nearest`` has it, and in which
     one most shots are: all of a cut are framed alike, and among so many one fits by chance."""
-    nearest, window = _nearest(before, after)
+    nearest, window = _nearest(before, after, check)
     likely = np.zeros(nearest.shape, bool)
     for matrix, mask in ((nearest, likely), (nearest.T, likely.T)):
         count = min(_CANDIDATES, matrix.shape[1])
@@ -316,7 +321,10 @@ def _candidates(before: Fingerprints, after: Fingerprints) -> npt.NDArray[np.int
 
 
 def _likenesses(
-    before: _Divided, after: _Divided, candidates: npt.NDArray[np.int64]
+    before: _Divided,
+    after: _Divided,
+    candidates: npt.NDArray[np.int64],
+    check: Callable[[], None],
 ) -> Iterator[_Likeness]:
     """Pairs of parts that may be the same, of shots that may be."""
     sides = [_own_samples(each.prints) for each in (before, after)]
@@ -325,6 +333,7 @@ def _likenesses(
         for each in (before, after)
     ]
     for shot, another, window, usual in candidates.tolist():
+        check()
         for one, other in product(parts[0][shot], parts[1][another]):
             pair = before.prints, after.prints, (one, other), sides[0][one], sides[1][other]
             found = _aligned(*pair, usual)
@@ -343,7 +352,9 @@ def _own_samples(prints: Fingerprints) -> list[slice]:
     ]
 
 
-def _nearest(before: Fingerprints, after: Fingerprints) -> tuple[Floats, npt.NDArray[np.int16]]:
+def _nearest(
+    before: Fingerprints, after: Fingerprints, check: Callable[[], None]
+) -> tuple[Floats, npt.NDArray[np.int16]]:
     """(shots, shots): the highest cosine of any samples, and in which window: 0 for none, n for
     WINDOWS[n - 1] of ``before``, -n for that of ``after``."""
     found = _by_shot(descriptors(before.pictures), descriptors(after.pictures), before, after)
@@ -351,6 +362,7 @@ def _nearest(before: Fingerprints, after: Fingerprints) -> tuple[Floats, npt.NDA
     before, after = _thinned(before), _thinned(after)
     whole = descriptors(before.pictures), descriptors(after.pictures)
     for number in range(-len(WINDOWS), len(WINDOWS) + 1):
+        check()
         if number:
             place = WINDOWS[abs(number) - 1]
             one = descriptors(before.pictures, place) if number > 0 else whole[0]

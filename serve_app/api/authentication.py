@@ -104,6 +104,13 @@ class OperationRoute(APIRoute):
     async def _admit(self, request: Request) -> None:
         """Raises ApiError for who may not call, or not so often."""
 
+    def _set_terms(self) -> None:
+        """Of operations of an account: what a session needs, and what requests are counted in."""
+        self.permission = OPERATIONS[self.operation_id or self.name]
+        self.bucket = type(self).bucket or (
+            Bucket.READS if "GET" in (self.methods or ()) else Bucket.WRITES
+        )
+
 
 class KeyedRoute(OperationRoute):
     """Needs an API key; counted as a read or a write.
@@ -115,10 +122,7 @@ class KeyedRoute(OperationRoute):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.permission = OPERATIONS[self.operation_id or self.name]
-        self.bucket = type(self).bucket or (
-            Bucket.READS if "GET" in (self.methods or ()) else Bucket.WRITES
-        )
+        self._set_terms()
 
     async def _admit(self, request: Request) -> None:
         if self.deprecated:
@@ -213,26 +217,24 @@ class KeylessRoute(OperationRoute):
     async def _admit(self, request: Request) -> None:
         context: AppContext = request.app.state.context
         address = client_address(request, context.settings.trusted_proxies)
-        window = await count_request(context.database, f"ip:{address}")
-        add_answer_headers(request, rate_headers(Bucket.DISCOVERY, window))
-        check_rate(Bucket.DISCOVERY, window)
+        await count_requests(request, f"ip:{address}", Bucket.DISCOVERY)
         act_as(actor_of(request, ActorKind.LINK))
 
 
 class SessionRoute(OperationRoute):
-    """Needs a signed-in dashboard session; an API key does not open it."""
+    """Needs a signed-in dashboard session, an API key does not open it; counted as with a key."""
 
     auth = Auth.SESSION
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.permission = OPERATIONS[self.operation_id or self.name]
+        self._set_terms()
 
     async def _admit(self, request: Request) -> None:
-        await _admit_session(request, self.permission)
+        await _admit_session(request, self.permission, self.bucket or Bucket.READS)
 
 
-async def _admit_session(request: Request, permission: Permission | None) -> None:
+async def _admit_session(request: Request, permission: Permission | None, bucket: Bucket) -> None:
     tokens = _bearer_tokens(request)
     found = None
     if len(tokens) == 1 and _SESSION_FORM.fullmatch(tokens[0]):
@@ -245,6 +247,7 @@ async def _admit_session(request: Request, permission: Permission | None) -> Non
             "Sign in to the dashboard: the session is missing, unknown or over.",
             headers={"WWW-Authenticate": "Bearer"},
         )
+    await count_requests(request, f"{found.account_id}:{bucket}", bucket)
     if found.suspended:
         raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
     require(found.role, permission)
@@ -268,6 +271,14 @@ def actor_of(request: Request, kind: ActorKind, actor_id: uuid.UUID | None = Non
 def add_answer_headers(request: Request, headers: dict[str, str]) -> None:
     """Headers of whatever the request will be answered with, refusals and failures included."""
     request.state.answer_headers = getattr(request.state, "answer_headers", {}) | headers
+
+
+async def count_requests(request: Request, counted: str, bucket: Bucket) -> None:
+    """Count a request; raises RATE_LIMITED."""
+    context: AppContext = request.app.state.context
+    window = await count_request(context.database, counted)
+    add_answer_headers(request, rate_headers(bucket, window))
+    check_rate(bucket, window)
 
 
 def account_of(request: Request) -> uuid.UUID:

@@ -14,11 +14,11 @@ import logging
 import re
 import uuid
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
@@ -30,11 +30,15 @@ from serve_app.errors import ApiError, ErrorCode, invalid
 
 log = logging.getLogger("vas.http")
 
+Prepared = TypeVar("Prepared")
+
 LEAST_BYTES_A_SECOND = 16 * 1024
 PATIENCE_SECONDS = 60.0
 """How long a client may lag behind the least rate: buffers on the way to it are emptied by bursts,
 and a player that has enough for now comes back with a new range."""
 _PIECE_BYTES = 256 * 1024
+LARGE_CHARACTERS = 256 * 1024
+"""Results that are stored in as many take long to be prepared; those of most jobs are shorter."""
 _RETRY_AFTER_SECONDS = 5
 
 
@@ -44,7 +48,6 @@ class Download(StrEnum):
     CLIP = "clip"
     MEDIA = "media"
     FILE = "file"
-    COMPARISON = "comparison"
     EVENTS = "events"
 
 
@@ -64,8 +67,6 @@ LIMITS: dict[Download, Limit] = {
     Download.MEDIA: Limit(account=16, replica=64, workers=1),
     # Some megabytes each, of results that take ten times that while they are written.
     Download.FILE: Limit(account=8, replica=24, workers=1),
-    # Up to some minutes of a processor each, of two cuts of several hours.
-    Download.COMPARISON: Limit(account=2, replica=8, workers=1),
     # A connection and a little memory each, for minutes; other requests need most of a replica's.
     Download.EVENTS: Limit(account=8, replica=64, workers=1),
 }
@@ -161,6 +162,28 @@ class DownloadPlace:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "The client is gone.", status=499)
             yield
 
+    def stream(
+        self,
+        body: AsyncGenerator[str | bytes],
+        *,
+        media_type: str,
+        headers: dict[str, str],
+        status: int = 200,
+    ) -> Response:
+        """An answer that is made while it is sent. ``body`` may hold nothing of all accounts
+        while it yields, such as a connection of the database: a client may not read on."""
+        return _Stream(body, status, headers=headers, media_type=media_type)
+
+
+class _Stream(StreamingResponse):
+    body_iterator: AsyncGenerator[str | bytes]
+
+    async def stream_response(self, send: Send) -> None:
+        # Without an explicit end, a generator whose client is gone is closed by the garbage
+        # collector: the error's traceback refers to it in a cycle, and minutes may pass.
+        async with aclosing(self.body_iterator):
+            await super().stream_response(send)
+
 
 def new_downloads() -> dict[Download, Downloads]:
     """The places of a process, kept as ``app.state.downloads``."""
@@ -190,18 +213,53 @@ async def _events_place(
         yield place
 
 
-async def _comparison_place(
+@dataclass(frozen=True, slots=True)
+class ResultAnswer:
+    """An answer with results. Where these are large it has a place among files, and is prepared in
+    the account's turn: small ones are polled, and wait for no large one."""
+
+    downloads: Downloads
+    account_id: uuid.UUID
+    resources: ExitStack
+
+    async def prepared(
+        self, request: Request, characters: int, prepare: Callable[[], Prepared]
+    ) -> Prepared:
+        """What ``prepare`` returns, in a thread, of stored results of so many ``characters``.
+
+        Raises RATE_LIMITED where there is no place.
+        """
+        if characters < LARGE_CHARACTERS:
+            return await run_in_threadpool(prepare)
+        place = self.resources.enter_context(self.downloads.place(self.account_id))
+        async with place.turn(request):
+            return await run_in_threadpool(prepare)
+
+
+async def _result_answer(
     request: Request, account_id: CurrentAccount
-) -> AsyncIterator[DownloadPlace]:
-    with downloads_of(request, Download.COMPARISON).place(account_id) as place:
-        yield place
+) -> AsyncIterator[ResultAnswer]:
+    with ExitStack() as resources:
+        yield ResultAnswer(downloads_of(request, Download.FILE), account_id, resources)
 
 
 # FastAPI ends these once the answer is sent, or its client is gone.
 ClipPlace = Annotated[DownloadPlace, Depends(_clip_place)]
-ComparisonPlace = Annotated[DownloadPlace, Depends(_comparison_place)]
 FilePlace = Annotated[DownloadPlace, Depends(_file_place)]
+LargeResults = Annotated[ResultAnswer, Depends(_result_answer)]
 EventsPlace = Annotated[DownloadPlace, Depends(_events_place)]
+
+
+class Pace:
+    """How many seconds a client may still fall behind the least rate, of ``patience_seconds``."""
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = self.left_seconds = patience_seconds
+
+    def count(self, size_bytes: int, waited_seconds: float) -> None:
+        """The client took or sent so much while the service waited for it for so long."""
+        left_seconds = self.left_seconds + size_bytes / LEAST_BYTES_A_SECOND - waited_seconds
+        self.left_seconds = min(self._patience_seconds, left_seconds)
 
 
 class _SlowReaderError(Exception):
@@ -223,18 +281,16 @@ class PacingMiddleware:
             await self.app(scope, receive, send)
             return
         time = asyncio.get_running_loop().time
-        left_seconds, is_long = PATIENCE_SECONDS, False
+        pace, is_long = Pace(PATIENCE_SECONDS), False
 
         async def send_piece(message: Message, piece: bytes) -> None:
-            nonlocal left_seconds
             begun = time()
             try:
-                async with asyncio.timeout(left_seconds):
+                async with asyncio.timeout(pace.left_seconds):
                     await send(message)
             except TimeoutError:
                 raise _SlowReaderError from None
-            spare_seconds = len(piece) / LEAST_BYTES_A_SECOND - (time() - begun)
-            left_seconds = min(PATIENCE_SECONDS, left_seconds + spare_seconds)
+            pace.count(len(piece), time() - begun)
 
         async def send_paced(message: Message) -> None:
             nonlocal is_long
@@ -269,7 +325,12 @@ class RangedContent:
 
 
 def ranged_response(
-    request: Request, content: RangedContent, headers: dict[str, str], *, refuse_beyond: bool = True
+    request: Request,
+    place: DownloadPlace,
+    content: RangedContent,
+    headers: dict[str, str],
+    *,
+    refuse_beyond: bool = True,
 ) -> Response:
     """All of it, or the part that ``Range`` requests.
 
@@ -290,7 +351,7 @@ def ranged_response(
         headers["Content-Range"] = f"bytes {first}-{end - 1}/{size}"
     body = _blocks(content, first, end if request.method == "GET" else first)
     status = 200 if found is None else 206
-    return StreamingResponse(body, status, headers=headers, media_type=content.media_type)
+    return place.stream(body, media_type=content.media_type, headers=headers, status=status)
 
 
 def _find_range(header: str, size: int) -> tuple[int, int] | None:
@@ -304,6 +365,6 @@ def _find_range(header: str, size: int) -> tuple[int, int] | None:
     return None if last < first < size else (first, min(last + 1, size))
 
 
-async def _blocks(content: RangedContent, first: int, end: int) -> AsyncIterator[bytes]:
+async def _blocks(content: RangedContent, first: int, end: int) -> AsyncGenerator[bytes]:
     for offset in range(first, end, content.block_bytes):
         yield await run_in_threadpool(content.read, offset, min(content.block_bytes, end - offset))

@@ -41,7 +41,7 @@ _OPERATIONS: Mapping[Permission, str] = {
         getAudioTrack get_audio_track getChapters getSummary getPeople getClip exportJob search
         listTranscriptRevisions listTranslations getTranslation lintCaptions streamJobEvents
         listVoices listWebhookDeliveries getReceipt compareJobs listArchives getArchive
-        listArchiveObjects getReview listDuplicates listArchiveDuplicates
+        listArchiveObjects getReview listDuplicates listArchiveDuplicates getComparison
     """,
     Permission.WRITE: """
         createJob createJobFromUrl createBatch cancelJob cancelJobDeprecated eraseJob rerunJob

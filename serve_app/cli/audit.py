@@ -53,15 +53,15 @@ def audit_export(
     data: DataOption = None,
 ) -> None:
     """Write an account's whole audit log, an entry as JSON a line."""
-    from serve_app.keys.audit import export_lines
-    from storage import keys
+    from serve_app.keys.audit import entry_line
+    from storage import audit, keys
 
     async def export(connection: Connection) -> int:
         found = await keys.get_account(connection, account)
         count = 0
         with sys.stdout if out is None else out.open("w", encoding="utf-8") as target:
-            async for line in export_lines(connection, found.id):
-                target.write(line)
+            async for entry in audit.read_chain(connection, found.id):
+                target.write(entry_line(entry))
                 count += 1
         return count
 

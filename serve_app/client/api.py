@@ -354,18 +354,23 @@ class ApiClient:
         after: str,
         format: Literal["otio", "edl"] | None = None,  # noqa: A002
     ) -> JsonObject | str:
-        """What became of the shots, words and titles of a cut in another; or as a file."""
-        url, query = self._url("/comparisons"), {} if format is None else {"format": format}
-        answer = self._send(
-            lambda: self._http.post(
-                url,
-                json={"from": before, "to": after},
-                params=query,
-                headers=self._authorization,
-                timeout=_UPLOAD_TIMEOUT,
-            )
-        )
-        return _data(answer) if format is None else answer.text
+        """What became of the shots, words and titles of a cut in another; or as a file.
+
+        Waits until the comparison is made. Raises RequestFailedError where there is none.
+        """
+        url = self._url("/comparisons")
+        body = {"from": before, "to": after}
+        begun = self._send(lambda: self._http.post(url, json=body, headers=self._authorization))
+        path = _path("comparisons", _data(begun)["comparisonId"])
+        for pause_seconds in poll_pauses_seconds():
+            found = self._get_data(path)
+            if found["state"] == "completed":
+                result: JsonObject = found["result"]
+                return result if format is None else self._get(path, {"format": format}).text
+            if found["state"] == "failed":
+                raise RequestFailedError(status=200, request_id=None, **found["error"])
+            self._sleep(pause_seconds)
+        raise AssertionError("The pauses have no end.")
 
     @overload
     def get_transcript(

@@ -27,7 +27,7 @@ from serve_app.api.authentication import (
     KeyedRoute,
     OperationRoute,
     actor_of,
-    add_answer_headers,
+    count_requests,
     parse_job_id,
     session_actor,
 )
@@ -35,14 +35,13 @@ from serve_app.api.bodies import read_bounded
 from serve_app.api.context import context_of
 from serve_app.api.envelope import public_url, request_id
 from serve_app.api.queries import require_plain_query
-from serve_app.api.rate_limits import Bucket, check_rate, client_address, rate_headers
+from serve_app.api.rate_limits import Bucket, client_address
 from serve_app.api.roles import PAGES, Permission, may, require
 from serve_app.dashboard import PATH, SIGN_IN_PATH
 from serve_app.dashboard.pages import error_page
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.observability.logs import note
 from storage import jobs, keys
-from storage.access import count_request
 from storage.audit import ActorKind, act_as
 from storage.database import UNAVAILABLE
 from storage.keys import Account
@@ -174,13 +173,6 @@ def require_own_page(request: Request) -> None:
         own = origin is None or origin.partition("://")[2] == host
     if not own:
         raise _forged()
-
-
-async def count_requests(request: Request, counted: str, bucket: Bucket) -> None:
-    """Count a request; raises RATE_LIMITED."""
-    window = await count_request(context_of(request).database, counted)
-    add_answer_headers(request, rate_headers(bucket, window))
-    check_rate(bucket, window)
 
 
 def _forged() -> ApiError:

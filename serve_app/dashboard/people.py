@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response
 
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import Context
+from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import public_url
 from serve_app.api.queries import WHOLE_NUMBER
 from serve_app.context import AppContext
@@ -19,7 +20,7 @@ from serve_app.dashboard import PATH, SIGN_IN_PATH
 from serve_app.dashboard.access import CurrentViewer, PageRoute, SentForm
 from serve_app.dashboard.pages import HEADERS, page
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.keys.audit import export_lines
+from serve_app.keys.audit import entry_line
 from storage import audit, keys, people
 from storage.types import Role
 
@@ -177,14 +178,17 @@ async def get_audit(
 
 
 @router.get(f"{AUDIT_PATH}/export")
-async def export_audit(context: Context, viewer: CurrentViewer) -> Response:
+async def export_audit(context: Context, viewer: CurrentViewer, place: FilePlace) -> Response:
     """All of it, as ``vas audit verify --file`` reads it."""
 
-    async def lines() -> AsyncIterator[str]:
-        async with context.database.statement() as connection:
-            async for line in export_lines(connection, viewer.account.id):
-                yield line
+    async def pages() -> AsyncGenerator[str]:
+        after: int | None = 0
+        while after is not None:
+            async with context.database.statement() as connection:
+                found = await audit.list_entries(connection, viewer.account.id, after=after)
+            after = found[-1].position if found else None
+            yield "".join(map(entry_line, found))
 
     name = f"audit-{viewer.account.id}.jsonl"
     headers = HEADERS | {"Content-Disposition": f'attachment; filename="{name}"'}
-    return StreamingResponse(lines(), media_type="application/jsonl", headers=headers)
+    return place.stream(pages(), media_type="application/jsonl", headers=headers)

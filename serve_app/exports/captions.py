@@ -270,10 +270,11 @@ async def _json_response(
 
     def rendered() -> Response:
         if is_whole:
-            return success(request, transcripts.combined_transcript_json(job, tracks))
+            whole = transcripts.combined_transcript_json(job, tracks)
+            return success(request, whole, large=True)
         found = transcript_of(chosen)
         shown = transcripts.transcript_json(job, chosen, found, multi=len(tracks) > 1)
-        return success(request, shown)
+        return success(request, shown, large=True)
 
     # Twenty megabytes of ten hours, for which other requests do not wait.
     return await run_in_threadpool(rendered)

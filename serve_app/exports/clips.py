@@ -26,7 +26,7 @@ from pipelines.sandbox.parent import (
 from pipelines.types import Timeline
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.downloads import ClipPlace, RangedContent, ranged_response
+from serve_app.api.downloads import ClipPlace, DownloadPlace, RangedContent, ranged_response
 from serve_app.api.openapi import OF_RESULTS, errors, headers
 from serve_app.api.queries import NUMBER
 from serve_app.api.rate_limits import Bucket
@@ -127,7 +127,7 @@ async def get_clip(
     async with place.turn(request):
         clip = await run_in_threadpool(_cut, context.objects, stretch)
     place.resources.enter_context(clip.file)
-    return _answer(request, job, clip)
+    return _answer(request, place, job, clip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ def _cut(store: ObjectStore, stretch: _Stretch) -> _Clip:
     return _Clip(file, file.seek(0, 2), found.container, found.start_ms + stretch.at_ms)
 
 
-def _answer(request: Request, job: JobRecord, clip: _Clip) -> Response:
+def _answer(request: Request, place: DownloadPlace, job: JobRecord, clip: _Clip) -> Response:
     media_type, extension = _TYPES[clip.container]
     name = f"{PurePosixPath(job.file_name).stem}-{clip.start_ms}ms.{extension}"
     if request.headers.get("accept") == _ANY_BYTES:
@@ -263,4 +263,4 @@ def _answer(request: Request, job: JobRecord, clip: _Clip) -> Response:
         "Content-Disposition": attachment(name, extension),
     }
     content = RangedContent(clip.size_bytes, media_type, clip.read)
-    return ranged_response(request, content, headers, refuse_beyond=False)
+    return ranged_response(request, place, content, headers, refuse_beyond=False)

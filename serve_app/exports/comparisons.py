@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import chain
-from typing import Annotated, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
@@ -22,10 +24,10 @@ from pipelines.vision.fingerprints import Fingerprints
 from pipelines.vision.titles import TitleChange, changed_titles
 from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
 from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.downloads import ComparisonPlace
-from serve_app.api.envelope import public_url, success
+from serve_app.api.downloads import LargeResults
+from serve_app.api.envelope import public_url, success, timestamp
 from serve_app.api.openapi import OF_RESULTS, errors
-from serve_app.api.schemas import Answer, Count, Seconds, Share, Url, Uuid, doc
+from serve_app.api.schemas import Answer, Count, Seconds, Share, Timestamp, Url, Uuid, doc
 from serve_app.api.urls import OVERVIEW_STILL, still_path
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
@@ -35,9 +37,11 @@ from serve_app.exports.timeline import Section, find_sources, frame_timeline
 from serve_app.results.availability import no_result, require_stage
 from serve_app.results.scenes import find_overview, scenes_of
 from serve_app.results.transcripts import transcript_of
+from storage import comparisons as stored
 from storage import jobs, results
+from storage.database import Connection
 from storage.job_records import JobRecord
-from storage.types import ANALYSES, SkipReason, StageName, StageStatus
+from storage.types import ANALYSES, ComparisonState, SkipReason, StageName, StageStatus
 
 Side = Literal["from", "to"]
 
@@ -150,6 +154,29 @@ ComparisonJson = TypedDict(
     },
 )
 
+
+class ComparisonError(TypedDict):
+    """Why there is none."""
+
+    code: Annotated[ErrorCode, doc("A code of the catalogue.", "INVALID_REQUEST")]
+    message: Annotated[str, doc("In a sentence.", "The cut is too long to be compared.")]
+    param: NotRequired[Annotated[Side, doc("Which of the jobs it is about.", "from")]]
+
+
+ComparisonStatus = TypedDict(
+    "ComparisonStatus",
+    {
+        "comparisonId": Annotated[Uuid, doc("The comparison.")],
+        "state": Annotated[ComparisonState, doc("`pending` until it has ended.", "completed")],
+        "from": Annotated[Uuid, doc("The job of the first cut.")],
+        "to": Annotated[Uuid, doc("The job of the second cut.")],
+        "createdAt": Annotated[Timestamp, doc("When it was requested.")],
+        "completedAt": NotRequired[Annotated[Timestamp, doc("When it was made, or failed.")]],
+        "error": NotRequired[ComparisonError],
+        "result": NotRequired[ComparisonJson],
+    },
+)
+
 _EDL = """\
 TITLE: second-cut
 FCM: NON-DROP FRAME
@@ -162,6 +189,7 @@ _FILES = {
     ComparisonFormat.OTIO: ("application/vnd.pixar.opentimelineio+json", timeline_files.to_otio),
     ComparisonFormat.EDL: ("text/plain", timeline_files.to_edl),
 }
+_COME_BACK = {"Retry-After": "5"}
 MOST_SAMPLES = 40_000
 """Of a cut: five and a half hours of shots shorter than half a minute."""
 MOST_SHOTS = 4_000
@@ -175,8 +203,34 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
     "/comparisons",
     operation_id="compareJobs",
     summary="Compare two cuts",
-    response_model=Answer[ComparisonJson],
-    response_description="What changed.",
+    status_code=202,
+    response_model=Answer[ComparisonStatus],
+    response_description="It is made, or was already.",
+    responses=errors(*OF_RESULTS),
+)
+async def compare_jobs(
+    request: Request, context: Context, account_id: CurrentAccount, body: ComparisonBody
+) -> Response:
+    """Two jobs of the account: shots removed, added, moved and retimed, words and titles changed.
+
+    It is made in the background, and read at `GET /comparisons/{comparisonId}`: every few seconds,
+    for one that nobody requests or reads for two minutes is not made. Those of the same results are
+    the same. An account waits for at most four at once.
+
+    Shots are found again by what their pictures show, whatever the encoding, grade or framing.
+    What only one of the jobs has, scenes or a transcript, is not compared. Jobs that were analysed
+    before there were fingerprints are analysed again by a rerun of `vision`.
+    """
+    found = await request_comparison(context, account_id, body.before, body.after)
+    return success(request, status_json(found), status=202)
+
+
+@router.get(
+    "/comparisons/{comparisonId}",
+    operation_id="getComparison",
+    summary="Read a comparison",
+    response_model=Answer[ComparisonStatus],
+    response_description="What became of it, and what changed.",
     responses=errors(*OF_RESULTS)
     | {
         200: {
@@ -190,37 +244,103 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
         }
     },
 )
-async def compare_jobs(
+async def get_comparison(
     request: Request,
     context: Context,
     account_id: CurrentAccount,
-    body: ComparisonBody,
-    place: ComparisonPlace,
+    answer: LargeResults,
+    comparison_id: Annotated[Uuid, Path(alias="comparisonId", description="The comparison's id.")],
     format: Annotated[  # noqa: A002
         ComparisonFormat | None,
         Query(
-            description="`json`, if not given; or the second cut as `otio` or `edl` (CMX 3600): "
-            "its clips are its shots, their notes what became of each, and what was removed.",
+            description="`json`, if not given; or, once it is completed, the second cut as `otio` "
+            "or `edl` (CMX 3600): its clips are its shots, their notes what became of each, and "
+            "what was removed.",
             examples=["edl"],
         ),
     ] = None,
 ) -> Response:
-    """Two jobs of the account: shots removed, added, moved and retimed, words and titles changed.
+    """`result` is there once its `state` is `completed`; it is kept for an hour, or until one of
+    the jobs is erased or redacted. Files of one that is pending are not ready."""
+    async with context.database.statement() as connection:
+        found = await stored.find_comparison(connection, account_id, parse_job_id(comparison_id))
+        if found is None:
+            raise ApiError(ErrorCode.NOT_FOUND, "There is no such comparison, or not any more.")
+        document = await stored.get_document(connection, found.id) or ""
+        job = await jobs.find_job(connection, found.after_id)
+        ingested = await jobs.find_ingest_result(connection, found.after_id)
+    if format in _FILES and found.error is not None:
+        refused = dict(found.error)
+        code, message = ErrorCode(refused.pop("code")), refused.pop("message")
+        raise ApiError(code, message, param=refused.pop("param", None), extra=refused)
+    if format in _FILES and job is not None:
+        if not document:
+            raise no_result(job, StageName.VISION, "The comparison is being made.")
+        kind, name = ComparisonFormat(format), job.file_name
+        write = partial(_file, kind, name, ingested, document)
+        return await answer.prepared(request, len(document), write)
 
-    Shots are found again by what their pictures show, whatever the encoding, grade or framing.
-    What only one of the jobs has, scenes or a transcript, is not compared. Jobs that were analysed
-    before there were fingerprints are analysed again by a rerun of `vision`.
-    """
-    async with place.turn(request):
-        cuts = await read_cuts(context, account_id, body.before, body.after)
-        found = await run_in_threadpool(compared, *cuts)
-    if format in _FILES:
-        return await _file(context, ComparisonFormat(format), found)
-    root = public_url(request)
-    return success(
-        request,
-        comparison_json(found, lambda job, name: root + still_path(context.signer, job, name)),
-    )
+    def shown() -> Response:
+        data = status_json(found)
+        if document:
+            data["result"] = result_json(found, document, context, public_url(request))
+        return success(request, data, large=True)
+
+    return await answer.prepared(request, len(document), shown)
+
+
+async def request_comparison(
+    context: AppContext, account_id: uuid.UUID, before: str, after: str
+) -> stored.Comparison:
+    """The comparison of two jobs, queued where there is none. Raises as ``read_jobs``, and
+    RATE_LIMITED."""
+    async with context.database.transaction() as connection:
+        one, other = (await read_jobs(connection, account_id, before, after))[0].values()
+        try:
+            queued = await stored.queue_comparison(connection, account_id, one.id, other.id)
+        except stored.TooManyComparisonsError:
+            message = f"At most {stored.MOST_PENDING} comparisons of an account at once."
+            raise ApiError(ErrorCode.RATE_LIMITED, message, headers=_COME_BACK) from None
+        found = await stored.find_comparison(connection, account_id, queued)
+    if found is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such comparison any more.")
+    return found
+
+
+def status_json(found: stored.Comparison) -> ComparisonStatus:
+    """A comparison as the API shows it, without its result."""
+    shown: ComparisonStatus = {
+        "comparisonId": str(found.id),
+        "state": found.state,
+        "from": str(found.before_id),
+        "to": str(found.after_id),
+        "createdAt": timestamp(found.created_at),
+    }
+    if found.completed_at is not None:
+        shown["completedAt"] = timestamp(found.completed_at)
+    if found.error is not None:
+        error: ComparisonError = {
+            "code": ErrorCode(found.error["code"]),
+            "message": found.error["message"],
+        }
+        if "param" in found.error:
+            error["param"] = found.error["param"]
+        shown["error"] = error
+    return shown
+
+
+def result_json(
+    found: stored.Comparison, document: str, context: AppContext, root: str
+) -> ComparisonJson:
+    """What was made, its stills at signed addresses below ``root``."""
+    result: ComparisonJson = from_json(document)["result"]
+    sides: dict[Side, uuid.UUID] = {"from": found.before_id, "to": found.after_id}
+    for pair in result["shots"]:
+        for side, job_id in sides.items():
+            if side in pair:
+                name = pair[side]["stillUrl"]
+                pair[side]["stillUrl"] = root + still_path(context.signer, job_id, name)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,17 +386,16 @@ class Comparison:
     titles: Sequence[TitleChange]
 
 
-async def read_cuts(
-    context: AppContext, account_id: uuid.UUID, before: str, after: str
-) -> tuple[JobCut, JobCut]:
-    """Both, with what both have. Raises NOT_FOUND, RESULTS_NOT_READY, RESULTS_UNAVAILABLE and
-    INVALID_REQUEST, naming the field."""
+async def read_jobs(
+    connection: Connection, account_id: uuid.UUID, before: str, after: str
+) -> tuple[dict[Side, JobRecord], list[StageName]]:
+    """Both jobs, and the stages that both have. Raises NOT_FOUND, RESULTS_NOT_READY,
+    RESULTS_UNAVAILABLE and INVALID_REQUEST, naming the field."""
     sides: dict[Side, str] = {"from": before, "to": after}
-    async with context.database.statement() as connection:
-        found = {
-            side: await jobs.find_job(connection, parse_job_id(name), account_id=account_id)
-            for side, name in sides.items()
-        }
+    found = {
+        side: await jobs.find_job(connection, parse_job_id(name), account_id=account_id)
+        for side, name in sides.items()
+    }
     listed = dict[Side, JobRecord]()
     for side, job in found.items():
         if job is None or job.erased_at is not None:
@@ -293,6 +412,22 @@ async def read_cuts(
             with_param(side, job, stage)
     if not both:
         raise invalid("One job has scenes only, the other a transcript only.", "to")
+    if StageName.VISION in both:
+        for side, job in listed.items():
+            if not await results.has_fingerprints(connection, job.id):
+                message = "It was analysed before there were fingerprints: rerun its vision stage."
+                error = no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED)
+                error.param = side
+                raise error
+    return listed, both
+
+
+async def read_cuts(
+    context: AppContext, account_id: uuid.UUID, before: uuid.UUID, after: uuid.UUID
+) -> tuple[JobCut, JobCut]:
+    """Both, with what both have. Raises as ``read_jobs``."""
+    async with context.database.statement() as connection:
+        listed, both = await read_jobs(connection, account_id, str(before), str(after))
     one, other = [await _cut(context, side, job, both) for side, job in listed.items()]
     return one, other
 
@@ -315,11 +450,6 @@ async def _cut(
             listed = await results.get_scenes(connection, job.id)
             whole = await find_overview(connection, job.id)
             prints = await results.find_fingerprints(connection, job.id)
-            if prints is None:
-                message = "It was analysed before there were fingerprints: rerun its vision stage."
-                error = no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED)
-                error.param = side
-                raise error
         if StageName.TRANSCRIPT in stages:
             words = await results.list_transcripts(connection, job.id)
 
@@ -341,13 +471,19 @@ async def _cut(
     return await run_in_threadpool(read)
 
 
-def compared(before: JobCut, after: JobCut) -> Comparison:
-    """38 processor seconds for two films of two hours and 1,000 shots, some minutes at most."""
+def compared(before: JobCut, after: JobCut, check: Callable[[], None]) -> dict[str, object]:
+    """What is stored of a comparison: its result, with names of stills in place of addresses, and
+    the sections of its files.
+
+    Takes 38 processor seconds for two films of two hours and 1,000 shots, some minutes at most.
+    ``check`` may raise, to stop it.
+    """
     shots: Sequence[ShotPair] = ()
     titles = list[TitleChange]()
     if before.prints is not None and after.prints is not None:
-        shots = compare_shots(before.prints, after.prints)
+        shots = compare_shots(before.prints, after.prints, check)
         for pair in shots:
+            check()
             titles += changed_titles(
                 before.writing(pair.before, pair.before_ms),
                 after.writing(pair.after, pair.after_ms),
@@ -355,16 +491,14 @@ def compared(before: JobCut, after: JobCut) -> Comparison:
     words = list[WordChange]()
     if before.words is not None and after.words is not None:
         words += changed_words(before.words, after.words)
-    return Comparison(before, after, shots, words, titles)
+    found = Comparison(before, after, shots, words, titles)
+    sections = [astuple(section) for section in comparison_sections(found)]
+    return {"result": comparison_json(found), "sections": sections}
 
 
-Address = Callable[[uuid.UUID, int | str], str]
-"""Of a still of a job, by its name."""
-
-
-def comparison_json(found: Comparison, address: Address) -> ComparisonJson:
-    """As the API shows it."""
-    shown = [_pair_json(found, pair, address) for pair in found.shots]
+def comparison_json(found: Comparison) -> ComparisonJson:
+    """As the API shows it, with names of stills in place of their addresses."""
+    shown = [_pair_json(found, pair) for pair in found.shots]
     counts: ShotCounts = {"kept": 0, "retimed": 0, "moved": 0, "removed": 0, "added": 0}
     for pair in found.shots:
         counts[pair.change.value] += 1
@@ -380,7 +514,7 @@ def comparison_json(found: Comparison, address: Address) -> ComparisonJson:
     }
 
 
-def _pair_json(found: Comparison, pair: ShotPair, address: Address) -> ShotPairJson:
+def _pair_json(found: Comparison, pair: ShotPair) -> ShotPairJson:
     shown: ShotPairJson = {
         "change": pair.change,
         "moved": pair.moved,
@@ -392,22 +526,20 @@ def _pair_json(found: Comparison, pair: ShotPair, address: Address) -> ShotPairJ
         "similarity": round(min(1.0, max(0.0, pair.similarity)), 4),
     }
     if pair.before:
-        shown["from"] = _span_json(found.before, pair.before, pair.before_ms, address)
+        shown["from"] = _span_json(found.before, pair.before, pair.before_ms)
     if pair.after:
-        shown["to"] = _span_json(found.after, pair.after, pair.after_ms, address)
+        shown["to"] = _span_json(found.after, pair.after, pair.after_ms)
     return shown
 
 
-def _span_json(
-    cut: JobCut, shots: Sequence[int], span: tuple[int, int], address: Address
-) -> ShotSpanJson:
+def _span_json(cut: JobCut, shots: Sequence[int], span: tuple[int, int]) -> ShotSpanJson:
     name = shots[0] if cut.scenes else OVERVIEW_STILL
     return {
         "sceneIndex": shots[0],
         "scenes": len(shots),
         "startTime": span[0] / 1000,
         "endTime": span[1] / 1000,
-        "stillUrl": address(cut.job.id, name),
+        "stillUrl": str(name),
     }
 
 
@@ -444,22 +576,17 @@ def _written(cut: JobCut, line: ScreenText) -> WrittenJson:
     return shown
 
 
-async def _file(context: AppContext, kind: ComparisonFormat, found: Comparison) -> Response:
+def _file(
+    kind: ComparisonFormat, file_name: str, ingested: dict[str, Any] | None, document: str
+) -> Response:
     """Raises INVALID_REQUEST where there are no frames to count."""
-    job = found.after.job
-    async with context.database.statement() as connection:
-        ingested = await jobs.find_ingest_result(connection, job.id)
-    sources = find_sources(job.file_name, ingested)
-    sections = comparison_sections(found)
+    sources = find_sources(file_name, ingested)
+    sections = [Section(*each) for each in from_json(document)["sections"]]
     if not sources or not sections:
         raise invalid("The second cut has no picture whose frames could be counted.", "format")
     media_type, write = _FILES[kind]
-
-    def written() -> str:
-        return write(frame_timeline(job.file_name, sources, sections, has_audio=False))
-
-    text = await run_in_threadpool(written)
-    name = attachment(job.file_name, f"changes.{kind}")
+    text = write(frame_timeline(file_name, sources, sections, has_audio=False))
+    name = attachment(file_name, f"changes.{kind}")
     return Response(text.encode(), media_type=media_type, headers={"Content-Disposition": name})
 
 

@@ -6,12 +6,12 @@ import asyncio
 import hashlib
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context, base_url
@@ -129,7 +129,7 @@ async def stream_job_events(
     events = _stream(request, context, job, last_event_id)
     # Proxies that follow nginx pass each event on at once.
     sent = NO_STORE | {"X-Accel-Buffering": "no"}
-    return StreamingResponse(events, media_type=_TYPE, headers=sent)
+    return place.stream(events, media_type=_TYPE, headers=sent)
 
 
 def _event(job: JobRecord, base: str) -> tuple[str, str]:
@@ -142,7 +142,7 @@ def _event(job: JobRecord, base: str) -> tuple[str, str]:
 
 async def _stream(
     request: Request, context: AppContext, job: JobRecord, last_id: str | None
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str]:
     changes: JobChanges = request.app.state.job_changes
     time = asyncio.get_running_loop().time
     ends_at, base = time() + STREAM_SECONDS, base_url(request)

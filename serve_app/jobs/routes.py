@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import CreationRoute, CurrentAccount, CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context, base_url
+from serve_app.api.downloads import LargeResults
 from serve_app.api.envelope import ExactJSONResponse, public_url, success
 from serve_app.api.idempotency import create_once
 from serve_app.api.openapi import errors, headers, links
@@ -302,6 +303,7 @@ async def get_job(
     request: Request,
     context: Context,
     job: CurrentJob,
+    answer: LargeResults,
     include: Annotated[
         Annotated[str, shown(_INCLUDED), matching(_INCLUDED, _INCLUDED_WORDS)] | None,
         Query(description="`none`, or a list of `scenes` and `transcript`; both if not given."),
@@ -319,11 +321,17 @@ async def get_job(
             slots = context.settings.runners * context.settings.runner_concurrency
             data["queuePosition"] = place.position
             data["estimatedStartSeconds"] = place.start_seconds(slots)
-    if include != "none":
-        wanted = INCLUDABLE if include is None else frozenset(include.split(","))
-        async with context.database.statement() as connection:
-            data["processedData"] = await service.processed_data(request, connection, job, wanted)
-    return success(request, data)
+    if include == "none":
+        return success(request, data)
+    wanted = INCLUDABLE if include is None else frozenset(include.split(","))
+    async with context.database.statement() as connection:
+        stored = await service.read_results(connection, job, wanted)
+
+    def shown_with_results() -> Response:
+        data["processedData"] = service.processed_data(request, job, stored)
+        return success(request, data, large=True)
+
+    return await answer.prepared(request, stored.characters, shown_with_results)
 
 
 @router.post(

@@ -9,13 +9,12 @@ import logging
 import math
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Request
-from starlette.concurrency import run_in_threadpool
 
 from serve_app import pricing
 from serve_app.api.authentication import parse_job_id
@@ -25,13 +24,14 @@ from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
 from serve_app.jobs import answers
 from serve_app.jobs.plans import JobPlan
 from serve_app.jobs.rendering import render_job
-from serve_app.results.scenes import read_seen
-from serve_app.results.transcripts import legacy_entries, transcript_of
+from serve_app.results.scenes import StoredSeen, read_seen, seen_json
+from serve_app.results.transcripts import characters_of, legacy_entries, transcript_of
 from serve_app.settings import Settings
 from storage import audit, endpoints, jobs, keys, ledger, reruns, results, translations, webhooks
 from storage.cleaning import erase_content, is_held
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord, NewJob
+from storage.results import TrackTranscript
 from storage.types import (
     ENDED_STATUSES,
     TERMINAL_EVENTS,
@@ -233,25 +233,49 @@ async def erase_job(
     return erased
 
 
-async def processed_data(
-    request: Request, connection: Connection, job: JobRecord, include: frozenset[str]
+@dataclass(frozen=True, slots=True)
+class StoredResults:
+    """What a job's answer includes of its results, each None until its stage is completed."""
+
+    seen: StoredSeen | None = None
+    track: TrackTranscript | None = None
+
+    @property
+    def characters(self) -> int:
+        """How much of them is stored."""
+        seen = len(self.seen.scenes) if self.seen is not None else 0
+        return seen + characters_of(filter(None, [self.track]))
+
+
+async def read_results(
+    connection: Connection, job: JobRecord, include: frozenset[str]
+) -> StoredResults:
+    """Scenes and the first track that has words, of those that ``include`` names."""
+    if job.erased_at is not None:
+        return StoredResults()
+    seen, track = None, None
+    if "scenes" in include and job.stages[StageName.VISION].status is StageStatus.COMPLETED:
+        seen = await read_seen(connection, job)
+    transcribed = job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED
+    if "transcript" in include and transcribed:
+        tracks = await results.list_transcripts(connection, job.id, words=False)
+        track = next((each for each in tracks if each.document), tracks[0])
+    return StoredResults(seen, track)
+
+
+def processed_data(
+    request: Request, job: JobRecord, stored: StoredResults
 ) -> answers.ProcessedData:
     """``{ length, scenes, overview, transcript }``, each only once its stage is completed."""
     length = None if job.duration_ms is None else job.duration_ms / 1000
     data: answers.ProcessedData = {"length": length}
-    if job.erased_at is not None:
-        return data
-    if "scenes" in include and job.stages[StageName.VISION].status is StageStatus.COMPLETED:
-        seen = await read_seen(request, connection, job)
+    if stored.seen is not None:
+        seen = seen_json(request, job, stored.seen)
         data["scenes"] = [{**scene, "endTs": scene["endTime"]} for scene in seen["scenes"]]
         if "overview" in seen:
             data["overview"] = seen["overview"]
-    transcribed = job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED
-    if "transcript" in include and transcribed:
-        tracks = await results.list_transcripts(connection, job.id, words=False)
-        first = next((track for track in tracks if track.document), tracks[0])
-        entries = await run_in_threadpool(lambda: legacy_entries(transcript_of(first)))
-        data["transcript"] = entries
+    if stored.track is not None:
+        data["transcript"] = legacy_entries(transcript_of(stored.track))
     return data
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -22,7 +22,6 @@ from serve_app.api.schemas import Count, RequestId, Uuid, doc
 from serve_app.errors import ErrorCode
 from storage import audit
 from storage.audit import ActorKind, AuditEntry
-from storage.database import Connection
 
 MOST_ENTRIES = 1000
 """Of a page."""
@@ -123,10 +122,9 @@ def entry_json(entry: AuditEntry) -> AuditEntryJson:
     }
 
 
-async def export_lines(connection: Connection, account_id: uuid.UUID) -> AsyncIterator[str]:
-    """The whole log of an account, an entry as JSON a line."""
-    async for entry in audit.read_chain(connection, account_id):
-        yield json.dumps(entry_json(entry), ensure_ascii=False) + "\n"
+def entry_line(entry: AuditEntry) -> str:
+    """A line of an export: the entry as JSON."""
+    return json.dumps(entry_json(entry), ensure_ascii=False) + "\n"
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[AuditEntry]:

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from serve_app.api.authentication import parse_job_id
+from serve_app.api.authentication import count_requests, parse_job_id
 from serve_app.api.context import Context
 from serve_app.api.html import templates
+from serve_app.api.rate_limits import Bucket
 from serve_app.crypto import BadSignatureError
 from storage import keys, purchases, usage
 from storage.database import Connection
@@ -56,7 +57,7 @@ async def get_style() -> Response:
 
 @router.get("/{account_id}")
 async def get_billing_page(
-    context: Context, account_id: str, expires: str = "", signature: str = ""
+    request: Request, context: Context, account_id: str, expires: str = "", signature: str = ""
 ) -> Response:
     """The account's billing, for whoever holds a link to it that is not too old."""
     path = f"{PORTAL_PATH}/{account_id}"
@@ -64,6 +65,7 @@ async def get_billing_page(
         context.signer.check_path(PORTAL_PURPOSE, path, expires=expires, signature=signature)
     except BadSignatureError:
         return _closed()
+    await count_requests(request, f"{account_id}:{Bucket.READS}", Bucket.READS)
     async with context.database.transaction() as connection:
         billing = await _read_billing(connection, parse_job_id(account_id))
     return _closed() if billing is None else _html(billing_page(billing), 200)

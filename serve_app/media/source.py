@@ -18,7 +18,13 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import parse_job_id, require_active_owner
 from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.downloads import Download, RangedContent, downloads_of, ranged_response
+from serve_app.api.downloads import (
+    Download,
+    DownloadPlace,
+    RangedContent,
+    downloads_of,
+    ranged_response,
+)
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode
@@ -89,6 +95,7 @@ class _Held:
 
     key: str
     media_type: str
+    place: DownloadPlace
 
 
 async def _shown(
@@ -119,8 +126,8 @@ async def _shown(
     media_type = _TYPES.get(PurePosixPath(job.file_name).suffix[1:].lower(), _UNNAMED)
     if is_made and (original != "true" or job.hides_sound):
         key, media_type = preview_key(job.id, muted), "video/mp4"
-    with downloads_of(request, Download.MEDIA).place(job.account_id):
-        yield _Held(key, media_type)
+    with downloads_of(request, Download.MEDIA).place(job.account_id) as place:
+        yield _Held(key, media_type, place)
 
 
 def _is_made(job: JobRecord, preview: Preview | None) -> bool:
@@ -149,4 +156,4 @@ async def get_media(
     content = RangedContent(size, shown.media_type, functools.partial(store.read_range, shown.key))
     # Shown by players only: opened by itself, whatever it is, it is saved.
     headers = {"Cache-Control": "private, max-age=3600", "Content-Disposition": "attachment"}
-    return ranged_response(request, content, headers)
+    return ranged_response(request, shown.place, content, headers)

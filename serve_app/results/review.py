@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -14,6 +14,7 @@ from pipelines.review import Doubt, Expected, Review, ReviewReason, review_of
 from pipelines.types import TranscriptResult
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
+from serve_app.api.downloads import LargeResults
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors
 from serve_app.api.queries import WHOLE_NUMBER
@@ -23,6 +24,7 @@ from serve_app.results.routes import RESULT_ERRORS, TrackQuery
 from serve_app.results.scenes import scenes_of
 from serve_app.results.transcripts import (
     at_revision,
+    characters_of,
     choose_track,
     read_tracks,
     require_choice,
@@ -94,6 +96,7 @@ async def get_review(
     request: Request,
     context: Context,
     job: CurrentJob,
+    answer: LargeResults,
     budgetSeconds: Annotated[  # noqa: N803 - the API's name
         Annotated[int, Field(ge=1, le=MOST_BUDGET_SECONDS), WHOLE_NUMBER],
         Query(description="How long somebody may listen, in seconds."),
@@ -116,7 +119,10 @@ async def get_review(
     if chosen.revision > (chosen.redacted_revision or 0):
         machine = chosen.redacted_revision or 0
         former = await at_revision(context.database, job, chosen, machine)
-    found = await run_in_threadpool(_review, job, chosen, former, scenes, budgetSeconds)
+    characters = characters_of([chosen]) + len(scenes)
+    found = await answer.prepared(
+        request, characters, partial(_review, job, chosen, former, scenes, budgetSeconds)
+    )
     return success(request, found)
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
+from serve_app.api.downloads import LargeResults
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors
 from serve_app.api.queries import WHOLE_NUMBER, matching
@@ -19,13 +20,15 @@ from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.results import transcripts
 from serve_app.results.chapters import ChapterList, chapter_json, find_chapters_of
-from serve_app.results.scenes import SceneList, read_seen
+from serve_app.results.scenes import SceneList, read_seen, seen_json
 from serve_app.results.transcripts import (
     AudioTrackJson,
     AudioTrackList,
     SpeakerJson,
     Summary,
+    characters_of,
     speakers_json,
+    track_json,
     transcript_of,
 )
 from storage import results as stored
@@ -74,11 +77,18 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
     response_description="The scenes.",
     responses=errors(*RESULT_ERRORS),
 )
-async def get_scenes_of_job(request: Request, context: Context, job: CurrentJob) -> Response:
+async def get_scenes_of_job(
+    request: Request, context: Context, job: CurrentJob, answer: LargeResults
+) -> Response:
     """Empty when the video has no cuts; what is seen in it stands in `overview`, as of others."""
     async with context.database.statement() as connection:
-        seen = await read_seen(request, connection, job)
-    return success(request, {"jobId": str(job.id), **seen})
+        found = await read_seen(connection, job)
+
+    def shown() -> Response:
+        seen = seen_json(request, job, found)
+        return success(request, {"jobId": str(job.id), **seen}, large=True)
+
+    return await answer.prepared(request, len(found.scenes), shown)
 
 
 @router.get(
@@ -89,18 +99,33 @@ async def get_scenes_of_job(request: Request, context: Context, job: CurrentJob)
     response_description="The audio tracks.",
     responses=errors(ErrorCode.NOT_FOUND),
 )
-async def list_audio_tracks(request: Request, context: Context, job: CurrentJob) -> Response:
+async def list_audio_tracks(
+    request: Request, context: Context, job: CurrentJob, answer: LargeResults
+) -> Response:
     """Of a multi-track job, each with its own transcript."""
     async with context.database.statement() as connection:
-        tracks = await transcripts.list_audio_tracks(connection, job)
-    return success(request, {"jobId": str(job.id), "tracks": tracks})
+        found = await transcripts.read_audio_tracks(connection, job)
+
+    def shown() -> Response:
+        tracks = [track_json(each, transcript_of(each)) for each in found]
+        return success(request, {"jobId": str(job.id), "tracks": tracks}, large=True)
+
+    return await answer.prepared(request, characters_of(found), shown)
 
 
 @router.get("/jobs/{jobId}/audio-tracks", include_in_schema=False)
-async def list_audio_tracks_alias(request: Request, context: Context, job: CurrentJob) -> Response:
+async def list_audio_tracks_alias(
+    request: Request, context: Context, job: CurrentJob, answer: LargeResults
+) -> Response:
     """The bare list, at the address where published clients look for it."""
     async with context.database.statement() as connection:
-        return success(request, await transcripts.list_audio_tracks(connection, job))
+        found = await transcripts.read_audio_tracks(connection, job)
+
+    def shown() -> Response:
+        tracks = [track_json(each, transcript_of(each)) for each in found]
+        return success(request, tracks, large=True)
+
+    return await answer.prepared(request, characters_of(found), shown)
 
 
 @router.get("/jobs/{jobId}/audio-tracks/{trackIndex}", include_in_schema=False)
@@ -116,17 +141,22 @@ async def get_audio_track(
     request: Request,
     context: Context,
     job: CurrentJob,
+    answer: LargeResults,
     index: Annotated[
         Annotated[int, Field(ge=0), _TRACK_INDEX], Path(alias="trackIndex", description="From 0.")
     ],
 ) -> Response:
     """Of a multi-track job."""
     async with context.database.statement() as connection:
-        tracks = await transcripts.list_audio_tracks(connection, job)
-    for track in tracks:
-        if track["trackIndex"] == index:
-            return success(request, track)
-    raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.")
+        tracks = await transcripts.read_audio_tracks(connection, job)
+    track = next((each for each in tracks if each.track_index == index), None)
+    if track is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.")
+
+    def shown() -> Response:
+        return success(request, track_json(track, transcript_of(track)), large=True)
+
+    return await answer.prepared(request, characters_of([track]), shown)
 
 
 @router.put(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, NotRequired
 
 from fastapi import Request
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 from typing_extensions import TypedDict
 
 from models.contracts import Box, CameraMotion, ShotAngle, ShotType
-from pipelines.codec import decode
+from pipelines.codec import decode, list_parts
 from pipelines.types import Scene, ScreenText
 from serve_app.api.context import context_of
 from serve_app.api.envelope import public_url
@@ -179,8 +179,11 @@ class ProcessedScene(SceneJson):
 
 def scenes_of(stored: str | bytes) -> tuple[Scene, ...]:
     """Scenes as they are stored, of whatever version."""
-    text = stored.encode() if isinstance(stored, str) else stored
-    return decode(tuple[Scene, ...], text, ignore_unknown=True)
+    text = stored if isinstance(stored, str) else stored.decode()
+    found = list[Scene]()
+    for part, _ in list_parts(text):
+        found += decode(tuple[Scene, ...], part.encode(), ignore_unknown=True)
+    return tuple(found)
 
 
 Address = Callable[[str], str]
@@ -246,22 +249,32 @@ def box_document(box: Box) -> BoxJson:
     }
 
 
-async def read_seen(request: Request, connection: Connection, job: JobRecord) -> Seen:
-    """What is seen in a job whose vision stage is completed, its stills at signed addresses."""
+@dataclass(frozen=True, slots=True)
+class StoredSeen:
+    """What is seen in a job, as it is stored."""
+
+    scenes: str
+    overview: Scene | None
+
+
+async def read_seen(connection: Connection, job: JobRecord) -> StoredSeen:
+    """What is seen in a job whose vision stage is completed."""
     require_stage(job, StageName.VISION)
-    stored = await results.get_scenes(connection, job.id)
-    overview = await find_overview(connection, job.id)
+    scenes = await results.get_scenes(connection, job.id)
+    return StoredSeen(scenes, await find_overview(connection, job.id))
+
+
+def seen_json(request: Request, job: JobRecord, stored: StoredSeen) -> Seen:
+    """As the API shows it, its stills at signed addresses; some seconds for a long job."""
+    root, signer = public_url(request), context_of(request).signer
 
     def address(name: str) -> str:
-        return public_url(request) + still_path(context_of(request).signer, job.id, name)
+        return root + still_path(signer, job.id, name)
 
-    def rendered() -> Seen:
-        seen: Seen = {"scenes": [scene_json(each, address) for each in scenes_of(stored)]}
-        if overview is not None:
-            seen["overview"] = overview_json(overview, address)
-        return seen
-
-    return await run_in_threadpool(rendered)
+    seen: Seen = {"scenes": [scene_json(each, address) for each in scenes_of(stored.scenes)]}
+    if stored.overview is not None:
+        seen["overview"] = overview_json(stored.overview, address)
+    return seen
 
 
 async def find_overview(connection: Connection, job_id: uuid.UUID) -> Scene | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Literal, NotRequired, TypeVar, cast
 
 from typing_extensions import TypedDict
 
 from models.contracts import SoundKind
-from pipelines.codec import decode, encode
+from pipelines.codec import decode, encode, list_parts
 from pipelines.types import (
     StageCode,
     TimedSentence,
@@ -181,15 +183,25 @@ def track_transcript(track: TrackOutcome) -> TrackTranscript:
     )
 
 
+_SEGMENTS = re.compile(r'"segments"\s*:\s*\[')
+"""In texts the quotation marks are escaped: only the field looks so."""
+
+
 def transcript_of(track: TrackTranscript) -> TranscriptResult:
     """What is stored of a track, with the names that were given to speakers; empty if it failed."""
     if track.document is None:
         return TranscriptResult(None, (), ())
-    found = decode(TranscriptResult, track.document.encode(), ignore_unknown=True)
+    text, segments = track.document, list[TranscriptSegment]()
+    if begins := _SEGMENTS.search(text):
+        end = start = begins.end() - 1
+        for part, end in list_parts(text, start):  # noqa: B007
+            segments += decode(tuple[TranscriptSegment, ...], part.encode(), ignore_unknown=True)
+        text = f"{text[:start]}[]{text[end:]}"
+    found = decode(TranscriptResult, text.encode(), ignore_unknown=True)
     speakers = (
         replace(each, label=track.labels.get(each.id, each.label)) for each in found.speakers
     )
-    return replace(found, speakers=tuple(speakers))
+    return replace(found, speakers=tuple(speakers), segments=tuple(segments))
 
 
 def speakers_json(
@@ -407,8 +419,8 @@ def track_json(track: TrackTranscript, found: TranscriptResult) -> AudioTrackJso
     return rendered
 
 
-async def list_audio_tracks(connection: Connection, job: JobRecord) -> list[AudioTrackJson]:
-    """Audio track objects of a multi-track job, also while they are still worked on.
+async def read_audio_tracks(connection: Connection, job: JobRecord) -> list[TrackTranscript]:
+    """The tracks of a multi-track job without words, also while they are still worked on.
 
     Raises NOT_FOUND for a job without several tracks.
     """
@@ -424,8 +436,12 @@ async def list_audio_tracks(connection: Connection, job: JobRecord) -> list[Audi
         )
         for index, name in enumerate(names)
     ]
-    tracks = [stored.get(track.track_index, track) for track in waiting]
-    return [track_json(track, transcript_of(track)) for track in tracks]
+    return [stored.get(track.track_index, track) for track in waiting]
+
+
+def characters_of(tracks: Iterable[TrackTranscript]) -> int:
+    """How much is stored of tracks."""
+    return sum(len(track.document or "") for track in tracks)
 
 
 def legacy_entries(found: TranscriptResult) -> list[TranscriptEntry]:

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from datetime import timedelta
 
 from fastapi import Request
 
+from serve_app.api import downloads
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.observability.metrics import NULL_METRICS, UPLOADS_UNDER_WAY, Metrics
@@ -42,31 +44,37 @@ _RETRY_SECONDS = 0.1
 
 
 class UploadLimiter:
-    """At most ``limit`` uploads at once in this process; more get 503.
+    """At most ``limit`` uploads at once in this process, half of them of one account; more get 503.
 
     Each upload writes from a thread of its own (``threads``), so that a slow disk delays no other.
     """
 
     def __init__(self, limit: int, metrics: Metrics = NULL_METRICS) -> None:
         self._limit = limit
-        self._free = limit
+        self._held = Counter[uuid.UUID]()
         self._metrics = metrics
         self.threads = ThreadPoolExecutor(limit, thread_name_prefix="upload")
 
     @contextlib.contextmanager
-    def enter(self) -> Iterator[None]:
-        """Hold a place for the block; raises SERVICE_UNAVAILABLE if there is none."""
-        if self._free <= 0:
+    def enter(self, account_id: uuid.UUID) -> Iterator[None]:
+        """Hold a place for the block; raises SERVICE_UNAVAILABLE where the account or all have
+        none."""
+        if self._held[account_id] >= max(1, self._limit // 2):
+            message = "Too many uploads of this account are running."
+            raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, message)
+        if self._held.total() >= self._limit:
             raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "Too many uploads are running.")
-        self._free -= 1
+        self._held[account_id] += 1
         try:
             yield
         finally:
-            self._free += 1
+            self._held[account_id] -= 1
+            if not self._held[account_id]:
+                del self._held[account_id]
 
     async def report(self) -> None:
         """Record how many uploads are under way. Ray drops a gauge once it is exported."""
-        self._metrics.record(UPLOADS_UNDER_WAY, self._limit - self._free, {})
+        self._metrics.record(UPLOADS_UNDER_WAY, self._held.total(), {})
 
 
 def upload_limiter(request: Request) -> UploadLimiter:
@@ -78,7 +86,8 @@ def upload_limiter(request: Request) -> UploadLimiter:
 class UploadHeartbeat:
     """The heartbeat of one upload, run by ``heartbeat_running``.
 
-    ``reason`` is why the upload must end, once it must; ``lost`` whether others may write now.
+    ``reason`` is why the upload must end, once it must; ``lost`` whether others may write now;
+    ``patience_seconds`` how far it may fall behind the least rate.
     ``on_beat`` is called after each successful beat.
     """
 
@@ -87,6 +96,7 @@ class UploadHeartbeat:
         self._keep = keep
         self._exclusive = exclusive
         self._idle_seconds = settings.upload_idle_seconds
+        self.patience_seconds = max(downloads.PATIENCE_SECONDS, self._idle_seconds)
         self._trusted_seconds = settings.upload_lease_seconds * _TRUSTED_SHARE
         self._kept_at = self._arrived_at = time.monotonic()
         self._arrived = False

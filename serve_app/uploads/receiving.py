@@ -8,6 +8,7 @@ import functools
 import logging
 import queue
 import re
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -21,6 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from serve_app.api.context import Context
+from serve_app.api.downloads import LEAST_BYTES_A_SECOND, Pace
 from serve_app.api.envelope import success
 from serve_app.context import AppContext
 from serve_app.crypto import ExpiredSignatureError
@@ -203,7 +205,8 @@ async def receive(
     """Write the body, and end the store's block; return how many bytes it had.
 
     Raises ClientDisconnect, ``rules.too_large``, what ``heartbeat`` and the store
-    raise; SERVICE_UNAVAILABLE where the store is full.
+    raise; 408 for a client that is slower than the least rate; SERVICE_UNAVAILABLE
+    where the store is full.
     """
     try:
         received = await _read(request, writer, rules, heartbeat)
@@ -225,16 +228,20 @@ async def _read(
     if rules.keep_parts:
         heartbeat.on_beat = pending.hand_over
     received = 0
+    pace, waiting_since = Pace(heartbeat.patience_seconds), time.monotonic()
     try:
         async with heartbeat_running(heartbeat):
             async for chunk in request.stream():
                 received += len(chunk)
                 rules.check(received)
                 heartbeat.arrived()
+                pace.count(len(chunk), time.monotonic() - waiting_since)
+                _require_pace(pace)
                 pending.add(chunk)
                 if pending.size_bytes >= _PIECE_BYTES:
                     await heartbeat.check()
                     await writer.put(pending.take())
+                waiting_since = time.monotonic()  # without the time that the disk takes
     except BaseException:
         if rules.keep_parts and not heartbeat.lost:
             pending.hand_over()
@@ -243,6 +250,12 @@ async def _read(
     request.state.body_read = True
     pending.hand_over()
     return received
+
+
+def _require_pace(pace: Pace) -> None:
+    if pace.left_seconds < 0:
+        message = f"The upload is slower than {LEAST_BYTES_A_SECOND // 1024} KiB a second."
+        raise ApiError(ErrorCode.INVALID_REQUEST, message, status=408)
 
 
 class _PendingChunks:
@@ -289,7 +302,7 @@ async def put_upload(
         require_awaiting(found.job)
         _require_whole_file(request.headers.get("content-range"))
         await _check_declared_size(context, found, content_length(request))
-        with limiter.enter():
+        with limiter.enter(found.job.account_id):
             received = await _take(request, context, limiter, found)
     data = {"jobId": str(found.job.id), "receivedBytes": received}
     return success(request, data, headers=ANY_ORIGIN)

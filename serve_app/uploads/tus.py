@@ -245,7 +245,7 @@ async def _patch(request: Request, slot: Slot) -> Response:
     limiter = upload_limiter(request)
     try:
         async with hold_lease(context_of(request), slot, wait_seconds=_WAIT_SECONDS) as lease:
-            with limiter.enter():
+            with limiter.enter(slot.job.account_id):
                 return _appended(request, slot, await _append(request, lease, limiter, patch))
     except PartialBusyError:
         raise locked() from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,9 +14,13 @@ import numpy as np
 
 from pipelines.duplicates import Duplicate, MediaPrint, duplicates, shot_keys, sound_probes
 from pipelines.media.sound_prints import SoundPrint
+from pipelines.types import StageStoppedError
 from pipelines.vision.fingerprints import Fingerprints
 from serve_app.context import AppContext
+from serve_app.errors import ApiError, ErrorCode
+from serve_app.exports.comparisons import compared, read_cuts
 from serve_app.observability.logs import log_context
+from storage import comparisons
 from storage import duplicates as stored
 from storage.database import UNAVAILABLE, Connection
 from storage.duplicates import Keys, LeasedComparison, StoredDuplicate, StoredPrints
@@ -27,6 +32,8 @@ log = logging.getLogger("vas.duplicates")
 COMPARE_SECONDS = 2.0
 _LEASE = timedelta(seconds=30)
 _RENEWED_SECONDS = _LEASE.total_seconds() / 3
+_LOOK_SECONDS = 1.0
+"""Between looks whether somebody waits for a comparison still."""
 _MARKS_A_PART = 128
 
 
@@ -126,11 +133,12 @@ class Comparer:
         """Versions of its own results, then of each other job's and what they have in common."""
         async with self._database.statement() as connection:
             prints = await stored.find_prints(connection, held.job_id)
-            if prints is None:
-                return
-            yield held.job_id, prints.version, []
-            mine = await asyncio.to_thread(media_print, prints)
-            probes = await asyncio.to_thread(_probes, mine)
+        if prints is None:
+            return
+        yield held.job_id, prints.version, []
+        mine = await asyncio.to_thread(media_print, prints)
+        probes = await asyncio.to_thread(_probes, mine)
+        async with self._database.statement() as connection:
             candidates = await stored.find_candidates(connection, held, probes)
         for other_id in candidates:
             async with self._database.statement() as connection:
@@ -142,6 +150,62 @@ class Comparer:
                     for number, each in enumerate(same)
                 ]
                 yield other_id, others.version, numbered
+
+
+class CutComparer:
+    """Makes the comparisons of two cuts that somebody waits for, one at a time; any number may be
+    at work."""
+
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
+
+    async def step(self) -> float | None:
+        """Make the one whose turn it is; None where there is none."""
+        held = await comparisons.lease_next(self._context.database, lease=_LEASE)
+        if held is None:
+            return None
+        unwanted = threading.Event()
+        making = asyncio.create_task(self._make(held, unwanted))
+        document, error = None, None
+        try:
+            while not (await asyncio.wait([making], timeout=_LOOK_SECONDS))[0]:
+                if not await comparisons.extend(self._context.database, held, lease=_LEASE):
+                    return 0.0
+            document = making.result()
+        except ApiError as refused:
+            about = {} if refused.param is None else {"param": refused.param}
+            error = {"code": refused.code, "message": refused.message, **about, **refused.extra}
+        except BaseException as broken:
+            counts = isinstance(broken, Exception) and not isinstance(broken, UNAVAILABLE)
+            if not counts or held.attempts < comparisons.MAX_ATTEMPTS:
+                async with self._context.database.transaction() as connection:
+                    await comparisons.give_back(connection, held, counts=counts)
+                raise
+            log.exception("the cuts could not be compared")
+            error = _given_up(f"Comparing broke ({type(broken).__name__}).")
+        finally:
+            unwanted.set()
+            making.cancel()
+        async with self._context.database.transaction() as connection:
+            await comparisons.end(connection, held, document, error)
+        return 0.0
+
+    async def _make(
+        self, held: comparisons.LeasedComparison, unwanted: threading.Event
+    ) -> dict[str, object]:
+        if held.attempts > comparisons.MAX_ATTEMPTS:
+            raise ApiError(ErrorCode.INTERNAL_ERROR, "Who compared was lost again and again.")
+        cuts = await read_cuts(self._context, held.account_id, held.before_id, held.after_id)
+
+        def check() -> None:
+            if unwanted.is_set():
+                raise StageStoppedError("Nobody waits for the comparison any more.")
+
+        return await asyncio.to_thread(compared, *cuts, check)
+
+
+def _given_up(message: str) -> dict[str, object]:
+    return {"code": ErrorCode.INTERNAL_ERROR, "message": message}
 
 
 def _same(mine: MediaPrint, others: StoredPrints) -> list[Duplicate]:

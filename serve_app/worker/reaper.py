@@ -15,7 +15,7 @@ from serve_app.jobs.service import end_job, erase_job
 from serve_app.observability.metrics import record_job_end
 from serve_app.uploads.partials import finish_for_lost_writers
 from serve_app.uploads.urls import direct_key
-from storage import access, jobs, keys, results, uploads
+from storage import access, comparisons, jobs, keys, results, uploads
 from storage.cleaning import (
     CleaningRound,
     end_round,
@@ -92,6 +92,7 @@ class Reaper:
                 await access.forget_old_answers(connection)
                 await access.forget_old_windows(connection)
                 await keys.forget_old_sign_ins(connection)
+                await comparisons.forget_old(connection)
             self._forget_at = time.monotonic() + _FORGET_SECONDS
         self._swept_at = _clock()
 

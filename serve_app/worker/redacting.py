@@ -29,7 +29,7 @@ from serve_app.results.redaction import change_between, redacted_kinds, want_pre
 from serve_app.results.scenes import find_overview, scenes_of
 from serve_app.results.transcripts import sentences_of, transcript_of
 from serve_app.worker.comparing import mute_sounds
-from storage import jobs, redactions, results, revisions, translations
+from storage import comparisons, jobs, redactions, results, revisions, translations
 from storage.database import UNAVAILABLE, Connection
 from storage.job_records import JobRecord
 from storage.objects import is_outage
@@ -193,6 +193,7 @@ class Redactor:
         versions = await results.transcript_versions(connection, job.id)
         source = " ".join(f"{index}:{version}" for index, version in versions)
         await translations.make_again(connection, job.id, source)
+        await comparisons.forget_of_job(connection, job.id)
         before = await redactions.find_muted(connection, job.id)
         muted = [*merged([*before, *made.muted])]
         await redactions.store_muted(connection, job.id, muted)

@@ -35,7 +35,7 @@ from serve_app.worker import publishing
 from serve_app.worker.alignment import ALIGN_SECONDS, Realigner
 from serve_app.worker.archives import ArchiveKeeper
 from serve_app.worker.calibration import Calibration
-from serve_app.worker.comparing import COMPARE_SECONDS, Comparer
+from serve_app.worker.comparing import COMPARE_SECONDS, Comparer, CutComparer
 from serve_app.worker.indexing import INDEX_SECONDS, SearchIndexer
 from serve_app.worker.previews import PREVIEW_SECONDS, Previewer
 from serve_app.worker.publishing import Lease
@@ -101,6 +101,7 @@ class Runner:
             Periodic("redacting", REDACT_SECONDS, Redactor(context).step),
             *ArchiveKeeper(context).work(),
             Periodic("seeking duplicates", COMPARE_SECONDS, Comparer(context).step),
+            Periodic("comparing cuts", COMPARE_SECONDS, CutComparer(context).step),
             Periodic("aligning", ALIGN_SECONDS, Realigner(context, self._models).step),
         ]
         if context.settings.previews:

@@ -235,6 +235,7 @@ ADDED = {
     ("GET", "/jobs/{jobId}/receipt", "getReceipt"),
     ("GET", "/jobs/{jobId}/review", "getReview"),
     ("POST", "/comparisons", "compareJobs"),
+    ("GET", "/comparisons/{comparisonId}", "getComparison"),
     ("GET", "/jobs/{jobId}/people", "getPeople"),
     ("DELETE", "/jobs/{jobId}/people", "deletePeople"),
     ("GET", "/jobs/{jobId}/clip", "getClip"),

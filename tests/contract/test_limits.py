@@ -118,6 +118,23 @@ def test_bucket_takes_its_limit_a_minute_and_no_more(api: ContractApi, bucket: B
     assert bucket.elsewhere(caller, 0).status_code != 429
 
 
+def test_requests_of_sessions_count_with_those_of_keys(api: ContractApi) -> None:
+    session, account = (caller := api.caller()).sign_in(), caller.customer.account_id
+
+    def asked() -> list[httpx.Response]:
+        api.sql("DELETE FROM rate_limits WHERE bucket LIKE :names", names=f"{account}:%")
+        first = api.client.get("/audit", headers=session)
+        api.sql("UPDATE rate_limits SET used = 598 WHERE bucket = :name", name=f"{account}:reads")
+        last = caller.get("/quota"), api.client.get("/keys", headers=session)
+        return [first, *last, api.client.get("/audit", headers=session), caller.get("/quota")]
+
+    first, second, third, *refused = within_a_minute(asked)
+    left = [each.headers["x-ratelimit-remaining"] for each in (first, second, third)]
+    assert left == ["599", "1", "0"]
+    for answer in refused:
+        refusal(answer, 429, "RATE_LIMITED", retry_after=answer.headers["retry-after"])
+
+
 def some_answers(caller: Caller) -> list[httpx.Response]:
     """Answers that were counted: successes and refusals of every kind."""
     job = caller.create()

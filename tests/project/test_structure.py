@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from tests.structure import (
@@ -14,6 +17,7 @@ from tests.structure import (
     member_graph,
 )
 
+ROOT = Path(__file__).parents[2]
 CHAIN: Graph = {"a": {"b"}, "b": {"c"}, "c": set()}
 RING: Graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
 
@@ -68,3 +72,65 @@ def test_serve_app_has_at_most_9_layers_and_the_others_at_most_7() -> None:
 
 def test_the_packages_have_no_import_cycle_and_no_layer_too_many() -> None:
     assert main() == 0
+
+
+def streaming_faults(text: str) -> list[str]:
+    """Lines that send while they hold a connection of the database, or send without a place."""
+    tree, found = ast.parse(text), list[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            answers = {"StreamingResponse", "FileResponse", "EventSourceResponse"}
+            found += [f"{node.lineno}: {it.name}" for it in node.names if it.name in answers]
+        if isinstance(node, ast.AsyncWith) and any(map(_opens_connection, node.items)):
+            found += [f"{at}: yield" for at in _yields(node)]
+        if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef) and _yields(node):
+            given = [ast.unparse(it.annotation) for it in node.args.args if it.annotation]
+            found += [f"{node.lineno}: {it}" for it in given if "Connection" in it]
+    return sorted(found)
+
+
+def _opens_connection(item: ast.withitem) -> bool:
+    call = item.context_expr
+    opens = {"statement", "transaction", "connection", "connect", "begin", "_connection"}
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in opens
+    )
+
+
+def _yields(node: ast.AST) -> list[int]:
+    """Lines of the node's own ``yield``, not of functions inside it."""
+    found, inside = list[int](), [*ast.iter_child_nodes(node)]
+    while inside:
+        each = inside.pop()
+        if isinstance(each, ast.Yield | ast.YieldFrom):
+            found.append(each.lineno)
+        if not isinstance(each, ast.AsyncFunctionDef | ast.FunctionDef | ast.Lambda):
+            inside += ast.iter_child_nodes(each)
+    return found
+
+
+def test_streams_that_hold_a_connection_or_no_place_are_found() -> None:
+    text = """
+from starlette.responses import Response, StreamingResponse
+async def lines(connection: Connection): yield
+async def pages(database):
+    async with database.statement() as connection:
+        async def other(): yield
+        yield
+    yield
+"""
+    assert streaming_faults(text) == ["2: StreamingResponse", "3: Connection", "7: yield"]
+
+
+def test_every_stream_has_a_place_and_holds_no_connection_while_it_is_sent() -> None:
+    """``DownloadPlace.stream`` makes the only streamed answers; nobody yields with a connection."""
+    found = {
+        str(path.relative_to(ROOT)): faults
+        for path in (ROOT / "serve_app").rglob("*.py")
+        if (faults := streaming_faults(path.read_text()))
+    }
+    [[only]] = found.values()
+    assert found == {"serve_app/api/downloads.py": [only]}
+    assert only.endswith("StreamingResponse")

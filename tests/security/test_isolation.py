@@ -177,6 +177,7 @@ BODIES = {
 
 TOLD_BY_THEMSELVES = {
     "compareJobs": "tests/serve_app/exports/test_comparisons.py",
+    "getComparison": "tests/serve_app/exports/test_comparisons.py",
     "createSession": "test_a_sign_in_link_opens_its_own_account",
     "createWebhookEndpoint": "tests/contract/test_subscriptions.py",
     "createArchive": "tests/serve_app/worker/test_archives.py",

@@ -47,6 +47,7 @@ READ = [
     "getReceipt",
     "getReview",
     "compareJobs",
+    "getComparison",
     "listArchives",
     "getArchive",
     "listArchiveObjects",

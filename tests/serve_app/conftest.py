@@ -22,7 +22,7 @@ def api_settings(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) ->
             secret_key=SECRET,
             standard_max_bytes=4 * 1024**2,
             max_active_jobs=5,
-            upload_concurrency=2,
+            upload_concurrency=4,
         )
 
 

@@ -11,7 +11,7 @@ import selectors
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,23 @@ import av
 import httpx
 import numpy as np
 import pytest
+from starlette.requests import ClientDisconnect
 
 from serve_app.api import downloads
-from serve_app.api.downloads import LIMITS, Download, PacingMiddleware, Turns
+from serve_app.api.downloads import (
+    LIMITS,
+    Download,
+    DownloadPlace,
+    Downloads,
+    PacingMiddleware,
+    Turns,
+)
+from serve_app.api.envelope import ExactJSONResponse, LargeJSONResponse
+from serve_app.dashboard.access import COOKIE
 from serve_app.media.source import find_media
 from serve_app.settings import Settings
-from storage import jobs
+from storage import audit, jobs, keys
+from storage.audit import AuditAction
 from storage.database import Connection
 from tests.databases import fresh_database
 from tests.serve_app.exports.test_clips import ingested_job
@@ -90,12 +101,13 @@ def media_path(api: RunningApi, job_id: str) -> str:
 class Reader:
     """A client that has asked for something and reads only when it is told to."""
 
-    def __init__(self, api: RunningApi, path: str, key: str = "") -> None:
+    def __init__(self, api: RunningApi, path: str, key: str = "", cookie: str = "") -> None:
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._socket.settimeout(30)
         self._socket.connect(("127.0.0.1", int(api.root.rsplit(":", 1)[1])))
-        request = f"GET {path} HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n\r\n"
+        credential = f"Cookie: {cookie}" if cookie else f"X-API-Key: {key}"
+        request = f"GET {path} HTTP/1.1\r\nHost: x\r\n{credential}\r\n\r\n"
         self._socket.sendall(request.encode())
         self.status = int(self._socket.recv(len("HTTP/1.1 200")).split()[1])
 
@@ -117,8 +129,8 @@ def stalled(api: RunningApi) -> Iterator[Callable[..., Reader]]:
     """Makes readers, which are gone after the test and with them what they held."""
     readers: list[Reader] = []
 
-    def make(path: str, key: str = "") -> Reader:
-        readers.append(Reader(api, path, key))
+    def make(path: str, key: str = "", cookie: str = "") -> Reader:
+        readers.append(Reader(api, path, key, cookie))
         return readers[-1]
 
     yield make
@@ -215,6 +227,48 @@ def test_an_account_reads_so_many_files_of_results_at_once(api: RunningApi, path
         require_refusal(api.client.get(f"/jobs/{job}/{path}", headers=customer.headers))
     answer = api.client.get(f"/jobs/{job}/{path}", headers=customer.headers)
     assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/scenes", "/audioTracks", "/audio-tracks", "/audioTracks/1", "/review?track=1"]
+)
+def test_large_results_have_places_and_turns_and_small_ones_wait_for_none(
+    api: RunningApi, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    customer = api.customer()
+    job = created(api, customer)
+    complete(api, job, [track(0), track(1)], [])
+    places = api.app.state.downloads[Download.FILE]
+
+    def ask() -> httpx.Response:
+        return api.client.get(f"/jobs/{job}{path}", headers=customer.headers)
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(LIMITS[Download.FILE].account):
+            stack.enter_context(places.place(customer.account_id))
+        assert ask().status_code == 200
+        monkeypatch.setattr(downloads, "LARGE_CHARACTERS", 1)
+        require_refusal(ask())
+    turns = list[uuid.UUID]()
+    turn = places.turns.turn
+
+    def noted(account_id: uuid.UUID) -> Any:
+        turns.append(account_id)
+        return turn(account_id)
+
+    monkeypatch.setattr(places.turns, "turn", noted)
+    assert ask().status_code == 200
+    assert turns == [customer.account_id]
+    assert gone(lambda: not places.held)
+
+
+@pytest.mark.parametrize(
+    "content", [{}, [], {"a": []}, {"a": [{}] * 120}, [[1.5] * 51, "é\n", None, {"b": {"c": [[]]}}]]
+)
+def test_large_answers_are_written_as_small_ones(content: Any) -> None:
+    assert LargeJSONResponse(content).body == ExactJSONResponse(content).body
+    with pytest.raises(ValueError, match="JSON compliant"):
+        LargeJSONResponse({"a": [float("nan")] * 51})
 
 
 def test_a_process_has_so_many_places(api: RunningApi) -> None:
@@ -349,3 +403,66 @@ async def test_who_stops_waiting_loses_no_turn_of_others() -> None:
 async def _hold(turns: Turns, account_id: uuid.UUID) -> None:
     async with turns.turn(account_id):
         pass
+
+
+def session_with_audit_log(api: RunningApi, entries: int) -> str:
+    """A cookie of a new account whose audit log is larger than what sockets hold."""
+    customer = api.customer()
+
+    async def fill(connection: Connection) -> str:
+        for _ in range(entries):
+            await audit.record(
+                connection, customer.account_id, AuditAction.LIMIT_ACCOUNT, detail="x" * 10_000
+            )
+        link = await keys.create_sign_in_link(connection, customer.account_id)
+        session = await keys.exchange_sign_in_link(connection, link)
+        assert session is not None
+        return f"{COOKIE}={session}"
+
+    return api.transact(fill)
+
+
+def test_exports_of_the_audit_log_that_are_not_read_hold_places_and_no_database_connection(
+    api: RunningApi, stalled: Callable[..., Reader]
+) -> None:
+    session = session_with_audit_log(api, 2000)
+    most = LIMITS[Download.FILE].account
+    assert most >= api.settings.database_pool_size
+    for _ in range(most):
+        assert stalled("/dashboard/audit/export", cookie=session).status == 200
+    assert held(api) == most
+    assert gone(lambda: not connections_in_use(api))
+    refused = httpx.get(
+        f"{api.root}/dashboard/audit/export", headers={"Cookie": session}, trust_env=False
+    )
+    assert refused.status_code == 429
+    other = api.customer()
+    answer = api.client.get(f"/jobs/{created(api, other)}", headers=other.headers)
+    assert answer.status_code == 200
+
+
+def connections_in_use(api: RunningApi) -> int:
+    pool: Any = api.context.database.engine.pool
+    return int(pool.checkedout())
+
+
+async def test_what_a_stream_holds_is_closed_with_it_and_not_by_the_garbage_collector() -> None:
+    closed = list[str]()
+
+    async def body() -> AsyncGenerator[bytes]:
+        try:
+            while True:
+                yield bytes(MIB)
+        finally:
+            closed.append("body")
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            raise OSError("the client is gone")
+
+    place = DownloadPlace(Downloads(LIMITS[Download.FILE]), uuid.uuid4(), contextlib.ExitStack())
+    kept = body()  # as a traceback keeps it
+    answer = place.stream(kept, media_type="text/plain", headers={})
+    with pytest.raises(ClientDisconnect):
+        await answer({"type": "http", "asgi": {"spec_version": "2.4"}}, _nothing, send)
+    assert closed == ["body"]

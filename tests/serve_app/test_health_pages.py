@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -222,7 +223,7 @@ def test_requests_and_uploads_are_metered(api_settings: Settings) -> None:
 async def test_uploads_under_way_are_reported_as_they_come_and_go() -> None:
     metrics = RecordedMetrics()
     limiter = UploadLimiter(3, metrics)
-    with limiter.enter(), limiter.enter():
+    with limiter.enter(uuid.uuid4()), limiter.enter(uuid.uuid4()):
         await limiter.report()
     await limiter.report()
     assert metrics.of(UPLOADS_UNDER_WAY) == [2, 0]

@@ -9,8 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from sqlalchemy import text
 
 from storage import direct
+from storage.database import Database
 from storage.direct import DirectConnections
 
 SIZE = 2
@@ -88,6 +90,35 @@ async def test_a_cancelled_statement_leaves_room_for_others(
         task.cancel()
     await asyncio.gather(*cancelled, return_exceptions=True)
     await asyncio.gather(*[backend(connections) for _ in range(2 * SIZE)])
+
+
+async def test_who_is_cancelled_while_a_statement_opens_its_connection_keeps_none(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the request of a client that is gone: what it had goes back at once."""
+    database, reached = Database(postgres_url, pool_size=1), asyncio.Event()
+
+    async def work() -> int:
+        async with database.statement() as connection:
+            return int((await connection.execute(text("SELECT 1"))).scalar_one())
+
+    set_autocommit = psycopg.AsyncConnection.set_autocommit
+
+    async def slow_set_autocommit(connection: Any, value: bool) -> None:
+        reached.set()
+        await asyncio.sleep(0)
+        await set_autocommit(connection, value)
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "set_autocommit", slow_set_autocommit)
+    task = asyncio.create_task(work())
+    await reached.wait()
+    task.cancel()
+    # Its traceback is kept, as a log keeps it.
+    [error] = await asyncio.gather(task, return_exceptions=True)
+    assert isinstance(error, asyncio.CancelledError)
+    async with asyncio.timeout(60):
+        assert await work() == 1
+    await database.close()
 
 
 async def test_connections_that_nothing_uses_go_back_to_the_pool(

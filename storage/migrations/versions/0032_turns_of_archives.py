@@ -1,7 +1,7 @@
 """Accounts take turns with the steps of their archives.
 
 Revision ID: 0032
-Revises: 0030
+Revises: 0031
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0032"
-down_revision = "0030"
+down_revision = "0031"
 branch_labels = None
 depends_on = None
 

@@ -1,7 +1,7 @@
 """How large each correction of a transcript is, which limits what is kept of a job's.
 
 Revision ID: 0034
-Revises: 0030
+Revises: 0033
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0034"
-down_revision = "0030"
+down_revision = "0033"
 branch_labels = None
 depends_on = None
 

@@ -1,7 +1,7 @@
 """A sign-in by OIDC names what it is for: a user who connects, or an invitation that is accepted.
 
 Revision ID: 0035
-Revises: 0030
+Revises: 0034
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0035"
-down_revision = "0030"
+down_revision = "0034"
 branch_labels = None
 depends_on = None
 

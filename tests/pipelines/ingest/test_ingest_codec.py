@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.contracts import CameraMotion
-from pipelines.codec import CodecError, decode, from_json, to_json
+from pipelines.codec import PART_CHARACTERS, CodecError, decode, from_json, list_parts, to_json
 from pipelines.types import (
     AudioStream,
     AudioTrack,
@@ -129,3 +129,21 @@ def test_what_is_no_json_is_refused(text: bytes) -> None:
 
 def test_enums_become_their_values() -> None:
     assert to_json((CameraMotion.PAN_LEFT,)) == ["pan_left"]
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (",\n ", ": ")])
+@pytest.mark.parametrize("count", [0, 1, 3, 9_000])
+def test_a_long_list_is_divided_into_short_ones(count: int, separators: tuple[str, str]) -> None:
+    whole = [{"index": index, "text": '"segments": [ ] } é'} for index in range(count)]
+    text = f"""{{"a": {json.dumps(whole, separators=separators)}, "b": []}}"""
+    parts = list(list_parts(text, text.index("[")))
+    assert [each for part, _ in parts for each in json.loads(part)] == whole
+    assert text[parts[-1][1] :] == ', "b": []}'
+    assert max(len(part) for part, _ in parts) < PART_CHARACTERS + 100
+    assert len(parts) >= len(text) // (PART_CHARACTERS + 100)
+
+
+@pytest.mark.parametrize("text", ["[", "[1", '[{"a": }]', "[1, 2"])
+def test_what_is_no_list_is_not_divided(text: str) -> None:
+    with pytest.raises(ValueError, match="Expecting"):
+        list(list_parts(text))

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import opentimelineio as otio
 import pytest
+from sqlalchemy import text
 
 from pipelines.codec import decode, encode
-from pipelines.types import TranscriptResult
+from pipelines.types import StageStoppedError, TranscriptResult
+from serve_app.context import build_context
+from serve_app.exports.comparisons import compared
+from serve_app.worker.comparing import CutComparer
+from storage.comparisons import MAX_ATTEMPTS, MOST_PENDING, WAITED, forget_old
+from storage.database import Connection
 from storage.results import TrackTranscript
 from tests.pipelines.vision.test_comparison import A, Shots, prints
 from tests.serve_app.dashboard.test_dashboard_pages import signed_in
@@ -22,11 +32,11 @@ CONTRACT = Contract(DOCUMENT)
 B = [A[0], A[3], (9, 0, 50), (5, 25, 75), A[5], A[6], A[1]]
 
 
-def said(text: str) -> TrackTranscript:
+def said(spoken: str) -> TrackTranscript:
     found = decode(TranscriptResult, TRANSCRIPT.encode())
     [segment] = found.segments
-    words = tuple(replace(segment.words[0], text=word) for word in text.split())
-    changed = replace(found, segments=(replace(segment, text=text, words=words),))
+    words = tuple(replace(segment.words[0], text=word) for word in spoken.split())
+    changed = replace(found, segments=(replace(segment, text=spoken, words=words),))
     return replace(track(0), document=encode(changed).decode())
 
 
@@ -65,11 +75,43 @@ def cuts(api: RunningApi, customer: Customer) -> tuple[str, str]:
     return first, cut(api, customer, B, "Good evening to all", "Chapter 2")
 
 
+def request(api: RunningApi, customer: Customer, before: str, after: str) -> httpx.Response:
+    body = {"from": before, "to": after}
+    return api.client.post("/comparisons", json=body, headers=customer.headers)
+
+
+def read(
+    api: RunningApi, customer: Customer, comparison_id: str, query: str = ""
+) -> httpx.Response:
+    answer = api.client.get(f"/comparisons/{comparison_id}{query}", headers=customer.headers)
+    CONTRACT.check("getComparison", answer)
+    return answer
+
+
+def at_work(api: RunningApi, times: int = 1) -> None:
+    """A runner's maker of comparisons, in a loop of its own."""
+
+    async def run() -> None:
+        context = build_context(api.settings)
+        try:
+            for _ in range(times):
+                await CutComparer(context).step()
+        finally:
+            await context.database.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(run())).result()
+
+
 def ask(
     api: RunningApi, customer: Customer, before: str, after: str, query: str = ""
 ) -> httpx.Response:
-    body = {"from": before, "to": after}
-    return api.client.post(f"/comparisons{query}", json=body, headers=customer.headers)
+    """The answer once the comparison is made."""
+    requested = request(api, customer, before, after)
+    CONTRACT.check("compareJobs", requested)
+    assert requested.status_code == 202, requested.text
+    at_work(api)
+    return read(api, customer, requested.json()["data"]["comparisonId"], query)
 
 
 def test_what_changed_between_two_cuts_is_answered(
@@ -77,8 +119,8 @@ def test_what_changed_between_two_cuts_is_answered(
 ) -> None:
     answer = ask(api, customer, *cuts)
     assert answer.status_code == 200, answer.text
-    CONTRACT.check("compareJobs", answer)
-    found = answer.json()["data"]
+    assert answer.json()["data"]["state"] == "completed"
+    found = answer.json()["data"]["result"]
     assert found["counts"] == {"kept": 4, "retimed": 1, "moved": 1, "removed": 1, "added": 1}
     assert not found["identical"]
     [moved] = [each for each in found["shots"] if each["change"] == "moved"]
@@ -99,7 +141,7 @@ def test_a_title_of_a_shot_that_was_cut_into_is_compared_in_its_part(
     start = sum(count for _, _, count in A[:4]) / 25
     first = cut(api, customer, A, "Good", "One", titled=4, times=(start + 2, start + 4))
     second = cut(api, customer, parted, "Good", "One", titled=6, times=(start + 4, start + 6))
-    found = ask(api, customer, first, second).json()["data"]
+    found = ask(api, customer, first, second).json()["data"]["result"]
     assert [each["change"] for each in found["shots"] if each["change"] != "kept"] == ["added"]
     assert found["titles"] == []
 
@@ -107,7 +149,7 @@ def test_a_title_of_a_shot_that_was_cut_into_is_compared_in_its_part(
 def test_a_job_compared_with_itself_has_no_changes(
     api: RunningApi, customer: Customer, cuts: tuple[str, str]
 ) -> None:
-    found = ask(api, customer, cuts[0], cuts[0]).json()["data"]
+    found = ask(api, customer, cuts[0], cuts[0]).json()["data"]["result"]
     assert found["identical"]
     assert found["counts"]["kept"] == len(found["shots"]) == len(A)
 
@@ -140,13 +182,13 @@ def test_titles_of_a_cut_without_scenes_are_those_of_the_whole_video(
         )
         return job_id
 
-    found = ask(api, customer, uncut("Chapter 1"), uncut("Chapter 2")).json()["data"]
+    found = ask(api, customer, uncut("Chapter 1"), uncut("Chapter 2")).json()["data"]["result"]
     assert not found["identical"]
     assert [(each["from"]["text"], each["to"]["text"]) for each in found["titles"]] == [
         ("Chapter 1", "Chapter 2")
     ]
     cut_once = cut(api, customer, A[:2], "Good", "Chapter 1", times=(0.0, 2.0))
-    assert ask(api, customer, uncut("Chapter 1"), cut_once).json()["data"]["titles"] == []
+    assert ask(api, customer, uncut("Chapter 1"), cut_once).json()["data"]["result"]["titles"] == []
 
 
 @pytest.mark.parametrize("limit", ["SAMPLES", "SHOTS", "WORDS"])
@@ -158,9 +200,11 @@ def test_what_is_too_long_to_be_compared_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(f"serve_app.exports.comparisons.MOST_{limit}", 1)
-    answer = ask(api, customer, *cuts)
-    CONTRACT.check("compareJobs", answer)
-    assert (answer.status_code, answer.json()["param"]) == (400, "from")
+    found = ask(api, customer, *cuts).json()["data"]
+    assert found["state"] == "failed"
+    assert (found["error"]["code"], found["error"]["param"]) == ("INVALID_REQUEST", "from")
+    refused = read(api, customer, found["comparisonId"], "?format=edl")
+    assert (refused.status_code, refused.json()["param"]) == (400, "from")
 
 
 @pytest.mark.parametrize("side", ["from", "to"])
@@ -169,7 +213,7 @@ def test_what_cannot_be_compared_is_named(
 ) -> None:
     def refused(other: str) -> httpx.Response:
         pair = (other, cuts[0]) if side == "from" else (cuts[0], other)
-        return ask(api, customer, *pair)
+        return request(api, customer, *pair)
 
     foreign = cut(api, api.customer(), A[:1], "Good", "One")
     older = created(api, customer)
@@ -198,10 +242,182 @@ def test_a_page_shows_both_cuts_side_by_side(
     api: RunningApi, customer: Customer, cuts: tuple[str, str]
 ) -> None:
     with signed_in(api, customer) as browser:
-        shown = browser.get(f"/dashboard/compare?from={cuts[0]}&to={cuts[1]}")
+        path = f"/dashboard/compare?from={cuts[0]}&to={cuts[1]}"
+        waiting = browser.get(path)
+        assert "are being compared" in waiting.text
+        assert int(waiting.headers["refresh"]) < WAITED.total_seconds()
+        at_work(api)
+        shown = browser.get(path)
         assert shown.status_code == 200
+        assert "refresh" not in shown.headers
         for part in ("Moved", "Removed", "Added", "Retimed", "<del>morning</del>"):
             assert part in shown.text
         assert shown.text.count("/thumbnails/") == 6
         assert browser.get("/dashboard/compare").status_code == 200
         assert browser.get(f"/dashboard/compare?from={cuts[0]}&to=none").status_code == 404
+
+
+def test_the_same_results_are_compared_once_and_changed_ones_again(
+    api: RunningApi, customer: Customer, cuts: tuple[str, str]
+) -> None:
+    first = request(api, customer, *cuts).json()["data"]
+    assert read(api, customer, first["comparisonId"]).json()["data"]["state"] == "pending"
+    not_ready = read(api, customer, first["comparisonId"], "?format=edl")
+    assert (not_ready.status_code, not_ready.json()["code"]) == (409, "RESULTS_NOT_READY")
+    at_work(api)
+    again = request(api, customer, *cuts).json()["data"]
+    assert (again["comparisonId"], again["state"]) == (first["comparisonId"], "completed")
+    corrected = {"revision": 0, "segments": [{"index": 0, "text": "Good evening to all"}]}
+    edited = api.client.patch(
+        f"/jobs/{cuts[0]}/transcript", json=corrected, headers=customer.headers
+    )
+    assert edited.status_code == 200, edited.text
+    found = ask(api, customer, *cuts).json()["data"]
+    assert found["comparisonId"] != first["comparisonId"]
+    assert found["result"]["words"] == []
+
+
+def test_nobody_reads_a_comparison_of_another_account_or_of_an_erased_job(
+    api: RunningApi, customer: Customer, cuts: tuple[str, str]
+) -> None:
+    found = ask(api, customer, *cuts).json()["data"]
+    assert read(api, api.customer(), found["comparisonId"]).status_code == 404
+    assert read(api, customer, "none").status_code == 404
+    api.client.post(f"/jobs/{cuts[0]}/erase", headers=customer.headers)
+    assert read(api, customer, found["comparisonId"]).status_code == 404
+    assert rows(api, "SELECT id FROM comparisons WHERE id = :id", id=found["comparisonId"]) == []
+
+
+def rows(api: RunningApi, statement: str, **values: Any) -> list[Any]:
+    async def run(connection: Connection) -> list[Any]:
+        found = await connection.execute(text(statement), values)
+        return [tuple(row) for row in found] if found.returns_rows else []
+
+    return api.transact(run)
+
+
+def test_what_nobody_waits_for_any_more_is_not_compared(
+    api: RunningApi, customer: Customer, cuts: tuple[str, str]
+) -> None:
+    left = request(api, customer, *cuts).json()["data"]["comparisonId"]
+    rows(api, "UPDATE comparisons SET asked_at = asked_at - interval '3 minutes'")
+    at_work(api)
+    assert rows(api, "SELECT attempts FROM comparisons WHERE id = :id", id=left) == [(0,)]
+    assert read(api, customer, left).status_code == 404
+    at_work(api)
+    rows(api, "DELETE FROM comparisons")
+
+
+def test_one_that_is_being_made_stops_once_nobody_waits_for_it(
+    api: RunningApi, customer: Customer, cuts: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one whose job is erased meanwhile, whose row is gone with it."""
+    left = request(api, customer, *cuts).json()["data"]["comparisonId"]
+    stopped = threading.Event()
+
+    def endless(*_: Any) -> None:
+        check = _[-1]
+        rows(api, "UPDATE comparisons SET asked_at = asked_at - interval '3 minutes'")
+        try:
+            while True:
+                check()
+                time.sleep(0.01)
+        except StageStoppedError:
+            stopped.set()
+            raise
+
+    monkeypatch.setattr("serve_app.worker.comparing.compared", endless)
+    at_work(api)
+    assert stopped.wait(60)
+    assert read(api, customer, left).status_code == 404
+
+
+def test_a_comparison_that_breaks_is_tried_so_often_and_then_given_up(
+    api: RunningApi, customer: Customer, cuts: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = request(api, customer, *cuts).json()["data"]["comparisonId"]
+
+    def broken(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("serve_app.worker.comparing.compared", broken)
+    for _ in range(MAX_ATTEMPTS - 1):
+        with pytest.raises(MemoryError):
+            at_work(api)
+        assert read(api, customer, left).json()["data"]["state"] == "pending"
+    at_work(api)
+    found = read(api, customer, left).json()["data"]
+    assert (found["state"], found["error"]["code"]) == ("failed", "INTERNAL_ERROR")
+    again = request(api, customer, *cuts).json()["data"]
+    assert again["comparisonId"] == left
+
+
+def test_a_maker_that_is_lost_leaves_it_to_the_next_so_often(
+    api: RunningApi, customer: Customer, cuts: tuple[str, str]
+) -> None:
+    left = request(api, customer, *cuts).json()["data"]["comparisonId"]
+    lost = (
+        "UPDATE comparisons SET attempts = :attempts, lease_token = gen_random_uuid(),"
+        " lease_expires_at = now() - interval '1 second'"
+    )
+    rows(api, lost, attempts=MAX_ATTEMPTS - 1)
+    at_work(api)
+    assert read(api, customer, left).json()["data"]["state"] == "completed"
+    rows(api, "DELETE FROM comparisons")
+    left = request(api, customer, *cuts).json()["data"]["comparisonId"]
+    rows(api, lost, attempts=MAX_ATTEMPTS)
+    at_work(api)
+    assert read(api, customer, left).json()["data"]["error"]["code"] == "INTERNAL_ERROR"
+
+
+def test_accounts_take_turns_and_wait_for_so_many(
+    api: RunningApi, customer: Customer, cuts: tuple[str, str]
+) -> None:
+    rows(api, "DELETE FROM comparisons")
+    busy = [cut(api, customer, A[:1], "Good", str(number)) for number in range(3)]
+    pairs = [(one, other) for one in busy for other in busy if one != other]
+    mine = [request(api, customer, *pair) for pair in pairs[: MOST_PENDING + 1]]
+    assert [each.status_code for each in mine] == [202] * MOST_PENDING + [429]
+    CONTRACT.check("compareJobs", mine[-1])
+    other = api.customer()
+    its_job = cut(api, other, A[:1], "Good", "One")
+    theirs = request(api, other, its_job, its_job).json()["data"]["comparisonId"]
+    at_work(api, times=2)
+    assert read(api, other, theirs).json()["data"]["state"] == "completed"
+    states = [
+        read(api, customer, each.json()["data"]["comparisonId"]).json()["data"]["state"]
+        for each in mine[:-1]
+    ]
+    assert states == ["completed"] + ["pending"] * (MOST_PENDING - 1)
+    rows(api, "DELETE FROM comparisons")
+
+
+def test_comparisons_are_kept_for_an_hour_and_so_many_of_an_account(
+    api: RunningApi, customer: Customer, cuts: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ask(api, customer, *cuts).json()["data"]["comparisonId"]
+    monkeypatch.setattr("storage.comparisons.MOST_KEPT", 1)
+    second = ask(api, customer, cuts[1], cuts[0]).json()["data"]["comparisonId"]
+    assert read(api, customer, first).status_code == 404
+    rows(api, "UPDATE comparisons SET completed_at = completed_at - interval '61 minutes'")
+    assert read(api, customer, second).status_code == 404
+    api.transact(forget_old)
+    assert rows(api, "SELECT id FROM comparisons WHERE id = :id", id=second) == []
+
+
+def test_what_was_made_of_results_that_changed_meanwhile_is_not_stored(
+    api: RunningApi, customer: Customer, cuts: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = request(api, customer, *cuts).json()["data"]["comparisonId"]
+
+    def changing(*given: Any) -> Any:
+        statement = "UPDATE transcripts SET track_name = track_name WHERE job_id = :id"
+        rows(api, statement, id=cuts[0])
+        return compared(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("serve_app.worker.comparing.compared", changing)
+        at_work(api)
+    assert read(api, customer, left).json()["data"]["state"] == "pending"
+    at_work(api)
+    assert read(api, customer, left).json()["data"]["state"] == "completed"

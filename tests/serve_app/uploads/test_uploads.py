@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
+from serve_app.api import downloads
 from serve_app.settings import Settings
 from tests.serve_app.raw_http import Answer, parse
 from tests.serve_app.running_api import Customer, RunningApi
@@ -197,6 +199,9 @@ def test_beyond_the_cap_uploads_are_told_to_come_back_whichever_way_they_come(
         ):
             expect_error(refused, 503, "SERVICE_UNAVAILABLE")
             assert refused.headers["retry-after"] == "30"
+        # These are an account's half of the places.
+        other = api.customer()
+        assert put(create(api, other)["uploadUrl"], b"another account's").status_code == 200
         first.send(b"67890")
         second.send(b"67890")
         assert first.answer().status == 200
@@ -246,6 +251,32 @@ def test_a_slow_upload_is_not_broken_off_as_long_as_bytes_arrive(
                 time.sleep(0.6)
             assert sender.answer().status == 200
         assert api.context.objects.read_bytes(object_of(api, job)) == b"x" * 8
+
+
+@pytest.mark.parametrize("kind", ["plain", "resumable"])
+def test_an_upload_that_drips_is_ended(
+    api_settings: Settings, customer: Customer, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 16 KiB a second; it may fall behind for two seconds here."""
+    monkeypatch.setattr(downloads, "PATIENCE_SECONDS", 2.0)
+    impatient = api_settings.model_copy(update={"upload_idle_seconds": 2.0})
+    with RunningApi(impatient) as api:
+        job = create(api, customer)
+        if kind == "plain":
+            sender = Sender(job["uploadUrl"], 1000)
+        else:
+            sender = patching(job["resumableUploadUrl"], 0, 1000)
+        with contextlib.closing(sender):
+            for _ in range(200):
+                sender.send(b"x")
+                if select.select([sender.connection], [], [], 0.3)[0]:
+                    break
+            else:
+                raise AssertionError("it still takes what drips")
+            assert sender.answer().status == 408
+        if kind == "resumable":  # what arrived is kept, for a client that comes back
+            assert 0 < offset_of(job["resumableUploadUrl"]) < 100
+        api.client.post(f"/jobs/{job['jobId']}/cancel", headers=customer.headers)
 
 
 def test_the_second_file_counts_until_the_job_is_queued_and_the_first_is_removed(
