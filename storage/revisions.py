@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any
 
 from pydantic_core import from_json
 from rapidfuzz.distance import Indel
