@@ -133,7 +133,8 @@ def find_personal_data(
             found[at] += (it for it in named if it.kind in kinds)
     for text, own in zip(texts, found, strict=True):
         for span in own:
-            known |= _known_of(text, span)
+            if not _touches_mark(text, span):
+                known |= _known_of(text, span)
     return [
         [
             it

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from models.provider import LocalModels
-from models.tasks import RECOGNIZE_ENTITIES, EntityKind
+from models.tasks import RECOGNIZE_ENTITIES, Entity, EntityKind
 from pipelines.redaction.patterns import PersonalData, find_patterns, is_luhn
-from pipelines.redaction.texts import merged, redact_segments, redact_texts
+from pipelines.redaction.texts import MARK, merged, redact_segments, redact_texts
 from pipelines.types import TranscriptSegment, TranscriptWord
 
 EVERYTHING = frozenset(PersonalData)
@@ -173,3 +174,15 @@ def test_what_one_text_has_is_hidden_in_all_as_far_as_it_is_no_other_word(
 ) -> None:
     kinds = {PersonalData.NAME, PersonalData.PLACE}
     assert redact_texts(texts, kinds, recognizer) == shown  # type: ignore[arg-type]
+
+
+def test_marks_are_no_words_to_hide_elsewhere() -> None:
+    class TakesMarksForNames:
+        def recognize_entities(self, texts: Sequence[str]) -> list[tuple[Entity, ...]]:
+            return [
+                tuple(Entity(EntityKind.PERSON, it.start(), it.end()) for it in MARK.finditer(text))
+                for text in texts
+            ]
+
+    texts = ["I met [name] in [place].", "The name of the place, by phone."]
+    assert redact_texts(texts, EVERYTHING, TakesMarksForNames) == texts

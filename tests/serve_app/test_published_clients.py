@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage import purchases
+from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import expect_error
@@ -44,6 +45,8 @@ def test_a_job_of_several_tracks_says_so_from_its_creation(
         expect_error(answer, 400, "INVALID_REQUEST", "track")
     waiting = api.client.get(f"{path}/transcript?format=srt&track=1", headers=customer.headers)
     expect_error(waiting, 409, "RESULTS_NOT_READY")
+    with signed_in(api, customer) as browser:
+        assert browser.get(f"/dashboard{path}").status_code == 200
     whole = api.client.get(f"{path}/transcript", headers=customer.headers)
     expect_error(whole, 409, "RESULTS_NOT_READY")
     api.client.post(f"{path}/cancel", headers=customer.headers)

@@ -209,6 +209,24 @@ def test_an_edit_locks_nothing_while_it_is_made_and_is_made_again_of_what_change
     assert (seen[1], len(seen)) == (1500, 2)
 
 
+def test_an_edit_that_breaks_half_way_leaves_nothing(
+    api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = get(api, customer, f"/jobs/{job}/transcript")
+
+    async def break_down(*_: object, **__: object) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(edits, "record", break_down)  # the last statement of the transaction
+        answer = patch(api, customer, job, segments=[{"index": 0, "text": "Good evening."}])
+        assert answer.status_code == 500
+    assert get(api, customer, f"/jobs/{job}/transcript") == before
+    listed = get(api, customer, f"/jobs/{job}/transcript/revisions")["revisions"]
+    assert [each["revision"] for each in listed] == [0]
+    assert hits(api, customer, "morning") == ["Good morning to the bakers."]
+
+
 @pytest.mark.parametrize("at_once", [1, revisions.MOST_CHANGE_BYTES])
 def test_history_is_listed_and_taken_back(
     api: RunningApi, customer: Customer, job: str, at_once: int, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from pipelines.codec import encode
 from pipelines.types import Speaker, TranscriptResult
 from serve_app import pricing
 from serve_app.context import build_context
+from serve_app.results import translations as routes
 from serve_app.worker.translating import TranslationMaker
 from storage import keys
 from storage.database import Connection
@@ -205,6 +206,38 @@ def test_a_price_is_charged_at_once_and_given_back_where_it_fails(
     assert balance() == before - price
     assert api.client.post(f"/jobs/{job}/erase", headers=customer.headers).status_code == 202
     assert balance() == before
+
+
+def test_many_languages_at_once_are_charged_once_each_and_never_beyond_the_balance(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    languages = ["en", "fr", "es", "it", "nl", "pl"]
+    monkeypatch.setattr(routes, "translation_targets", lambda *_: frozenset(languages))
+    customer = api.customer(credits_cents=500)
+    job = created(api, customer)
+    complete(api, job, [said()], [])
+
+    def balance() -> int:
+        shown = api.client.get("/quota", headers=customer.headers).json()["data"]
+        cents: int = shown["api"]["balanceCents"]
+        return cents
+
+    before = balance()
+    price = before // 3
+    monkeypatch.setattr(pricing, "translation_cents", lambda *_: price)
+    with ThreadPoolExecutor(12) as everybody:
+        asked = [*everybody.map(lambda it: ask(api, customer, job, it), languages * 4)]
+    made = {it.json()["data"]["language"] for it in asked if it.status_code == 202}
+    refused = {(it.status_code, it.json()["code"]) for it in asked if it.status_code != 202}
+    assert (len(made), refused) == (3, {(402, "INSUFFICIENT_CREDITS")})
+    assert balance() == before - 3 * price
+    at_work(api, Dictionary(), times=3)  # each fails
+    assert balance() == before
+    assert ask(api, customer, job, "fr").status_code == 202
+    assert api.client.post(f"/jobs/{job}/erase", headers=customer.headers).status_code == 202
+    assert balance() == before
+    assert ask(api, customer, job, "fr").status_code == 404
+    run_sql(api, "DELETE FROM translations")
 
 
 def test_a_price_counts_for_the_cap_of_the_key_that_requests_it(
