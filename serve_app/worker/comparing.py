@@ -195,7 +195,10 @@ class CutComparer:
         self, held: comparisons.LeasedCuts, unwanted: threading.Event
     ) -> dict[str, object]:
         if held.attempts > comparisons.MAX_ATTEMPTS:
-            raise ApiError(ErrorCode.INTERNAL_ERROR, "Who compared was lost, or a job changed, again and again.")
+            raise ApiError(
+                ErrorCode.INTERNAL_ERROR,
+                "Who compared was lost, or a job changed, again and again.",
+            )
         cuts = await read_cuts(self._context, held.account_id, held.before_id, held.after_id)
 
         def check() -> None:
