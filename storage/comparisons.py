@@ -37,21 +37,21 @@ class TooManyComparisonsError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class CutComparison:
     """What became of a comparison."""
 
     id: uuid.UUID
     before_id: uuid.UUID
     after_id: uuid.UUID
     state: ComparisonState
-    error: dict[str, Any] | None
+    error: Mapping[str, Any] | None
     """The code, the message and what else the API answers with."""
     created_at: datetime
     completed_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
-class LeasedComparison:
+class LeasedCuts:
     """A comparison to make; only the holder of ``token`` may record its end."""
 
     id: uuid.UUID
@@ -64,7 +64,7 @@ class LeasedComparison:
     token: uuid.UUID
 
 
-_SHOWN = [comparisons.c[name] for name in Comparison.__dataclass_fields__]
+_SHOWN = [comparisons.c[name] for name in CutComparison.__dataclass_fields__]
 _SOURCE = """
     (SELECT coalesce(string_agg(version, ' ' ORDER BY version), '') FROM (
         SELECT concat(job_id, ':', xmin) AS version FROM scene_lists
@@ -120,7 +120,7 @@ async def queue_comparison(
 
 async def find_comparison(
     connection: Connection, account_id: uuid.UUID, comparison_id: uuid.UUID
-) -> Comparison | None:
+) -> CutComparison | None:
     """One of the account's, for which somebody waits thereby; None once it is not kept."""
     statement = (
         update(comparisons)
@@ -129,7 +129,7 @@ async def find_comparison(
         .returning(*_SHOWN)
     )
     row = (await connection.execute(statement)).mappings().one_or_none()
-    return None if row is None else Comparison(**{**row, "state": ComparisonState(row["state"])})
+    return None if row is None else CutComparison(**{**row, "state": ComparisonState(row["state"])})
 
 
 _IS_KEPT = or_(
@@ -164,10 +164,10 @@ _LEASE = text(
 )
 
 
-async def lease_next(database: Database, *, lease: timedelta) -> LeasedComparison | None:
+async def lease_next(database: Database, *, lease: timedelta) -> LeasedCuts | None:
     """Lease the one whose turn it is; None where somebody waits for none."""
     rows = await database.query(_LEASE, lease=lease, waited=WAITED)
-    return LeasedComparison(**rows[0]) if rows else None
+    return LeasedCuts(**rows[0]) if rows else None
 
 
 _EXTEND = text(
@@ -178,7 +178,7 @@ _EXTEND = text(
 )
 
 
-async def extend(database: Database, held: LeasedComparison, *, lease: timedelta) -> bool:
+async def extend(database: Database, held: LeasedCuts, *, lease: timedelta) -> bool:
     """Keep the lease; False where it was lost, or nobody waits for the comparison any more."""
     rows = await database.query(_EXTEND, lease=lease, id=held.id, token=held.token, waited=WAITED)
     return bool(rows)
@@ -192,7 +192,7 @@ _HELD = (comparisons.c.id == bindparam("of_id")) & (
 
 async def end(
     connection: Connection,
-    held: LeasedComparison,
+    held: LeasedCuts,
     document: Mapping[str, Any] | None,
     error: Mapping[str, Any] | None = None,
 ) -> bool:
@@ -215,7 +215,7 @@ _SET_SOURCE = text(
 )
 
 
-async def give_back(connection: Connection, held: LeasedComparison, *, counts: bool) -> None:
+async def give_back(connection: Connection, held: LeasedCuts, *, counts: bool) -> None:
     """Leave it to another; the attempt ``counts``, or it does not."""
     values = {"id": held.id, "token": held.token}
     pair = {"before_id": held.before_id, "after_id": held.after_id}
@@ -223,7 +223,7 @@ async def give_back(connection: Connection, held: LeasedComparison, *, counts: b
     await _change(connection, held, attempts=held.attempts - (0 if counts else 1))
 
 
-async def _change(connection: Connection, held: LeasedComparison, **values: Any) -> bool:
+async def _change(connection: Connection, held: LeasedCuts, **values: Any) -> bool:
     statement = update(comparisons).where(_HELD)
     statement = statement.values(lease_token=None, lease_expires_at=None, **values)
     named = {"of_id": held.id, "of_token": held.token}

@@ -250,7 +250,7 @@ LargeResults = Annotated[ResultAnswer, Depends(_result_answer)]
 EventsPlace = Annotated[DownloadPlace, Depends(_events_place)]
 
 
-class Pace:
+class ClientPace:
     """How many seconds a client may still fall behind the least rate, of ``patience_seconds``."""
 
     def __init__(self, patience_seconds: float) -> None:
@@ -281,7 +281,7 @@ class PacingMiddleware:
             await self.app(scope, receive, send)
             return
         time = asyncio.get_running_loop().time
-        pace, is_long = Pace(PATIENCE_SECONDS), False
+        pace, is_long = ClientPace(PATIENCE_SECONDS), False
 
         async def send_piece(message: Message, piece: bytes) -> None:
             begun = time()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, overload
 
 from fastapi import FastAPI, Request
@@ -52,7 +53,9 @@ class ExactJSONResponse(JSONResponse):
 
 class LargeJSONResponse(ExactJSONResponse):
     """The same, written in parts, for what a thread answers: ``json`` lets no other thread run
-    until it has written a value, which of a long job takes a third of a second."""
+    until it has written a value, which of a long job takes a third of a second. An iterator is a
+    list that is made meanwhile: the garbage collector stops all threads for as long when it has
+    hundreds of thousands of objects to look through."""
 
     def render(self, content: Any) -> bytes:
         return "".join(_parts_of(content)).encode()
@@ -68,11 +71,14 @@ def _parts_of(content: Any) -> Iterator[str]:
             yield f"{',' if number else '{'}{_json(name)}:"
             yield from _parts_of(value)
         yield "}" if content else "{}"
-    elif isinstance(content, list) and len(content) > _ELEMENTS_A_PART:
-        for first in range(0, len(content), _ELEMENTS_A_PART):
-            part = _json(content[first : first + _ELEMENTS_A_PART])
-            yield f"{',' if first else '['}{part[1:-1]}"
-        yield "]"
+    elif isinstance(content, Iterator) or (
+        isinstance(content, list) and len(content) > _ELEMENTS_A_PART
+    ):
+        elements, opening = iter(content), "["
+        while part := list(islice(elements, _ELEMENTS_A_PART)):
+            yield f"{opening}{_json(part)[1:-1]}"
+            opening = ","
+        yield "[]" if opening == "[" else "]"
     elif isinstance(content, list):
         for number, value in enumerate(content):
             yield "," if number else "["

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import StrEnum
 from functools import partial
@@ -155,7 +155,7 @@ ComparisonJson = TypedDict(
 )
 
 
-class ComparisonError(TypedDict):
+class ComparisonFault(TypedDict):
     """Why there is none."""
 
     code: Annotated[ErrorCode, doc("A code of the catalogue.", "INVALID_REQUEST")]
@@ -172,7 +172,7 @@ ComparisonStatus = TypedDict(
         "to": Annotated[Uuid, doc("The job of the second cut.")],
         "createdAt": Annotated[Timestamp, doc("When it was requested.")],
         "completedAt": NotRequired[Annotated[Timestamp, doc("When it was made, or failed.")]],
-        "error": NotRequired[ComparisonError],
+        "error": NotRequired[ComparisonFault],
         "result": NotRequired[ComparisonJson],
     },
 )
@@ -291,7 +291,7 @@ async def get_comparison(
 
 async def request_comparison(
     context: AppContext, account_id: uuid.UUID, before: str, after: str
-) -> stored.Comparison:
+) -> stored.CutComparison:
     """The comparison of two jobs, queued where there is none. Raises as ``read_jobs``, and
     RATE_LIMITED."""
     async with context.database.transaction() as connection:
@@ -307,7 +307,7 @@ async def request_comparison(
     return found
 
 
-def status_json(found: stored.Comparison) -> ComparisonStatus:
+def status_json(found: stored.CutComparison) -> ComparisonStatus:
     """A comparison as the API shows it, without its result."""
     shown: ComparisonStatus = {
         "comparisonId": str(found.id),
@@ -319,7 +319,7 @@ def status_json(found: stored.Comparison) -> ComparisonStatus:
     if found.completed_at is not None:
         shown["completedAt"] = timestamp(found.completed_at)
     if found.error is not None:
-        error: ComparisonError = {
+        error: ComparisonFault = {
             "code": ErrorCode(found.error["code"]),
             "message": found.error["message"],
         }
@@ -330,7 +330,7 @@ def status_json(found: stored.Comparison) -> ComparisonStatus:
 
 
 def result_json(
-    found: stored.Comparison, document: str, context: AppContext, root: str
+    found: stored.CutComparison, document: str, context: AppContext, root: str
 ) -> ComparisonJson:
     """What was made, its stills at signed addresses below ``root``."""
     result: ComparisonJson = from_json(document)["result"]
@@ -577,7 +577,7 @@ def _written(cut: JobCut, line: ScreenText) -> WrittenJson:
 
 
 def _file(
-    kind: ComparisonFormat, file_name: str, ingested: dict[str, Any] | None, document: str
+    kind: ComparisonFormat, file_name: str, ingested: Mapping[str, Any] | None, document: str
 ) -> Response:
     """Raises INVALID_REQUEST where there are no frames to count."""
     sources = find_sources(file_name, ingested)

@@ -328,8 +328,8 @@ async def get_job(
         stored = await service.read_results(connection, job, wanted)
 
     def shown_with_results() -> Response:
-        data["processedData"] = service.processed_data(request, job, stored)
-        return success(request, data, large=True)
+        processed = service.processed_data(request, job, stored)
+        return success(request, {**data, "processedData": processed}, large=True)
 
     return await answer.prepared(request, stored.characters, shown_with_results)
 

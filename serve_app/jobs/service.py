@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,6 @@ from serve_app.api.authentication import parse_job_id
 from serve_app.api.envelope import timestamp
 from serve_app.context import AppContext
 from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
-from serve_app.jobs import answers
 from serve_app.jobs.plans import JobPlan
 from serve_app.jobs.rendering import render_job
 from serve_app.results.scenes import StoredSeen, read_seen, seen_json
@@ -263,17 +262,16 @@ async def read_results(
     return StoredResults(seen, track)
 
 
-def processed_data(
-    request: Request, job: JobRecord, stored: StoredResults
-) -> answers.ProcessedData:
-    """``{ length, scenes, overview, transcript }``, each only once its stage is completed."""
+def processed_data(request: Request, job: JobRecord, stored: StoredResults) -> Mapping[str, object]:
+    """``{ length, scenes, overview, transcript }``, each only once its stage is completed; scenes
+    as they are written."""
     length = None if job.duration_ms is None else job.duration_ms / 1000
-    data: answers.ProcessedData = {"length": length}
+    data: dict[str, object] = {"length": length}
     if stored.seen is not None:
-        seen = seen_json(request, job, stored.seen)
-        data["scenes"] = [{**scene, "endTs": scene["endTime"]} for scene in seen["scenes"]]
-        if "overview" in seen:
-            data["overview"] = seen["overview"]
+        scenes, whole = seen_json(request, job, stored.seen)
+        data["scenes"] = ({**scene, "endTs": scene["endTime"]} for scene in scenes)
+        if whole is not None:
+            data["overview"] = whole
     if stored.track is not None:
         data["transcript"] = legacy_entries(transcript_of(stored.track))
     return data

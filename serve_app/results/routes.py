@@ -85,8 +85,9 @@ async def get_scenes_of_job(
         found = await read_seen(connection, job)
 
     def shown() -> Response:
-        seen = seen_json(request, job, found)
-        return success(request, {"jobId": str(job.id), **seen}, large=True)
+        scenes, whole = seen_json(request, job, found)
+        overview = {} if whole is None else {"overview": whole}
+        return success(request, {"jobId": str(job.id), "scenes": scenes, **overview}, large=True)
 
     return await answer.prepared(request, len(found.scenes), shown)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, NotRequired
 
@@ -179,11 +179,12 @@ class ProcessedScene(SceneJson):
 
 def scenes_of(stored: str | bytes) -> tuple[Scene, ...]:
     """Scenes as they are stored, of whatever version."""
-    text = stored if isinstance(stored, str) else stored.decode()
-    found = list[Scene]()
+    return tuple(_read_scenes(stored if isinstance(stored, str) else stored.decode()))
+
+
+def _read_scenes(text: str) -> Iterator[Scene]:
     for part, _ in list_parts(text):
-        found += decode(tuple[Scene, ...], part.encode(), ignore_unknown=True)
-    return tuple(found)
+        yield from decode(tuple[Scene, ...], part.encode(), ignore_unknown=True)
 
 
 Address = Callable[[str], str]
@@ -264,17 +265,18 @@ async def read_seen(connection: Connection, job: JobRecord) -> StoredSeen:
     return StoredSeen(scenes, await find_overview(connection, job.id))
 
 
-def seen_json(request: Request, job: JobRecord, stored: StoredSeen) -> Seen:
-    """As the API shows it, its stills at signed addresses; some seconds for a long job."""
+def seen_json(
+    request: Request, job: JobRecord, stored: StoredSeen
+) -> tuple[Iterator[SceneJson], OverviewJson | None]:
+    """As the API shows it, its stills at signed addresses; some seconds for a long job, of whose
+    scenes each is made when it is written."""
     root, signer = public_url(request), context_of(request).signer
 
     def address(name: str) -> str:
         return root + still_path(signer, job.id, name)
 
-    seen: Seen = {"scenes": [scene_json(each, address) for each in scenes_of(stored.scenes)]}
-    if stored.overview is not None:
-        seen["overview"] = overview_json(stored.overview, address)
-    return seen
+    whole = None if stored.overview is None else overview_json(stored.overview, address)
+    return (scene_json(each, address) for each in _read_scenes(stored.scenes)), whole
 
 
 async def find_overview(connection: Connection, job_id: uuid.UUID) -> Scene | None:

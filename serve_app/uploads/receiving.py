@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from serve_app.api.context import Context
-from serve_app.api.downloads import LEAST_BYTES_A_SECOND, Pace
+from serve_app.api.downloads import LEAST_BYTES_A_SECOND, ClientPace
 from serve_app.api.envelope import success
 from serve_app.context import AppContext
 from serve_app.crypto import ExpiredSignatureError
@@ -228,7 +228,7 @@ async def _read(
     if rules.keep_parts:
         heartbeat.on_beat = pending.hand_over
     received = 0
-    pace, waiting_since = Pace(heartbeat.patience_seconds), time.monotonic()
+    pace, waiting_since = ClientPace(heartbeat.patience_seconds), time.monotonic()
     try:
         async with heartbeat_running(heartbeat):
             async for chunk in request.stream():
@@ -252,7 +252,7 @@ async def _read(
     return received
 
 
-def _require_pace(pace: Pace) -> None:
+def _require_pace(pace: ClientPace) -> None:
     if pace.left_seconds < 0:
         message = f"The upload is slower than {LEAST_BYTES_A_SECOND // 1024} KiB a second."
         raise ApiError(ErrorCode.INVALID_REQUEST, message, status=408)

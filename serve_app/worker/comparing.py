@@ -182,7 +182,8 @@ class CutComparer:
                     await comparisons.give_back(connection, held, counts=counts)
                 raise
             log.exception("the cuts could not be compared")
-            error = _given_up(f"Comparing broke ({type(broken).__name__}).")
+            message = f"Comparing broke ({type(broken).__name__})."
+            error = {"code": ErrorCode.INTERNAL_ERROR, "message": message}
         finally:
             unwanted.set()
             making.cancel()
@@ -191,10 +192,13 @@ class CutComparer:
         return 0.0
 
     async def _make(
-        self, held: comparisons.LeasedComparison, unwanted: threading.Event
+        self, held: comparisons.LeasedCuts, unwanted: threading.Event
     ) -> dict[str, object]:
         if held.attempts > comparisons.MAX_ATTEMPTS:
-            raise ApiError(ErrorCode.INTERNAL_ERROR, "Who compared was lost again and again.")
+            raise ApiError(
+                ErrorCode.INTERNAL_ERROR,
+                "Who compared was lost, or a job changed, again and again.",
+            )
         cuts = await read_cuts(self._context, held.account_id, held.before_id, held.after_id)
 
         def check() -> None:
@@ -202,10 +206,6 @@ class CutComparer:
                 raise StageStoppedError("Nobody waits for the comparison any more.")
 
         return await asyncio.to_thread(compared, *cuts, check)
-
-
-def _given_up(message: str) -> dict[str, object]:
-    return {"code": ErrorCode.INTERNAL_ERROR, "message": message}
 
 
 def _same(mine: MediaPrint, others: StoredPrints) -> list[Duplicate]:

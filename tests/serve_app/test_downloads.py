@@ -267,6 +267,8 @@ def test_large_results_have_places_and_turns_and_small_ones_wait_for_none(
 )
 def test_large_answers_are_written_as_small_ones(content: Any) -> None:
     assert LargeJSONResponse(content).body == ExactJSONResponse(content).body
+    made = LargeJSONResponse({"a": (each for each in range(120)), "b": iter(())})
+    assert made.body == ExactJSONResponse({"a": [*range(120)], "b": []}).body
     with pytest.raises(ValueError, match="JSON compliant"):
         LargeJSONResponse({"a": [float("nan")] * 51})
 

@@ -22,7 +22,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.provider import LocalModels
@@ -54,7 +54,7 @@ from storage.audit import AuditAction, AuditEntry, list_entries
 from storage.objects import ObjectStore, ObjectStoreUnavailableError
 from storage.redactions import MAX_ATTEMPTS
 from storage.results import TrackTranscript
-from storage.tables import search_rows, transcript_revisions, translations
+from storage.tables import comparisons, search_rows, transcript_revisions, translations
 from storage.types import StageName
 from tests.benchmarks.speech.plain_loop import transcribe_samples
 from tests.pipelines.speech.test_edits import segment
@@ -327,6 +327,25 @@ def test_a_translation_is_made_again_of_what_is_left(
         return (await connection.execute(query)).one()
 
     assert tuple(api.transact(kept)) == (None, 7)
+
+
+def test_comparisons_that_quote_what_is_redacted_are_removed(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    run_sql(
+        api,
+        "INSERT INTO comparisons (account_id, before_id, after_id, source, state, document,"
+        " completed_at) VALUES (:account, :id, :id, '', 'completed', '{}', now())",
+        account=customer.account_id,
+        id=job,
+    )
+    redact(api, customer, job)
+    at_work(api)
+
+    async def kept(connection: AsyncConnection) -> Any:
+        return await connection.scalar(select(func.count()).select_from(comparisons))
+
+    assert api.transact(kept) == 0
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from sqlalchemy import text
 
 from pipelines.codec import decode, encode
 from pipelines.types import StageStoppedError, TranscriptResult
+from serve_app.client.api import ApiClient, RequestFailedError
 from serve_app.context import build_context
 from serve_app.exports.comparisons import compared
 from serve_app.worker.comparing import CutComparer
@@ -255,6 +256,20 @@ def test_a_page_shows_both_cuts_side_by_side(
         assert shown.text.count("/thumbnails/") == 6
         assert browser.get("/dashboard/compare").status_code == 200
         assert browser.get(f"/dashboard/compare?from={cuts[0]}&to=none").status_code == 404
+
+
+def test_the_client_waits_for_a_comparison_and_has_its_error(
+    api: RunningApi, customer: Customer, cuts: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"{api.root}/v1/api"
+    with ApiClient(address, customer.key, sleep=lambda _: at_work(api)) as client:
+        found = client.compare(*cuts)
+        assert found["counts"]["moved"] == 1
+        assert "COMMENT: moved" in client.compare(*cuts, "edl")
+        monkeypatch.setattr("serve_app.exports.comparisons.MOST_SHOTS", 1)
+        with pytest.raises(RequestFailedError, match="too long") as failed:
+            client.compare(cuts[1], cuts[0])
+    assert (failed.value.code, failed.value.param) == ("INVALID_REQUEST", "from")
 
 
 def test_the_same_results_are_compared_once_and_changed_ones_again(
