@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import psycopg.sql
 import pytest
 import sqlalchemy
 from alembic.autogenerate import compare_metadata
@@ -47,7 +48,7 @@ def differences(url: str) -> list[Any]:
 def schema(url: str) -> set[str]:
     """The statements of ``pg_dump``, columns of a table in alphabetical order."""
     program = Path(postgres_package().__file__).parent / "pginstall18/bin/pg_dump"
-    command = [program, "--schema-only", "--no-owner", "--no-comments", "-d", url]
+    command = [str(program), "--schema-only", "--no-owner", "--no-comments", "-d", url]
     dump = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = [line for line in dump.splitlines() if line and not line.startswith(("--", "\\"))]
     statements = re.split(r";\n(?=[A-Z])", "\n".join(lines))
@@ -95,6 +96,50 @@ def test_what_version_0_3_0_answered_is_answered_the_same(
                 different[path] = texts
         assert different == {}
         assert len(former["answers"]) > 50
+
+
+def test_results_of_versions_before_0_3_0_are_rewritten(of_version_0_3_0: str) -> None:
+    query = (
+        "SELECT t.job_id, document, scenes, overview, sentences FROM transcripts t"
+        " JOIN scene_lists USING (job_id) JOIN summaries USING (job_id)"
+        " WHERE track_index = 0 AND document IS NOT NULL ORDER BY 1"
+    )
+    with psycopg.connect(of_version_0_3_0, autocommit=True) as connection:
+        [job_id, *former] = connection.execute(query).fetchone() or ()
+        document, scenes, overview, sentences = (json.dumps(_shown(each)) for each in former)
+        keys = "speakers", "segments"
+        document = json.dumps({name: json.loads(document)[name] for name in keys})
+        place = {"job": job_id}
+        for table, column, value in (
+            ("transcripts", "document", document),
+            ("scene_lists", "scenes", scenes),
+            ("scene_lists", "overview", overview),
+            ("summaries", "sentences", sentences),
+        ):
+            written = psycopg.sql.SQL("UPDATE {} SET {} = %(value)s WHERE job_id = %(job)s").format(
+                psycopg.sql.Identifier(table), psycopg.sql.Identifier(column)
+            )
+            connection.execute(written, place | {"value": value})
+        migrate(of_version_0_3_0)
+        [_, rewritten, *others] = connection.execute(query).fetchone() or ()
+    assert others == former[1:]
+    assert rewritten["language"] is None
+    assert {name: rewritten[name] for name in keys} == {name: former[0][name] for name in keys}
+
+
+def _shown(stored: Any) -> Any:
+    """A stored result in the form of the API, as versions before 0.3.0 stored it."""
+    if isinstance(stored, list):
+        return [_shown(each) for each in stored]
+    if not isinstance(stored, dict):
+        return stored
+    names = {"start_ms": "startTime", "end_ms": "endTime"}
+    return {
+        names.get(name) or re.sub(r"_([a-z])", lambda found: found[1].upper(), name): (
+            value / 1000 if name in names else _shown(value)
+        )
+        for name, value in stored.items()
+    }
 
 
 def _comparable(text: str) -> Any:
