@@ -61,8 +61,8 @@ def _rewrite_older_results() -> None:
         read = sa.text(f"SELECT document FROM transcripts {where}")  # noqa: S608
         document = database.execute(read, place).scalar_one()
         of_today = {name: _of_today(document[name]) for name in ("speakers", "segments")}
-        written = sa.text(f"UPDATE transcripts SET document = :found {where}")  # noqa: S608
-        database.execute(written, place | {"found": json.dumps({"language": None, **of_today})})
+        statement = sa.text(f"UPDATE transcripts SET document = :found {where}")  # noqa: S608
+        database.execute(statement, place | {"found": json.dumps({"language": None, **of_today})})
 
 
 def upgrade() -> None:
