@@ -67,6 +67,8 @@ _KEEPALIVES = {
 hours. Of no effect on Unix sockets."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
+OLDEST_REVISION = "0030"
+"""The mark of version 0.3.0, from which upgrades start."""
 
 LOCK_SECONDS = 0.05
 """How long a migration waits for a table; other requests for it queue behind the migration.
@@ -363,8 +365,8 @@ def _postmaster_runs(folder: Path) -> bool:
         return False
 
 
-def migrate(url: str, *, scripts: Path = MIGRATIONS, revision: str = "head") -> None:
-    """Migrate the schema to the newest version (or to ``revision``), also while it is in use.
+def migrate(url: str, *, scripts: Path = MIGRATIONS) -> None:
+    """Make the schema, or migrate it to the newest version, also while it is in use.
 
     Safe to call from several processes at once. Raises OperationalError where a table is in
     use all the time, or the server is away, and DatabaseUrlError.
@@ -379,7 +381,7 @@ def migrate(url: str, *, scripts: Path = MIGRATIONS, revision: str = "head") -> 
     deadline = time.monotonic() + _LOCK_MAX_WAIT_SECONDS
     while True:
         try:
-            command.upgrade(config, revision)
+            command.upgrade(config, "head")
         except OperationalError as error:
             locked = isinstance(error.orig, psycopg.errors.LockNotAvailable)
             if not locked or time.monotonic() > deadline:
@@ -387,6 +389,11 @@ def migrate(url: str, *, scripts: Path = MIGRATIONS, revision: str = "head") -> 
             time.sleep(_LOCK_PAUSE_SECONDS)
         else:
             return
+
+
+def schema_functions() -> str:
+    """Return the SQL of the schema's functions and triggers; each statement may be repeated."""
+    return (MIGRATIONS.parent / "functions.sql").read_text()
 
 
 @functools.lru_cache(maxsize=1)

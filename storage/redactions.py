@@ -14,7 +14,6 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from storage.database import Connection, Database
 from storage.job_records import JobRecord
-from storage.older_results import of_today
 from storage.search_index import index_once, replace_rows, scene_rows
 from storage.tables import jobs, scene_lists, summaries
 from storage.types import JobState, StageName
@@ -116,11 +115,7 @@ async def replace_scenes(
     query = select(*seen).where(scene_lists.c.job_id == job_id).with_for_update()
     before, whole = (await connection.execute(query)).one()
     rows = [
-        [
-            *scene_rows(
-                from_json(of_today(before)), None if whole is None else from_json(of_today(whole))
-            )
-        ],
+        [*scene_rows(from_json(before), None if whole is None else from_json(whole))],
         [*scene_rows(scenes, overview)],
     ]
     values = {"scenes": scenes, "overview": null() if overview is None else overview}

@@ -22,7 +22,6 @@ from pydantic_core import from_json
 from sqlalchemy import text
 
 from storage.database import Database
-from storage.older_results import of_today
 
 KEPT_BYTES = 32 * 2**20
 """Of all jobs together; ten hours of speech and 10,000 scenes are 6 MB."""
@@ -180,7 +179,7 @@ def _kept_bytes(parts: Parts) -> int:
 
 
 def _packed(texts: Sequence[str]) -> tuple[bytes, list[Element]]:
-    content = of_today(f"[{','.join(texts)}]").encode()
+    content = f"[{','.join(texts)}]".encode()
     return zlib.compress(content), from_json(content)
 
 

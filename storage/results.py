@@ -25,7 +25,6 @@ from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
 from storage.job_records import JobSource
-from storage.older_results import of_today, transcript_of_today
 from storage.search_index import SearchRow, file_rows, insert_rows, scene_rows, transcript_rows
 from storage.tables import jobs, scene_lists, speaker_labels, stages, summaries, transcripts
 from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
@@ -107,13 +106,14 @@ async def find_overview(connection: Connection, job_id: uuid.UUID) -> str | None
     """What is seen in a job's whole video, as a Scene in JSON; None without an overview."""
     query = select(cast(scene_lists.c.overview, Text)).where(scene_lists.c.job_id == job_id)
     found: str | None = (await connection.execute(query)).scalar_one_or_none()
-    return None if found is None else of_today(found)
+    return found
 
 
 async def get_scenes(connection: Connection, job_id: uuid.UUID) -> str:
     """The scenes of a job whose vision stage completed, as JSON of ``pipelines.codec``."""
     query = select(cast(scene_lists.c.scenes, Text)).where(scene_lists.c.job_id == job_id)
-    return of_today((await connection.execute(query)).scalar_one())
+    found: str = (await connection.execute(query)).scalar_one()
+    return found
 
 
 async def get_scene_spans(connection: Connection, job_id: uuid.UUID) -> list[SceneSpan]:
@@ -288,8 +288,7 @@ async def list_tracks(connection: Connection, job_id: uuid.UUID) -> list[Track]:
 
 
 def _track(row: dict[str, Any]) -> TrackTranscript:
-    document = row["document"] and transcript_of_today(row["document"])
-    row |= {"document": document, "labels": row["labels"] or {}, "voices": row["voices"] or {}}
+    row |= {"labels": row["labels"] or {}, "voices": row["voices"] or {}}
     return TrackTranscript(**row | {"status": StageStatus(row["status"])})
 
 
@@ -334,7 +333,7 @@ async def find_summary(connection: Connection, job_id: uuid.UUID) -> str | None:
     """The sentences of a job's summary, as JSON of ``pipelines.codec``; None without one."""
     query = select(cast(summaries.c.sentences, Text)).where(summaries.c.job_id == job_id)
     found: str | None = (await connection.execute(query)).scalar_one_or_none()
-    return None if found is None else of_today(found)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

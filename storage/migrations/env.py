@@ -1,5 +1,7 @@
-"""Alembic's entry point: runs the migrations of a given URL under an advisory lock.
+"""Alembic's entry point: makes or migrates the schema of a given URL under an advisory lock.
 
+A new database gets the schema of ``storage/tables.py`` and ``storage/functions.sql`` at once; the
+migrations are for those that version 0.3.0 or a later one has made.
 A service may be at work on the database. So all of the service's tables are taken before any of
 them is changed, each being waited for but shortly: everybody else who needs it would wait behind
 the migration, or, holding one that the migration needs, without end. A database that a newer version
@@ -12,7 +14,7 @@ from alembic import context
 from sqlalchemy import Connection, create_engine, inspect, pool, text
 
 import storage.money_tables  # noqa: F401  (its tables belong to the metadata)
-from storage.database import LOCK_SECONDS, MIGRATION_LOCK
+from storage.database import LOCK_SECONDS, MIGRATION_LOCK, schema_functions
 from storage.tables import metadata
 
 
@@ -23,7 +25,12 @@ def run() -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
         context.configure(connection=connection, target_metadata=metadata)
         found = context.get_context().get_current_revision() or ""
-        if found < str(context.get_head_revision()):
+        if not found:
+            with context.begin_transaction():
+                metadata.create_all(connection)
+                connection.execute(text(schema_functions()))
+                context.get_context().stamp(context.script, "head")
+        elif found < str(context.get_head_revision()):
             _take_all_tables(connection)
             with context.begin_transaction():
                 context.run_migrations()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -34,7 +34,6 @@ from serve_app.worker import publishing
 from serve_app.worker.comparing import KeptSounds, parts_of_shots
 from serve_app.worker.publishing import Lease
 from storage import jobs, keys
-from storage.older_results import of_today
 from storage.redactions import Span
 from storage.results import TrackTranscript
 from storage.revisions import Change
@@ -122,9 +121,21 @@ def track(index: int, error: str | None = None) -> TrackTranscript:
     return TrackTranscript(index, f"Mic {index}", status, error, language, document)
 
 
+_TIMES = {"startTime": "start_ms", "endTime": "end_ms", "start": "start_ms", "end": "end_ms"}
+
+
 def stored(shown: Any) -> Any:
-    """Scenes, or an overview, as they are stored; ``shown`` is as version 0.1 stored them."""
-    return json.loads(of_today(json.dumps(shown)))
+    """Scenes, or an overview, as they are stored; ``shown`` is as the API shows them."""
+    if isinstance(shown, list):
+        return [stored(each) for each in shown]
+    if not isinstance(shown, dict):
+        return shown
+    return {
+        _TIMES.get(name) or re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): (
+            round(value * 1000) if name in _TIMES else stored(value)
+        )
+        for name, value in shown.items()
+    }
 
 
 def complete(
