@@ -178,7 +178,7 @@ async def lease_next(
 ) -> tuple[uuid.UUID, uuid.UUID] | None:
     """Take the job whose turn it is: ``(job id, lease token)``, or None if nothing waits.
 
-    The turn is the tag that migration 0033's trigger gave it when it was queued; leasing it sets
+    The turn is the tag that a trigger gave it when it was queued; leasing it sets
     the clock that later tags follow. SKIP LOCKED: any number of runners lease concurrently
     without waiting for each other.
     """

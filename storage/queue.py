@@ -1,6 +1,6 @@
 """The queue as accounts share it: an account's rules, and how far a waiting job is from its turn.
 
-Who is next is decided where jobs are queued (the triggers of migrations 0018, 0033) and leased
+Who is next is decided where jobs are queued (the triggers of functions.sql) and leased
 (``storage.jobs.lease_next``).
 """
 

@@ -280,7 +280,7 @@ jobs = Table(
     # How many jobs of its account may be ahead of it or run; the others are parked.
     Column("running_limit", Integer),
     Column("parked", Boolean, nullable=False, server_default=text("false")),
-    # Its place among all that were ever queued: given by the trigger of migration 0033, which
+    # Its place among all that were ever queued: given by a trigger (functions.sql), which
     # explains it.
     Column("finish_tag", BigInteger),
     # The job whose results it renews.
@@ -888,7 +888,7 @@ idempotency_records = Table(
 )
 
 # Who did what, when and from where; no content of a customer. Rows are appended, never changed: the
-# trigger of migration 0022 gives each its place in its account's chain, and refuses the rest.
+# trigger (functions.sql) gives each its place in its account's chain, and refuses the rest.
 audit_log = Table(
     "audit_log",
     metadata,

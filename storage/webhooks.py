@@ -229,7 +229,7 @@ _LEASE = text(
     "SELECT * FROM lease_webhook_events(:ahead, :lease, :overlap, :per_endpoint, :per_account,"
     " :most, :most_strained, CAST(:strained AS text[]))"
 )
-"""Round robin over the endpoints; the function and its reasons stand in migration 0002."""
+"""Round robin over the endpoints; the function and its reasons are in functions.sql."""
 
 
 @dataclass(frozen=True, slots=True)

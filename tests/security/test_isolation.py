@@ -237,6 +237,7 @@ ROUTES_OUTSIDE = {
     "/dashboard/endpoints/{id}/rotate": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/sign-in/oidc": "tests/security/test_oidc.py",
     "/dashboard/sign-in/oidc/return": "tests/security/test_oidc.py",
+    "/dashboard/sign-in/oidc/confirm": "tests/security/test_oidc.py",
     "/dashboard/invitation": "tests/security/test_people.py",
     "/dashboard/people": "test_pages_show_nothing_of_anothers",
     "/dashboard/people/{id}/role": "tests/security/test_people.py",

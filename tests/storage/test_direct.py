@@ -13,14 +13,15 @@ from sqlalchemy import text
 
 from storage import direct
 from storage.database import Database
-from storage.direct import DirectConnections
+from storage.direct import SESSION_MARK, DirectConnections
 
 SIZE = 2
+MARKED = {"options": f"-c {SESSION_MARK}=on"}
 
 
 @pytest.fixture
 async def connections(postgres_url: str) -> AsyncIterator[DirectConnections]:
-    opened = DirectConnections(postgres_url, SIZE, {})
+    opened = DirectConnections(postgres_url, SIZE, MARKED)
     await opened.open()
     yield opened
     await opened.close()
@@ -54,7 +55,7 @@ async def test_a_lost_connection_fails_one_statement(connections: DirectConnecti
 
 
 async def test_a_refused_statement_costs_no_connection(postgres_url: str) -> None:
-    connections = DirectConnections(postgres_url, 1, {})
+    connections = DirectConnections(postgres_url, 1, MARKED)
     await connections.open()
     first = await backend(connections)
     with pytest.raises(psycopg.errors.DivisionByZero):
@@ -133,7 +134,7 @@ async def test_connections_that_nothing_uses_go_back_to_the_pool(
 
     monkeypatch.setattr(direct, "AsyncConnectionPool", WatchedPool)
     monkeypatch.setattr(direct, "_KEPT_SECONDS", 0.5)
-    connections = DirectConnections(postgres_url, SIZE, {})
+    connections = DirectConnections(postgres_url, SIZE, MARKED)
     await connections.open()
     await backend(connections)
     assert not returned.is_set()
