@@ -1,7 +1,8 @@
 """The audit log: who did what to an account, when and from where: a chain of hashes an account.
 
 An entry is written in the transaction of what it records. Its place in the chain is given by the
-database as that transaction commits (``storage/functions.sql``), when no other lock is waited for any more.
+database as that transaction commits (``storage/functions.sql``), when no other lock is waited for
+any more.
 Entries hold ids, never content; the address alone is personal, and goes when its account is erased:
 the chain has a salted hash of it.
 """
