@@ -272,33 +272,6 @@ class Person:
     """A picture of the face."""
 
 
-class ShardKind(StrEnum):
-    """What a shard holds that is the same on any number of processors."""
-
-    PICTURES = "pictures"
-    """The features of a segment's frames."""
-    SOUND = "sound"
-    """The samples of a track."""
-    WORDS = "words"
-    """What the transcriber made of a shard's chunks."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardDigest:
-    """A stored output that can be computed again from the media: SHA-256 in hexadecimal."""
-
-    kind: ShardKind
-    index: int
-    start_ms: int
-    end_ms: int
-    sha256: str
-    track: int | None = None
-    language: str | None = None
-    """Of its track, in which the doubtful ones of its words were transcribed again."""
-    claimed: bool = True
-    """Whether it is the same each time: not where FFmpeg conceals damage, in several threads."""
-
-
 @dataclass(frozen=True, slots=True)
 class VisionResult:
     """Scenes of the whole video; empty when it has no cuts."""
@@ -309,7 +282,6 @@ class VisionResult:
     people: tuple[Person, ...] | None = None
     """By first appearance; None where they were not looked for."""
     warnings: tuple[PipelineWarning, ...] = ()
-    shards: tuple[ShardDigest, ...] = field(default=(), compare=False)
     fingerprints: bytes | None = field(default=None, compare=False)
     """Of its shots, as ``pipelines.vision.fingerprints`` writes them."""
     shards_computed: int = field(default=0, compare=False)
@@ -402,8 +374,6 @@ class TranscriptResult:
     """By start."""
     voices: tuple[SpeakerVoice, ...] = ()
     """Of speakers with turns; never stored with the transcript."""
-    shards: tuple[ShardDigest, ...] = field(default=(), compare=False)
-    """Never stored with the transcript."""
     calibrated: bool = False
     """Whether confidences are shares of what is right, measured for the model; else they are its
     own probabilities."""

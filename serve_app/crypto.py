@@ -8,6 +8,7 @@ import hmac
 import json
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -92,6 +93,21 @@ class PublicKeyJson(TypedDict):
     use: str
 
 
+class EnvelopeSignature(TypedDict):
+    """One signature of an envelope."""
+
+    keyid: str
+    sig: str
+
+
+class Envelope(TypedDict):
+    """A DSSE envelope: a payload in base64, its media type, and who signed both."""
+
+    payloadType: str
+    payload: str
+    signatures: list[EnvelopeSignature]
+
+
 @dataclass(frozen=True, slots=True)
 class ReceiptSigner:
     """Ed25519 (RFC 8032) with a key derived from the service's secret, so that it is kept, backed
@@ -99,9 +115,16 @@ class ReceiptSigner:
 
     secret: bytes
 
-    def sign(self, message: bytes) -> str:
-        """The signature in base64url; always the same of a message."""
-        return _text(self._key().sign(message))
+    def seal(self, payload_type: str, payload: bytes) -> Envelope:
+        """Return ``payload`` in a DSSE envelope, signed; always the same one of a payload."""
+        signature = self._key().sign(pre_authentication(payload_type, payload))
+        return {
+            "payloadType": payload_type,
+            "payload": base64.b64encode(payload).decode(),
+            "signatures": [
+                {"keyid": self.public_key()["kid"], "sig": base64.b64encode(signature).decode()}
+            ],
+        }
 
     def public_key(self) -> PublicKeyJson:
         """What checks the signatures; ``kid`` is its thumbprint (RFC 7638)."""
@@ -115,15 +138,37 @@ class ReceiptSigner:
         return Ed25519PrivateKey.from_private_bytes(seed)
 
 
-def check_signature(x: str, message: bytes, signature: str) -> None:
-    """Raises BadSignatureError unless the private half of key ``x`` signed ``message``."""
+def pre_authentication(payload_type: str, payload: bytes) -> bytes:
+    """Return the bytes that DSSE signs (its PAE).
+
+    Source: https://github.com/secure-systems-lab/dsse/blob/v1.0.0/protocol.md.
+    """
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+
+
+def open_envelope(envelope: Envelope, keys: Mapping[str, str]) -> bytes:
+    """Return the payload that one of ``keys``, ``x`` by ``kid``, signed; raises BadSignatureError
+    where none did, and for what is no envelope."""
     try:
-        key, value = (base64.urlsafe_b64decode(each + "==") for each in (x, signature))
-        if _text(value) != signature:  # bits beyond the last byte
-            raise BadSignatureError
-        Ed25519PublicKey.from_public_bytes(key).verify(value, message)
-    except (InvalidSignature, ValueError) as error:
+        payload = _decoded(envelope["payload"])
+        message = pre_authentication(envelope["payloadType"], payload)
+        for each in envelope["signatures"]:
+            if each["keyid"] in keys:
+                x = base64.urlsafe_b64decode(keys[each["keyid"]] + "==")
+                Ed25519PublicKey.from_public_bytes(x).verify(_decoded(each["sig"]), message)
+                return payload
+    except (InvalidSignature, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadSignatureError from error
+    raise BadSignatureError
+
+
+def _decoded(text: str) -> bytes:
+    """What ``text`` is in base64; raises ValueError also where other text means the same bytes."""
+    data = base64.b64decode(text, validate=True)
+    if base64.b64encode(data).decode() != text:
+        raise ValueError("bits beyond the last byte")
+    return data
 
 
 def canonical(value: object) -> bytes:

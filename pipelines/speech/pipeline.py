@@ -13,13 +13,10 @@ language is uncertain is transcribed again in that of its track.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import numpy as np
 
 from models.contracts import Samples
 from models.provider import ModelProvider
@@ -40,8 +37,6 @@ from pipelines.speech.words import SegmentLimits, TimeSpan, build_segments, plac
 from pipelines.types import (
     AudioTrack,
     PipelineWarning,
-    ShardDigest,
-    ShardKind,
     SpeakerVoice,
     TranscriptResult,
     WarningCode,
@@ -111,16 +106,11 @@ def transcribe_track(
     compute_missing([task for task in tasks if task.track_language])
     result = reduce_shards(tasks, voiced, track, workspace, config, media_duration_ms)
     control.progress(1.0)
-    digest, sound = read_sound(track, workspace)
     return replace(
         result,
-        sound_print=sound.to_bytes(),
+        sound_print=print_of_track(track, workspace).to_bytes(),
         shards_computed=computed,
         shards_reused=len(tasks) - computed,
-        shards=(
-            digest,
-            *(words_digest(track, index, task, workspace) for index, task in enumerate(tasks)),
-        ),
     )
 
 
@@ -159,32 +149,16 @@ def cut_track(
     return voiced, SHARDS.load(workspace.store, made.key)
 
 
-def read_sound(track: AudioTrack, workspace: Workspace) -> tuple[ShardDigest, SoundPrint]:
-    """What a receipt names of a track's samples, whatever file they are packed into, and what they
-    are found again by."""
-    total = hashlib.sha256()
+def print_of_track(track: AudioTrack, workspace: Workspace) -> SoundPrint:
+    """Return what a track's sound is found again by."""
 
     def blocks(path: Path) -> Iterator[Samples]:
         for block in read_blocks(path):
             workspace.check()
-            total.update(np.ascontiguousarray(block, "<f4").data)
             yield block
 
     with workspace.store.local_copy(track.key) as path:
-        sound = print_of(blocks(path), to_ms(track.offset_seconds))
-    end_ms = to_ms(track.duration_seconds)
-    return ShardDigest(ShardKind.SOUND, 0, 0, end_ms, total.hexdigest(), track.index), sound
-
-
-def words_digest(
-    track: AudioTrack, index: int, task: ShardTask, workspace: Workspace
-) -> ShardDigest:
-    """What a receipt names of the stored words of a track's shard."""
-    chunks = task.shard.chunks
-    span = to_ms(chunks[0].start_seconds), to_ms(chunks[-1].end_seconds)
-    found = hashlib.sha256(workspace.store.read_bytes(task.words_key)).hexdigest()
-    language = task.track_language
-    return ShardDigest(ShardKind.WORDS, index, *span, found, track.index, language)
+        return print_of(blocks(path), to_ms(track.offset_seconds))
 
 
 def shard_tasks(

@@ -7,7 +7,6 @@ depend on where the video was cut into segments.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import time
 import zipfile
@@ -23,7 +22,7 @@ from pipelines.artifacts import Artifact, Made
 from pipelines.execution.chain import Step, Workspace
 from pipelines.media.decoding import DecodeReport, decode_segment
 from pipelines.media_types import Orientation
-from pipelines.types import Segment, ShardDigest, ShardKind, StageCode, VideoSource
+from pipelines.types import Segment, StageCode, VideoSource
 from pipelines.vision.planes import (
     CHROMA_HEIGHT,
     CHROMA_WIDTH,
@@ -34,7 +33,6 @@ from pipelines.vision.planes import (
     frame_features,
     frame_strokes,
 )
-from storage.objects import ObjectStore
 
 _ARRAYS = (
     "times_ms", "luma", "chroma", "key_times_ms", "aspects", "turns", "damaged_ms",
@@ -294,25 +292,6 @@ def features_key(video: VideoSource, segment: Segment, workspace: Workspace) -> 
     part = video.part_of(segment)
     source = part.origin_ms, part.stream.index
     return FEATURES.key(workspace.prefix, segment, source, position=segment.index)
-
-
-def picture_shards(
-    video: VideoSource, features: Sequence[Made], store: ObjectStore
-) -> Iterator[ShardDigest]:
-    """What a receipt names of the stored features of a video's segments, in order.
-
-    Of the arrays, not of the file: other versions of zlib pack them into other bytes.
-    """
-    for segment, made in zip(video.segments, features, strict=True):
-        found = FEATURES.load(store, made.key)
-        total = hashlib.sha256()
-        for name in _ARRAYS:
-            array = np.ascontiguousarray(getattr(found, name))
-            total.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-            total.update(array.data)
-        times = segment.index, segment.start_ms, segment.end_ms
-        intact = not len(found.damaged_ms)
-        yield ShardDigest(ShardKind.PICTURES, *times, total.hexdigest(), claimed=intact)
 
 
 def segment_features(

@@ -49,7 +49,6 @@ from pipelines.vision.features import (
     ReadFrames,
     nearest_frame,
     no_frames,
-    picture_shards,
 )
 from pipelines.vision.fingerprints import (
     Fingerprints,
@@ -187,7 +186,6 @@ def analyse_vision(
         result,
         warnings=tuple(damage_warnings(found.damaged_ms.tolist())),
         people=people,
-        shards=tuple(picture_shards(video, features, workspace.store)),
         fingerprints=prints.to_bytes(),
     )
 

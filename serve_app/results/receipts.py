@@ -15,13 +15,12 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 import pipelines
-from pipelines.types import ShardDigest, ShardKind
 from serve_app import __version__
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors
-from serve_app.api.schemas import Answer, Count, Seconds, Uuid, doc
+from serve_app.api.schemas import Answer, Count, Uuid, doc
 from serve_app.crypto import PublicKeyJson, canonical
 from serve_app.errors import ErrorCode
 from serve_app.results.availability import no_result, require_stage
@@ -31,15 +30,8 @@ from storage.types import ANALYSES, ENDED_STATUSES, SkipReason, StageName
 Sha256 = Annotated[str, doc("SHA-256 in hexadecimal.", "9f86d081884c7d65", pattern="^[0-9a-f]+$")]
 Setting = str | int | float | bool | list[str] | None
 KEYS_PATH = "/.well-known/vas-receipts.json"
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
 
-DETERMINISTIC = ("pictures", "scenes", "sound", "transcript", "words")
-NOT_CLAIMED = (
-    "shards with claimed false: of damaged pictures, or of models other than the packaged ones",
-    "other versions of the software or of its libraries",
-    "processors with other vector instructions",
-    "summaries and translations",
-)
-"""Held by ``tests/pipelines/test_recompute.py`` on one and on two processors."""
 _LIBRARIES = ("av", "ctranslate2", "decord", "numpy", "onnxruntime", "opencv-python-headless")
 _LEFT_OUT = frozenset(
     {"jobId", "label", "revision", "thumbnailUrl", "trackName", "tracks", "url", "voiceId"}
@@ -53,19 +45,6 @@ class ReceiptSourceJson(TypedDict):
     fileName: Annotated[str, doc("Its name.", "interview.mp4")]
     sizeBytes: Annotated[Count, doc("Its length.", 1_048_576)]
     sha256: Sha256
-
-
-class ReceiptShardJson(TypedDict):
-    """A stored output that can be computed again."""
-
-    kind: Annotated[ShardKind, doc("Features of pictures, samples of sound, or words.")]
-    index: Annotated[Count, doc("Among those of its kind and track, from 0.")]
-    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the video or track.")]
-    endTime: Annotated[Seconds, doc("Where it ends.")]
-    sha256: Sha256
-    claimed: Annotated[bool, doc("Whether it is the same each time that it is computed.", True)]
-    trackIndex: NotRequired[Annotated[Count, doc("Of sound and words: the audio track.")]]
-    language: NotRequired[Annotated[str, doc("In which doubtful words were read again.", "de")]]
 
 
 class ReceiptResultJson(TypedDict):
@@ -93,7 +72,6 @@ class StageReceipt(TypedDict):
     models: Annotated[dict[str, str], doc("A digest for each task of a model.")]
     steps: Annotated[dict[str, int], doc("Versions of the steps.")]
     source: NotRequired[Annotated[list[ReceiptSourceJson], doc("Of ingest: the media.")]]
-    shards: NotRequired[list[ReceiptShardJson]]
     results: NotRequired[list[ReceiptResultJson]]
 
 
@@ -106,28 +84,47 @@ class ReceiptStages(TypedDict):
 
 
 class ReceiptJson(TypedDict):
-    """What is signed: this object as canonical JSON (RFC 8785)."""
+    """What is stated of the subjects."""
 
-    format: Annotated[int, doc("Of receipts.", 1)]
     jobId: Annotated[Uuid, doc("The job.")]
     stages: ReceiptStages
-    deterministic: Annotated[list[str], doc("What is the same on any number of processors.")]
-    notClaimed: Annotated[list[str], doc("What may differ.")]
 
 
-class ReceiptSignatureJson(TypedDict):
-    """An Ed25519 signature (RFC 8032)."""
+class SubjectDigest(TypedDict):
+    """Of a subject."""
 
-    algorithm: Literal["Ed25519"]
-    keyId: Annotated[str, doc(f"Of a key in `{KEYS_PATH}`, by its thumbprint (RFC 7638).")]
-    value: Annotated[str, doc("In base64url, without padding.")]
+    sha256: Sha256
 
 
-class SignedReceipt(TypedDict):
-    """A receipt."""
+class Subject(TypedDict):
+    """A file of the media, or a result."""
 
-    receipt: ReceiptJson
-    signature: ReceiptSignatureJson
+    name: Annotated[str, doc("The file's name, or `scenes`, `transcript`, `transcript 1`, …")]
+    digest: SubjectDigest
+
+
+class Statement(TypedDict):
+    """The payload: a statement of in-toto, version 1."""
+
+    _type: Literal["https://in-toto.io/Statement/v1"]
+    subject: list[Subject]
+    predicateType: Literal["urn:video-analysis-service:receipt:v2"]
+    predicate: ReceiptJson
+
+
+class EnvelopeSignatureJson(TypedDict):
+    """An Ed25519 signature (RFC 8032) of payload and type, as DSSE has it."""
+
+    keyid: Annotated[str, doc(f"Of a key in `{KEYS_PATH}`, by its thumbprint (RFC 7638).")]
+    sig: Annotated[str, doc("In base64.")]
+
+
+class EnvelopeJson(TypedDict):
+    """A DSSE envelope."""
+
+    payloadType: Annotated[str, doc("Media type of the payload.", PAYLOAD_TYPE)]
+    payload: Annotated[str, doc("The statement as JSON, in base64.", "eyJfdHlwZSI6…")]
+    signatures: list[EnvelopeSignatureJson]
 
 
 class PublicKeys(TypedDict):
@@ -144,16 +141,19 @@ key_router = APIRouter(include_in_schema=False)
     "/jobs/{jobId}/receipt",
     operation_id="getReceipt",
     summary="Read the receipt",
-    response_model=Answer[SignedReceipt],
+    response_model=Answer[EnvelopeJson],
     response_description="The receipt.",
     responses=errors(
         ErrorCode.NOT_FOUND, ErrorCode.RESULTS_UNAVAILABLE, ErrorCode.RESULTS_NOT_READY
     ),
 )
 async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Response:
-    """What the results were made of and with: digests of the media, of the code, of models, of
-    settings, of shards and of the results as the machine made them, signed by the service.
-    `vas verify` checks it. Once all stages have ended; jobs of earlier versions have none."""
+    """What the results were made of and with, as a statement of
+    [in-toto](https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md) in a
+    [DSSE](https://github.com/secure-systems-lab/dsse) envelope that the service signs. Its subjects
+    are the media and the results as the machine made them; the predicate has digests of the code
+    and of models, versions, and settings. `vas verify` checks it, as do other tools that read such
+    envelopes. Once all stages have ended; jobs of earlier versions have none."""
     require_stage(job, StageName.INGEST)
     for stage in ANALYSES:
         if job.stages[stage].status not in ENDED_STATUSES:
@@ -163,20 +163,29 @@ async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Re
     if StageName.INGEST not in stages:
         message = "The job was analysed before there were receipts: rerun it as a new job."
         raise no_result(job, StageName.INGEST, message, SkipReason.STAGE_SKIPPED)
-    receipt: ReceiptJson = {
-        "format": 1,
-        "jobId": str(job.id),
-        "stages": cast("ReceiptStages", stages),
-        "deterministic": list(DETERMINISTIC),
-        "notClaimed": list(NOT_CLAIMED),
+    receipt: ReceiptJson = {"jobId": str(job.id), "stages": cast("ReceiptStages", stages)}
+    statement = {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": _subjects(receipt["stages"]),
+        "predicateType": "urn:video-analysis-service:receipt:v2",
+        "predicate": receipt,
     }
-    signature: ReceiptSignatureJson = {
-        "algorithm": "Ed25519",
-        "keyId": context.receipts.public_key()["kid"],
-        "value": context.receipts.sign(canonical(receipt)),
-    }
-    signed: SignedReceipt = {"receipt": receipt, "signature": signature}
-    return success(request, signed)
+    return success(request, context.receipts.seal(PAYLOAD_TYPE, canonical(statement)))
+
+
+def _subjects(stages: ReceiptStages) -> list[Subject]:
+    named: list[tuple[str, str]] = []
+    for stage in (stages.get("ingest"), stages.get("vision"), stages.get("transcript")):
+        if stage is None:
+            continue
+        # Receipts of version 0.3.0 had shards, which are not computed again any more.
+        stage.pop("shards", None)  # type: ignore[typeddict-item]
+        named += [(each["fileName"], each["sha256"]) for each in stage.get("source", [])]
+        for each in stage.get("results", []):
+            track = each.get("trackIndex")
+            name = each["kind"] if track is None else f"{each['kind']} {track}"
+            named.append((name, each["sha256"]))
+    return [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in named]
 
 
 @key_router.get(KEYS_PATH)
@@ -184,23 +193,6 @@ async def get_receipt_keys(context: Context) -> Response:
     """The key that signs receipts, open to everybody."""
     keys: PublicKeys = {"keys": [context.receipts.public_key()]}
     return JSONResponse(keys, headers={"Cache-Control": "public, max-age=300"})
-
-
-def shard_json(shard: ShardDigest, *, claimed: bool = True) -> ReceiptShardJson:
-    """A shard, claimed where its kind is and nothing of it is damaged."""
-    shown: ReceiptShardJson = {
-        "kind": shard.kind,
-        "index": shard.index,
-        "startTime": shard.start_ms / 1000,
-        "endTime": shard.end_ms / 1000,
-        "sha256": shard.sha256,
-        "claimed": claimed and shard.claimed,
-    }
-    if shard.track is not None:
-        shown["trackIndex"] = shard.track
-    if shard.language is not None:
-        shown["language"] = shard.language
-    return shown
 
 
 def result_json(

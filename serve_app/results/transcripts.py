@@ -172,7 +172,7 @@ class Transcript(TypedDict):
 def track_transcript(track: TrackOutcome) -> TrackTranscript:
     """A track as it is stored with its job."""
     found = track.transcript
-    kept = found and replace(found, voices=(), shards=(), sound_print=None)
+    kept = found and replace(found, voices=(), sound_print=None)
     return TrackTranscript(
         track_index=track.index,
         track_name=track.name,

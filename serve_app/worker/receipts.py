@@ -12,14 +12,13 @@ from models.tasks import Purpose, tasks_for
 from pipelines.execution.chain import Control, Step
 from pipelines.ingest.pipeline import INGESTED, IngestConfig
 from pipelines.ingest.source import SourceMedia
-from pipelines.types import Scene, ShardDigest, TrackOutcome
+from pipelines.types import Scene
 from serve_app.results.receipts import (
     ReceiptResultJson,
     ReceiptSourceJson,
     Setting,
     StageReceipt,
     result_json,
-    shard_json,
     software,
 )
 from serve_app.results.scenes import overview_json, scene_json
@@ -31,9 +30,6 @@ from storage.results import TrackTranscript
 from storage.types import StageStatus
 
 _BLOCK_BYTES = 8 << 20
-_REPEATABLE_PROFILE = "packaged"
-"""Its transcriber gives the same words on any number of processors; those of torch are free not
-to."""
 
 
 def ingest_receipt(
@@ -74,7 +70,7 @@ class Recorder:
     settings: Settings
     job: JobRecord
 
-    def vision(self, seen: Sequence[Scene], shards: Iterable[ShardDigest]) -> StageReceipt:
+    def vision(self, seen: Sequence[Scene]) -> StageReceipt:
         """``seen`` are the scenes as they are published, and last the overview."""
         *scenes, overview = seen
         result = {
@@ -84,13 +80,10 @@ class Recorder:
         settings: dict[str, Setting] = {"cuts": str(self.settings.cuts)}
         return {
             **self._made(Purpose.VISION, "pipelines.vision.", settings),
-            "shards": [shard_json(each) for each in shards],
             "results": [result_json("scenes", result)],
         }
 
-    def transcript(
-        self, tracks: Sequence[TrackOutcome], stored: Sequence[TrackTranscript]
-    ) -> StageReceipt:
+    def transcript(self, stored: Sequence[TrackTranscript]) -> StageReceipt:
         """``stored`` are the tracks as they are published."""
         source, options = self.job.source, self.settings
         settings: dict[str, Setting] = {
@@ -102,15 +95,8 @@ class Recorder:
             "speakersExpected": source.speakers_expected,
             "speakersAtMost": source.speakers_at_most,
         }
-        claimed = options.model_profile == _REPEATABLE_PROFILE
-        shards = [
-            shard_json(each, claimed=claimed)
-            for track in tracks
-            if track.transcript is not None
-            for each in track.transcript.shards
-        ]
         made = self._made(Purpose.TRANSCRIPT, "pipelines.speech.", settings)
-        return {**made, "shards": shards, "results": [*self._transcripts(stored)]}
+        return {**made, "results": [*self._transcripts(stored)]}
 
     def _transcripts(self, stored: Sequence[TrackTranscript]) -> Iterable[ReceiptResultJson]:
         for track in stored:

@@ -201,7 +201,7 @@ class StageWork:
             seen = await self._in_thread(lambda: redact_scenes(seen, kinds, recognizer))
             places = hidden_places(seen[:-1], seen[-1])
             await self._in_thread(lambda: cover_pictures(self.workspace.store, places))
-        receipt = await self._in_thread(lambda: self._recorder(job).vision(seen, found.shards))
+        receipt = await self._in_thread(lambda: self._recorder(job).vision(seen))
         shot_keys = await self._in_thread(lambda: parts_of_shots(found.fingerprints))
         async with self.context.database.transaction() as connection:
             end = await publishing.publish_scenes(
@@ -245,7 +245,7 @@ class StageWork:
         if kinds and isinstance(summary, tuple):
             summary = redact_sentences(summary, kinds, self.context.recognizer, known)
         stored = [*map(track_transcript, tracks)]
-        receipt = await self._in_thread(lambda: self._recorder(job).transcript(tracks, stored))
+        receipt = await self._in_thread(lambda: self._recorder(job).transcript(stored))
         muted = () if redacted is None else redacted.muted
         prints = {
             each.index: each.transcript.sound_print

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import stat
 import uuid
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import httpx
 import pytest
+from securesystemslib.dsse import Envelope as DsseEnvelope
+from securesystemslib.exceptions import VerificationError
+from securesystemslib.signer._key import SSlibKey
 from typer.testing import CliRunner
 
-from pipelines.codec import decode
 from pipelines.execution.chain import FreeRun
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.source import ClipFile, SourceMedia
-from pipelines.types import ShardDigest, ShardKind, TrackOutcome, TranscriptResult
 from serve_app.cli.main import app
-from serve_app.cli.receipts import is_signed, read_receipt
+from serve_app.cli.receipts import read_statement
 from serve_app.crypto import ReceiptSigner, canonical
 from serve_app.deployment.data import SECRET_KEY_FILE, own_secret_key
 from serve_app.results.receipts import KEYS_PATH
@@ -27,12 +29,11 @@ from serve_app.worker.receipts import Recorder, ingest_receipt
 from storage import jobs
 from storage.types import StageName
 from tests.serve_app.interface_contract import DOCUMENT, Contract
-from tests.serve_app.published_jobs import SCENES, TRANSCRIPT, complete, created, stored, track
+from tests.serve_app.published_jobs import SCENES, complete, created, stored, track
 from tests.serve_app.running_api import Customer, RunningApi
 
 CONTRACT = Contract(DOCUMENT)
 MEDIA = b"the media, as it came"
-SHARD = ShardDigest(ShardKind.PICTURES, 0, 0, 12_480, "9f" * 32)
 
 
 @pytest.fixture
@@ -45,14 +46,10 @@ def job(api: RunningApi, customer: Customer) -> str:
     found = api.transact(lambda connection: jobs.find_job(connection, uuid.UUID(job_id)))
     assert found is not None
     recorder = Recorder(api.settings.model_copy(update={"model_profile": "packaged"}), found)
-    said = decode(TranscriptResult, TRANSCRIPT.encode())
-    outcome = TrackOutcome(0, "Mic 0", replace(said, shards=(replace(SHARD, track=0),)))
     receipts = {
         StageName.INGEST: ingest_receipt(media, media, IngestConfig(), store, FreeRun()),
-        StageName.VISION: recorder.vision(
-            scenes_of(json.dumps(stored([*SCENES, SCENES[0]]))), [SHARD]
-        ),
-        StageName.TRANSCRIPT: recorder.transcript([outcome], [track(0)]),
+        StageName.VISION: recorder.vision(scenes_of(json.dumps(stored([*SCENES, SCENES[0]])))),
+        StageName.TRANSCRIPT: recorder.transcript([track(0)]),
     }
     complete(api, job_id, [track(0)], [], overview=SCENES[0], receipts=receipts)
     return job_id
@@ -95,7 +92,7 @@ def test_a_receipt_agrees_with_the_media_and_with_what_the_api_answers(
         scenes=read(api, customer, f"/jobs/{job}/scenes"),
         transcript=read(api, customer, f"/jobs/{job}/transcript"),
     )
-    given = ("--media", files["media"], "--sample", 0)
+    given = ("--media", files["media"])
     results = ("--result", files["scenes"], "--result", files["transcript"])
     assert verified(api, files["receipt"], *given, *results) == {
         "signature": "same",
@@ -109,20 +106,39 @@ def test_a_receipt_agrees_with_the_media_and_with_what_the_api_answers(
 def test_every_altered_byte_of_a_receipt_is_found(
     api: RunningApi, customer: Customer, job: str
 ) -> None:
-    signed = json.loads(read(api, customer, f"/jobs/{job}/receipt"))["data"]
-    text = canonical(signed)
+    envelope = json.loads(read(api, customer, f"/jobs/{job}/receipt"))["data"]
+    text = canonical(envelope)
     key = api.context.receipts.public_key()
     keys = {key["kid"]: key["x"]}
     missed = []
     for place in range(len(text)):
         altered = bytearray(text)
         altered[place] ^= 1
-        found = read_receipt(bytes(altered))
-        missed += [place] if found is not None and is_signed(found, keys) else []
+        missed += [place] if read_statement(bytes(altered), keys) is not None else []
     assert missed == []
-    found = read_receipt(text)
-    assert found is not None
-    assert is_signed(found, keys)
+    statement = read_statement(text, keys)
+    assert statement is not None
+    assert statement["predicate"]["jobId"] == job
+
+
+def test_a_public_tool_verifies_a_receipt_and_reads_its_statement(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    """securesystemslib, which the tools of in-toto and TUF are built on."""
+    found = json.loads(read(api, customer, f"/jobs/{job}/receipt"))["data"]
+    published = httpx.get(f"{api.root}{KEYS_PATH}", trust_env=False).json()["keys"][0]
+    public = base64.urlsafe_b64decode(published["x"] + "=").hex()
+    key = SSlibKey(published["kid"], "ed25519", "ed25519", {"public": public})
+    envelope = DsseEnvelope.from_dict(found)
+    assert [*envelope.verify([key], 1)] == [published["kid"]]
+    statement = json.loads(envelope.payload)
+    assert statement["_type"] == "https://in-toto.io/Statement/v1"
+    names = [each["name"] for each in statement["subject"]]
+    assert names == ["clip.mp4", "scenes", "transcript 0"]
+    assert statement["subject"][0]["digest"] == {"sha256": hashlib.sha256(MEDIA).hexdigest()}
+    envelope.payload = envelope.payload.replace(b"clip.mp4", b"clap.mp4")
+    with pytest.raises(VerificationError):
+        envelope.verify([key], 1)
 
 
 @pytest.mark.parametrize("what", ["media", "scenes", "transcript"])
@@ -145,19 +161,19 @@ def test_an_altered_byte_of_media_or_result_is_found(
 
 
 UNREADABLE = {
-    "a lone surrogate": b'{"receipt": {"a": "\\ud800"}, "signature": %s}',
-    "deep nesting": b'{"receipt": ' + b"[" * 100_000 + b"]" * 100_000 + b', "signature": %s}',
-    "nesting that can be read": b'{"receipt": ' + b"[" * 900 + b"]" * 900 + b', "signature": %s}',
+    "a lone surrogate": b'{"segments": {"a": "\\ud800"}, "payload": "\\ud800"}',
+    "deep nesting": b'{"segments": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "nesting that can be read": b'{"segments": ' + b"[" * 900 + b"]" * 900 + b"}",
+    "a list": b"[]",
+    "nothing": b"",
 }
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-def test_a_receipt_without_a_canonical_text_is_not_signed(
+def test_what_is_no_receipt_is_not_signed(
     api: RunningApi, customer: Customer, job: str, tmp_path: Path, what: str
 ) -> None:
-    signed = json.loads(read(api, customer, f"/jobs/{job}/receipt"))["data"]
-    signature = json.dumps(signed["signature"]).encode()
-    [path] = written(tmp_path, receipt=UNREADABLE[what].replace(b"%s", signature)).values()
+    [path] = written(tmp_path, receipt=UNREADABLE[what]).values()
     assert verified(api, path) == {"signature": "differs"}
 
 
@@ -166,8 +182,7 @@ def test_a_result_without_a_canonical_text_differs(
     api: RunningApi, customer: Customer, job: str, tmp_path: Path, what: str
 ) -> None:
     receipt = read(api, customer, f"/jobs/{job}/receipt")
-    result = UNREADABLE[what].replace(b"%s", b"0").replace(b"receipt", b"segments")
-    files = written(tmp_path, receipt=receipt, result=result)
+    files = written(tmp_path, receipt=receipt, result=UNREADABLE[what])
     outcomes = verified(api, files["receipt"], "--result", files["result"])
     assert outcomes["result result"] == "differs"
 
@@ -195,15 +210,11 @@ def test_fields_of_a_result_that_are_not_signed_are_named(
 def test_a_receipt_of_another_service_is_refused(
     api: RunningApi, customer: Customer, job: str, tmp_path: Path
 ) -> None:
-    signed = json.loads(read(api, customer, f"/jobs/{job}/receipt"))["data"]
+    envelope = json.loads(read(api, customer, f"/jobs/{job}/receipt"))["data"]
     other = ReceiptSigner(b"the secret of another service")
-    signature = {
-        "keyId": other.public_key()["kid"],
-        "value": other.sign(canonical(signed["receipt"])),
-    }
-    signed["signature"] |= signature
+    payload = base64.b64decode(envelope["payload"])
     path = tmp_path / "receipt.json"
-    path.write_text(json.dumps(signed))
+    path.write_text(json.dumps(other.seal(envelope["payloadType"], payload)))
     assert verified(api, path) == {"signature": "differs"}
 
 
@@ -250,10 +261,9 @@ def test_an_erased_job_has_no_receipt(api: RunningApi, customer: Customer, job: 
 def test_the_key_is_that_of_the_data_folder_which_is_ours_alone(tmp_path: Path) -> None:
     secret = own_secret_key(tmp_path)
     assert stat.S_IMODE((tmp_path / SECRET_KEY_FILE).stat().st_mode) == 0o600
-    signed: Any = {"receipt": {"a": 1.0}, "signature": {"algorithm": "Ed25519"}}
     signer = ReceiptSigner(secret.encode())
-    signed["signature"] |= {"keyId": signer.public_key()["kid"], "value": signer.sign(b'{"a":1}')}
+    statement = {"subject": [], "predicateType": "urn:a", "predicate": {"a": 1}}
     path = tmp_path / "receipt.json"
-    path.write_text(json.dumps(signed))
+    path.write_text(json.dumps(signer.seal("application/json", canonical(statement))))
     ended = CliRunner().invoke(app, ["verify", str(path), "--data", str(tmp_path), "--json"])
     assert json.loads(ended.stdout)["verified"]

@@ -28,7 +28,7 @@ def bare(found: TranscriptResult) -> bytes:
         replace(it, confidence=0.0, words=tuple(replace(word, confidence=0.0) for word in it.words))
         for it in found.segments
     )
-    return encode(replace(found, segments=segments, calibrated=False, voices=(), shards=()))
+    return encode(replace(found, segments=segments, calibrated=False, voices=()))
 
 
 def test_words_and_times_stay_to_the_byte_where_confidences_are_calibrated(tmp_path: Path) -> None:

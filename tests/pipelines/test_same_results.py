@@ -1,4 +1,4 @@
-"""What receipts claim: shards and results are the same on one processor and on two."""
+"""Results are the same on one processor and on two, which lets stored shards be used again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ import pytest
 from models.profiles import digest_of
 from models.provider import LocalModels
 from models.tasks import Purpose, tasks_for
-from pipelines.codec import decode, encode, to_json
+from pipelines.codec import encode
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.source import ClipFile, SourceMedia
-from pipelines.recompute import Recipe, recompute
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.stages import MediaStages
-from pipelines.types import ShardDigest, ShardKind
 from pipelines.vision.pipeline import VisionConfig
 from storage.objects.folder import FolderStore
 from storage.types import ProcessingMode
@@ -29,12 +27,10 @@ from tests.places import DEMO, PROJECT
 
 INGEST = IngestConfig(segment_seconds=5.0)
 TRANSCRIPT = TranscriptConfig(models=digest_of("packaged", tasks_for(Purpose.TRANSCRIPT)))
-PICTURES = ShardDigest(ShardKind.PICTURES, 1, 0, 0, "")
-Found = dict[str, str | list[ShardDigest]]
 
 
-def analysed(folder: Path, video: Path) -> Found:
-    """Shards, and what the scenes and words are without the names of stored objects."""
+def analysed(folder: Path, video: Path) -> dict[str, str]:
+    """The scenes and words, without the names of stored objects."""
     store = FolderStore(folder)
     store.write_bytes("job/source", video.read_bytes())
     stages = MediaStages(
@@ -51,7 +47,6 @@ def analysed(folder: Path, video: Path) -> Found:
     seen = stages.vision(ingested, FreeRun())
     said = [stages.transcribe(track, ingested, FreeRun()) for track in ingested.tracks]
     return {
-        "shards": [*seen.shards, *(shard for each in said for shard in each.shards)],
         "scenes": encode(seen.scenes).decode(),
         "words": encode([each.segments for each in said]).decode(),
     }
@@ -61,18 +56,10 @@ ON_ONE_PROCESSOR = """
 import sys
 from pathlib import Path
 from pipelines.codec import encode
-from tests.pipelines.test_recompute import analysed, again
-folder, video, shards = sys.argv[1:]
-found = again(Path(video), shards) if shards else analysed(Path(folder), Path(video))
-sys.stdout.buffer.write(encode(found))
+from tests.pipelines.test_same_results import analysed
+folder, video = map(Path, sys.argv[1:])
+sys.stdout.buffer.write(encode(analysed(folder, video)))
 """
-
-
-def again(video: Path, shards: str) -> list[ShardDigest]:
-    wanted = decode(list[ShardDigest], shards.encode())
-    return [
-        *recompute(video, Recipe(ProcessingMode.ALL, INGEST, TRANSCRIPT), wanted, LocalModels())
-    ]
 
 
 def on_one_processor(*arguments: object) -> object:
@@ -92,21 +79,7 @@ def on_one_processor(*arguments: object) -> object:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_results_and_shards_are_the_same_on_one_processor(tmp_path: Path) -> None:
+def test_results_are_the_same_on_one_processor(tmp_path: Path) -> None:
     video = first_seconds(DEMO, tmp_path / "video.mp4", 20.0)
     found = analysed(tmp_path / "first", video)
-    shards = found["shards"]
-    assert isinstance(shards, list)
-    assert {each.kind for each in shards} == {*ShardKind}
-    assert all(each.claimed for each in shards)
-    assert on_one_processor("", video, encode(shards).decode()) == to_json(shards)
-    assert on_one_processor(tmp_path / "second", video, "") == to_json(found)
-
-
-@pytest.mark.timeout(300)
-def test_pictures_and_sound_computed_again_on_one_processor_are_the_same(tmp_path: Path) -> None:
-    video = first_seconds(DEMO, tmp_path / "video.mp4", 15.0)
-    wanted = [PICTURES, ShardDigest(ShardKind.SOUND, 0, 0, 0, "", 0)]
-    first = again(video, encode(wanted).decode())
-    assert [(each.kind, each.index) for each in first] == [("pictures", 1), ("sound", 0)]
-    assert on_one_processor("", video, encode(wanted).decode()) == to_json(first)
+    assert on_one_processor(tmp_path / "second", video) == found
