@@ -18,6 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection, Database
 from storage.tables import archive_objects, duplicates, fingerprint_keys, jobs, transcripts
+from storage.turns import in_turns
 
 MOST_CANDIDATES = 20
 """Jobs that a job is compared with: those with most keys in common."""
@@ -124,18 +125,21 @@ async def store_sounds(
         await connection.execute(statement, rows)
 
 
-_LEASE = text(
-    """
-    UPDATE jobs SET compare_after = now() + :lease
-     WHERE id = (SELECT id FROM jobs WHERE compare_after <= now() AND completed_at IS NOT NULL
-                  ORDER BY compare_after LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING id AS job_id, account_id, compare_after
-    """
+_LEASE = in_turns(
+    "duplicates",
+    due="""
+    SELECT id, account_id FROM jobs WHERE compare_after <= now() AND completed_at IS NOT NULL
+     ORDER BY {turn}, compare_after LIMIT 1 FOR UPDATE OF jobs SKIP LOCKED
+    """,
+    lease="""
+    UPDATE jobs SET compare_after = now() + :lease FROM due WHERE jobs.id = due.id
+    RETURNING jobs.id AS job_id, jobs.account_id, compare_after
+    """,
 )
 
 
 async def lease_comparison(database: Database, *, lease: timedelta) -> LeasedComparison | None:
-    """Lease the job that is due for longest; None where none is."""
+    """Lease the job that is due for longest of the account whose turn it is; None where none is."""
     rows = await database.query(_LEASE, lease=lease)
     return LeasedComparison(**rows[0]) if rows else None
 

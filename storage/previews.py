@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection, Database
 from storage.tables import previews
+from storage.turns import in_turns
 from storage.types import PreviewStatus
 
 MAX_ATTEMPTS = 2
@@ -60,13 +61,15 @@ async def find_preview(connection: Connection, job_id: uuid.UUID) -> Preview | N
     return None if row is None else Preview(PreviewStatus(row.status), row.reason)
 
 
-_LEASE = text(
-    """
-    WITH due AS (
-        SELECT job_id, attempts FROM previews
-        WHERE status = 'waiting' AND (lease_expires_at IS NULL OR lease_expires_at < now())
-        ORDER BY created_at LIMIT 1 FOR UPDATE SKIP LOCKED
-    )
+_LEASE = in_turns(
+    "preview",
+    due="""
+    SELECT each.job_id, each.attempts, jobs.account_id
+      FROM previews AS each JOIN jobs ON jobs.id = each.job_id
+     WHERE status = 'waiting' AND (each.lease_expires_at IS NULL OR each.lease_expires_at < now())
+     ORDER BY {turn}, each.created_at LIMIT 1 FOR UPDATE OF each SKIP LOCKED
+    """,
+    lease="""
     UPDATE previews SET
         attempts = due.attempts + 1,
         status = CASE WHEN due.attempts < :most THEN 'waiting' ELSE 'failed' END,
@@ -75,12 +78,13 @@ _LEASE = text(
         lease_expires_at = CASE WHEN due.attempts < :most THEN now() + :lease END
     FROM due WHERE previews.job_id = due.job_id
     RETURNING previews.job_id, previews.source_key, previews.lease_token AS token
-    """
+    """,
 )
 
 
 async def lease_next_preview(database: Database, *, lease: timedelta) -> LeasedPreview | None:
-    """Lease the oldest pending preview; None where none is, or it was given up."""
+    """Lease the oldest pending preview of the account whose turn it is; None where none is, or the
+    preview was given up."""
     lost = "What reads the file was lost again and again."
     rows = await database.query(_LEASE, lease=lease, most=MAX_ATTEMPTS, lost=lost)
     if not rows or rows[0]["token"] is None:

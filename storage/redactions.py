@@ -9,13 +9,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic_core import from_json
-from sqlalchemy import Text, Update, cast, func, null, select, text, update
+from sqlalchemy import Text, Update, cast, func, null, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 
 from storage.database import Connection, Database
 from storage.job_records import JobRecord
 from storage.search_index import index_once, replace_rows, scene_rows
 from storage.tables import jobs, scene_lists, summaries
+from storage.turns import in_turns
 from storage.types import JobState, StageName
 from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
 
@@ -45,18 +46,22 @@ class LeasedRedaction:
     """This one included."""
 
 
-_LEASE = text(
-    """
+_LEASE = in_turns(
+    "redaction",
+    due="""
+    SELECT id, account_id FROM jobs WHERE redact_after <= now()
+     ORDER BY {turn}, redact_after LIMIT 1 FOR UPDATE OF jobs SKIP LOCKED
+    """,
+    lease="""
     UPDATE jobs SET redact_after = now() + :lease, redact_attempts = redact_attempts + 1
-     WHERE id = (SELECT id FROM jobs WHERE redact_after <= now()
-                  ORDER BY redact_after LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING id AS job_id, redact_after, redact_attempts AS attempts
-    """
+      FROM due WHERE jobs.id = due.id
+    RETURNING jobs.id AS job_id, redact_after, redact_attempts AS attempts
+    """,
 )
 
 
 async def lease_redaction(database: Database, *, lease: timedelta) -> LeasedRedaction | None:
-    """Lease the job that is due for longest; None where none is."""
+    """Lease the job that is due for longest of the account whose turn it is; None where none is."""
     rows = await database.query(_LEASE, lease=lease)
     return LeasedRedaction(**rows[0]) if rows else None
 

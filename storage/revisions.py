@@ -27,7 +27,6 @@ from sqlalchemy import (
     literal,
     literal_column,
     select,
-    text,
     update,
 )
 
@@ -35,6 +34,7 @@ from storage.database import Connection, Database
 from storage.result_parts import Element
 from storage.search_index import SearchRow, index_once, replace_rows, transcript_rows
 from storage.tables import transcript_revisions, transcripts
+from storage.turns import in_turns
 from storage.types import StageName
 
 MOST_REVISIONS = 10_000
@@ -348,19 +348,23 @@ class LeasedAlignment:
     align_after: datetime
 
 
-_LEASE = text(
-    """
-    UPDATE transcripts SET align_after = now() + :lease
-     WHERE (job_id, track_index) = (
-           SELECT job_id, track_index FROM transcripts WHERE align_after <= now()
-            ORDER BY align_after LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING job_id, track_index, align_after
-    """
+_LEASE = in_turns(
+    "alignment",
+    due="""
+    SELECT each.job_id, each.track_index, jobs.account_id
+      FROM transcripts AS each JOIN jobs ON jobs.id = each.job_id WHERE each.align_after <= now()
+     ORDER BY {turn}, each.align_after LIMIT 1 FOR UPDATE OF each SKIP LOCKED
+    """,
+    lease="""
+    UPDATE transcripts AS leased SET align_after = now() + :lease
+      FROM due WHERE (leased.job_id, leased.track_index) = (due.job_id, due.track_index)
+    RETURNING leased.job_id, leased.track_index, align_after
+    """,
 )
 
 
 async def lease_unaligned(database: Database, *, lease: timedelta) -> LeasedAlignment | None:
-    """Lease the track that is due for longest; None where none is."""
+    """Lease the track that is due for longest, of the account whose turn it is; None without."""
     rows = await database.query(_LEASE, lease=lease)
     return LeasedAlignment(**rows[0]) if rows else None
 

@@ -558,6 +558,16 @@ transcript_revisions = Table(
     ),
 )
 
+# When each account was last served with background work of a kind: accounts take turns.
+background_turns = Table(
+    "background_turns",
+    metadata,
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    Column("kind", Text, nullable=False),
+    _time("served_at"),
+    PrimaryKeyConstraint("account_id", "kind"),
+)
+
 # Of media that browsers cannot play; the object lies beside the source and goes with it.
 previews = Table(
     "previews",

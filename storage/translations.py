@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import RowMapping, Text, bindparam, cast, func, select, text, update
+from sqlalchemy import RowMapping, Text, bindparam, cast, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection, Database
 from storage.tables import translations
+from storage.turns import in_turns
 from storage.types import TranslationStatus
 
 MAX_ATTEMPTS = 3
@@ -122,23 +123,27 @@ async def find_translated(
     return found
 
 
-_LEASE = text(
-    """
-    UPDATE translations SET
+_LEASE = in_turns(
+    "translation",
+    due="""
+    SELECT each.job_id, each.language, jobs.account_id
+      FROM translations AS each JOIN jobs ON jobs.id = each.job_id
+     WHERE status = 'pending' AND (each.lease_expires_at IS NULL OR each.lease_expires_at < now())
+     ORDER BY {turn}, each.created_at LIMIT 1 FOR UPDATE OF each SKIP LOCKED
+    """,
+    lease="""
+    UPDATE translations AS leased SET
         attempts = attempts + 1, lease_token = gen_random_uuid(), lease_expires_at = now() + :lease
-     WHERE (job_id, language) = (
-           SELECT job_id, language FROM translations
-            WHERE status = 'pending' AND (lease_expires_at IS NULL OR lease_expires_at < now())
-            ORDER BY created_at LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING job_id, language, attempts, lease_token AS token
-    """
+      FROM due WHERE (leased.job_id, leased.language) = (due.job_id, due.language)
+    RETURNING leased.job_id, leased.language, attempts, lease_token AS token
+    """,
 )
 
 
 async def lease_next_translation(
     database: Database, *, lease: timedelta
 ) -> LeasedTranslation | None:
-    """Lease the oldest that is pending; None where none is."""
+    """Lease the oldest pending one of the account whose turn it is; None where none is."""
     rows = await database.query(_LEASE, lease=lease)
     return LeasedTranslation(**rows[0]) if rows else None
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from storage.database import schema_functions
-from storage.tables import comparisons
+from storage.tables import background_turns, comparisons
 
 revision = "0031"
 down_revision = "0030"
@@ -66,8 +66,9 @@ def _rewrite_older_results() -> None:
 
 
 def upgrade() -> None:
-    # As it is today: what is added to it later must not be there yet.
-    comparisons.create(op.get_bind())
+    # As they are today: what is added to them later must not be there yet.
+    for table in (comparisons, background_turns):
+        table.create(op.get_bind())
     op.add_column("archives", sa.Column("leased_at", sa.DateTime(timezone=True)))
     size = sa.Column("size_bytes", sa.Integer, nullable=False, server_default=sa.text("0"))
     op.add_column("transcript_revisions", size)
