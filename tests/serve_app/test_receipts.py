@@ -218,6 +218,22 @@ def test_a_receipt_of_another_service_is_refused(
     assert verified(api, path) == {"signature": "differs"}
 
 
+def test_a_receipt_of_a_former_key_is_verified_by_a_copy_of_that_key(
+    api: RunningApi, customer: Customer, job: str, tmp_path: Path
+) -> None:
+    """Another secret key makes another key of receipts: who keeps the former one verifies on."""
+    envelope = json.loads(read(api, customer, f"/jobs/{job}/receipt"))["data"]
+    former = ReceiptSigner(b"the secret that the service had before")
+    sealed = former.seal(envelope["payloadType"], base64.b64decode(envelope["payload"]))
+    files = written(tmp_path, receipt=json.dumps(sealed).encode(), media=MEDIA)
+    both = {"keys": [former.public_key(), api.context.receipts.public_key()]}
+    files |= written(tmp_path, keys=json.dumps(both).encode())
+    command = ["verify", files["receipt"], "--media", files["media"], "--json", "--keys"]
+    kept = CliRunner().invoke(app, [*map(str, command), str(files["keys"])])
+    assert json.loads(kept.stdout)["verified"]
+    assert verified(api, files["receipt"]) == {"signature": "differs"}
+
+
 def test_a_correction_leaves_the_machines_transcript_as_the_receipt_has_it(
     api: RunningApi, customer: Customer, job: str, tmp_path: Path
 ) -> None:
