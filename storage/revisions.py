@@ -150,9 +150,9 @@ def difference(present: Element, other: Element) -> Change:
 
 
 async def read_transcript(
-    connection: Connection, job_id: uuid.UUID, track_index: int, *, for_update: bool = False
+    connection: Connection, job_id: uuid.UUID, track_index: int
 ) -> ReadTranscript | None:
-    """None without such a transcript. ``for_update``: lock the job before; who erases it does."""
+    """None without such a transcript."""
     query = select(
         transcripts.c.revision,
         transcripts.c.language,
@@ -163,8 +163,7 @@ async def read_transcript(
         transcripts.c.track_index == track_index,
         transcripts.c.document.is_not(None),
     )
-    found = await connection.execute(query.with_for_update() if for_update else query)
-    row = found.first()
+    row = (await connection.execute(query)).first()
     if row is None:
         return None
     document = await asyncio.to_thread(lambda: from_json(row.document))
@@ -365,20 +364,24 @@ async def lease_unaligned(database: Database, *, lease: timedelta) -> LeasedAlig
     return LeasedAlignment(**rows[0]) if rows else None
 
 
-async def store_aligned(
-    connection: Connection, held: ReadTranscript, made: Sequence[tuple[Element, Element]]
-) -> None:
-    """Put aligned segments in the place of those that are as they were when they were read. No
-    revision: the text is the same."""
+def prepare_aligned(
+    read: ReadTranscript, made: Sequence[tuple[Element, Element]]
+) -> PreparedChange:
+    """What is to be stored to put aligned segments in the place of those that are as they were when
+    they were read."""
     tried = {_content(before): after for before, after in made}
     splices = [
         (at, 1, [after])
-        for at, segment in enumerate(held.document["segments"])
+        for at, segment in enumerate(read.document["segments"])
         if segment.get("estimated_words") and (after := tried.get(_content(segment))) is not None
     ]
-    if splices:
-        prepared = await asyncio.to_thread(prepare, held, {"splices": splices})
-        await _store(connection, prepared, held.revision)
+    return prepare(read, {"splices": splices})
+
+
+async def store_aligned(connection: Connection, made: PreparedChange) -> bool:
+    """Store what ``prepare_aligned`` made; False where the transcript was changed since it was
+    read. No revision: the text is the same."""
+    return await _store(connection, made, made.read.revision)
 
 
 def _content(segment: Element) -> str:

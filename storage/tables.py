@@ -558,6 +558,18 @@ transcript_revisions = Table(
     ),
 )
 
+# What was found in texts of a redacted job, reruns of it included, and is hidden in those to come.
+hidden_phrases = Table(
+    "hidden_phrases",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    # How many words it has, and what they are kept as (pipelines.redaction.texts.Known).
+    Column("words", SmallInteger, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("kind", Text, nullable=False),
+    PrimaryKeyConstraint("job_id", "digest"),
+)
+
 # Of media that browsers cannot play; the object lies beside the source and goes with it.
 previews = Table(
     "previews",

@@ -1,4 +1,5 @@
-"""Comparisons in the background, turns of accounts, sizes of revisions, sign-ins that ask.
+"""Comparisons in the background, turns of accounts, sizes of revisions, sign-ins that ask, phrases
+that are hidden.
 
 Revision ID: 0031
 Revises: 0030
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from storage.database import schema_functions
-from storage.tables import comparisons
+from storage.tables import comparisons, hidden_phrases
 
 revision = "0031"
 down_revision = "0030"
@@ -68,6 +69,7 @@ def _rewrite_older_results() -> None:
 def upgrade() -> None:
     # As it is today: what is added to it later must not be there yet.
     comparisons.create(op.get_bind())
+    hidden_phrases.create(op.get_bind())
     op.add_column("archives", sa.Column("leased_at", sa.DateTime(timezone=True)))
     size = sa.Column("size_bytes", sa.Integer, nullable=False, server_default=sa.text("0"))
     op.add_column("transcript_revisions", size)
