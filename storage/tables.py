@@ -556,6 +556,7 @@ transcript_revisions = Table(
         name="fk_transcript_revisions_transcript",
         ondelete="CASCADE",
     ),
+    Index("ix_transcript_revisions_sizes", "job_id", postgresql_include=["size_bytes"]),
 )
 
 # What was found in texts of a redacted job, reruns of it included, and is hidden in those to come.

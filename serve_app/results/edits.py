@@ -56,6 +56,7 @@ from storage.redactions import MOST_PHRASES
 from storage.result_parts import Element
 from storage.results import list_tracks
 from storage.revisions import (
+    MOST_ACCOUNT_HISTORY_BYTES,
     MOST_CHANGE_BYTES,
     MOST_DOCUMENT_BYTES,
     MOST_HISTORY_BYTES,
@@ -218,7 +219,7 @@ async def edit_transcript(
 
     A segment that is changed or merged has at most 2,000 words, one request changes segments of
     100,000 (of a redacted job 20,000) and 16 MB as they are stored, and what all corrections of a
-    job replaced takes at most 128 MB.
+    job replaced takes at most 128 MB, of an account 2 GB.
     """
     ms = [[_ms(it.startTime), _ms(it.endTime)] for it in body.segments]
     edit = Edit(
@@ -420,6 +421,7 @@ async def _edited(
             index = choose_track(found, tracks, body.trackIndex, "trackIndex").track_index
             read = await revisions.read_transcript(connection, job.id, index)
             known = await known_of(connection, found)
+            account_bytes = await revisions.account_history_bytes(connection, job.account_id)
         if read is None or read.revision != body.revision:
             raise _conflict(read)
         if read.revision >= MOST_REVISIONS:
@@ -430,6 +432,11 @@ async def _edited(
             break
         prepared, muted = await _prepared(context, found, read, change, known, param)
         change = prepared.change
+        if account_bytes + len(prepared.before) > MOST_ACCOUNT_HISTORY_BYTES:
+            message = (
+                "The account's corrections take all the room for them: erase a job that has some."
+            )
+            raise invalid(message, param)
         async with context.database.transaction() as connection:
             locked = await _find(connection, job, for_update=True)
             stored_bytes = await revisions.history_bytes(connection, job.id) + len(prepared.before)

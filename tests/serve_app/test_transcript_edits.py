@@ -359,7 +359,12 @@ def test_revisions_are_finite(
 
 @pytest.mark.parametrize(
     ("limit", "bound"),
-    [("MOST_CHANGE_BYTES", 1500), ("MOST_DOCUMENT_BYTES", 0), ("MOST_HISTORY_BYTES", 2500)],
+    [
+        ("MOST_CHANGE_BYTES", 1500),
+        ("MOST_DOCUMENT_BYTES", 0),
+        ("MOST_HISTORY_BYTES", 2500),
+        ("MOST_ACCOUNT_HISTORY_BYTES", 2500),
+    ],
 )
 def test_what_is_kept_of_corrections_is_finite(
     api: RunningApi,
@@ -379,6 +384,21 @@ def test_what_is_kept_of_corrections_is_finite(
     assert get(api, customer, f"/jobs/{job}/transcript") == before
     # What fits is taken still, if need be in parts.
     edit(api, customer, job, revision=1, segments=[{"index": 3, "text": "Come"}])
+
+
+def test_what_is_kept_of_corrections_is_counted_over_the_jobs_of_an_account_until_they_are_erased(
+    api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(api, customer, job, segments=[{"index": 0, "text": "Good day to the bakers."}])
+    other = created(api, customer)
+    complete(api, other, [said()], [])
+    monkeypatch.setattr(edits, "MOST_ACCOUNT_HISTORY_BYTES", 1000)
+    line = {"index": 3, "text": "Come"}
+    answer = patch(api, customer, other, segments=[line])
+    assert (answer.status_code, answer.json()["param"]) == (400, "segments"), answer.text
+    assert "account" in answer.json()["error"]
+    assert api.client.post(f"/jobs/{job}/erase", headers=customer.headers).is_success
+    edit(api, customer, other, segments=[line])
 
 
 def test_going_back_stores_what_differs_and_no_more(

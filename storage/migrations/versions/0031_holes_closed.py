@@ -74,6 +74,8 @@ def upgrade() -> None:
     size = sa.Column("size_bytes", sa.Integer, nullable=False, server_default=sa.text("0"))
     op.add_column("transcript_revisions", size)
     op.execute("UPDATE transcript_revisions SET size_bytes = octet_length(before::text)")
+    sizes = "ix_transcript_revisions_sizes", "transcript_revisions"
+    op.create_index(*sizes, ["job_id"], postgresql_include=["size_bytes"])
     for column in ("user_id", "invitation_id"):
         op.add_column("oidc_flows", sa.Column(column, sa.Uuid()))
     op.add_column("oidc_flows", sa.Column("subject", sa.Text()))
