@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import signal
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,9 +25,11 @@ from storage.results import TrackTranscript
 from storage.revisions import applied, difference
 from storage.tables import stages, transcripts
 from tests.pipelines.speech.test_edits import segment
+from tests.serve_app import eraser_process
 from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.serve_app.test_erasing import rows_of
 
 LINES = [("Good morning to the bakers.", "speaker_0"), ("Today it rains.", "speaker_1"),
          ("We sell green tees.", "speaker_0"), ("Come by.", "speaker_1")]  # fmt: skip
@@ -418,6 +422,44 @@ def test_a_correction_waits_for_an_erasure_and_finds_nothing(
     assert api.client.post(f"/jobs/{job}/erase", headers=customer.headers).is_success
     answer = patch(api, customer, job, segments=[{"index": 0, "text": "x"}])
     assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
+
+
+_COMMITTED = 17
+
+
+@pytest.mark.parametrize("moment", [7, 12, 16, _COMMITTED])
+def test_a_correction_that_was_killed_is_made_whole_or_not_at_all(
+    api: RunningApi, customer: Customer, job: str, moment: int
+) -> None:
+    lines = [{"index": 0, "text": "Good evening to the millers."}, {"index": 2, "text": "We rest."}]
+    body = {"revision": 0, "segments": lines, "split": [{"index": 0, "word": 2}]}
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["tests.serve_app.eraser_process"])
+    arguments = (api.settings, customer.key, job, body, moment)
+    victim = processes.Process(target=eraser_process.edit, args=arguments)
+    victim.start()
+    victim.join(60)
+    assert victim.exitcode == -signal.SIGKILL, "the moment comes after the end"
+    before = [line for line, _ in LINES]
+    after = ["Good evening", "to the millers.", "Today it rains.", "We rest.", "Come by."]
+
+    def assert_whole(revision: int, texts: list[str]) -> None:
+        shown = get(api, customer, f"/jobs/{job}/transcript")
+        assert (shown["revision"], [each["text"] for each in shown["segments"]]) == (
+            revision, texts
+        )  # fmt: skip
+        listed = get(api, customer, f"/jobs/{job}/transcript/revisions")["revisions"]
+        assert [each["revision"] for each in listed] == [*range(revision, -1, -1)]
+        query = "SELECT text FROM search_rows WHERE job_id = :job AND kind = 'transcript'"
+        rows = rows_of(api, query, job=uuid.UUID(job))
+        assert sorted(text for (text,) in rows) == sorted(texts)
+
+    if moment == _COMMITTED:  # the client has no answer, and reads what became of it
+        assert patch(api, customer, job, **body).json()["currentRevision"] == 1
+    else:
+        assert_whole(0, before)
+        assert patch(api, customer, job, **body).status_code == 200
+    assert_whole(1, after)
 
 
 _SPLICES = st.lists(
