@@ -78,6 +78,7 @@ from tests.serve_app.interface_contract import DOCUMENT, Contract
 from tests.serve_app.published_jobs import SCENES, complete, created, lease_of, media, stored, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_erasing import places_of, rows_of
+from tests.serve_app.test_transcript_edits import changed_while_prepared
 from tests.stills import RED, jpeg
 
 CONTRACT = Contract(DOCUMENT)
@@ -686,6 +687,16 @@ def test_a_redacted_job_is_erased_with_what_redaction_hides(
     assert places_of(api, "[Oo]ttokar|[Ww]olfram") == set()
     assert "redaction" not in read(api, customer, f"/jobs/{job}").json()["data"]
     assert read(api, customer, f"/jobs/{job}/transcript?original=true").status_code == 404
+
+
+def test_a_redaction_is_prepared_without_a_lock_and_again_of_what_changed_meanwhile(
+    api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redact(api, customer, job)
+    prepared = changed_while_prepared(api, job, monkeypatch)
+    at_work(api)
+    assert len(prepared) == 2
+    assert MARKERS.search(read(api, customer, f"/jobs/{job}/transcript").text) is None
 
 
 class Planted:

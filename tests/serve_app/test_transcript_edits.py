@@ -185,6 +185,29 @@ def test_of_ten_writers_at_once_one_wins_each_time_and_nothing_is_lost(
     assert [each["text"] for each in first["segments"]] == [line for line, _ in LINES]
 
 
+def changed_while_prepared(
+    api: RunningApi, job: str, monkeypatch: pytest.MonkeyPatch
+) -> list[revisions.Change]:
+    """Changes as they are prepared; another transaction locks the job meanwhile, and makes the
+    first one stale."""
+    prepare, prepared = revisions.prepare, list[revisions.Change]()
+
+    async def touch(connection: AsyncConnection) -> None:
+        await connection.execute(text("SET LOCAL lock_timeout = '20s'"))
+        assert await jobs.find_job(connection, uuid.UUID(job), for_update=True)
+        same = update(transcripts).where(transcripts.c.job_id == uuid.UUID(job))
+        if len(prepared) == 1:
+            await connection.execute(same.values(align_after=transcripts.c.align_after))
+
+    def noted(read: revisions.ReadTranscript, change: revisions.Change) -> Any:
+        prepared.append(change)
+        api.transact(touch)
+        return prepare(read, change)
+
+    monkeypatch.setattr(revisions, "prepare", noted)
+    return prepared
+
+
 def test_an_edit_locks_nothing_while_it_is_made_and_is_made_again_of_what_changed_meanwhile(
     api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
