@@ -43,6 +43,7 @@ from storage.tables import (
     api_keys,
     archive_objects,
     fingerprint_keys,
+    hidden_phrases,
     idempotency_records,
     invitations,
     jobs,
@@ -329,6 +330,7 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
         previews,
         search_rows,
         fingerprint_keys,
+        hidden_phrases,
         webhook_events,
     )
     for table in tables:  # Labels and voices go with their transcripts, vectors with rows.

@@ -15,15 +15,19 @@ from sqlalchemy.dialects.postgresql import JSONB
 from storage.database import Connection, Database
 from storage.job_records import JobRecord
 from storage.search_index import index_once, replace_rows, scene_rows
-from storage.tables import jobs, scene_lists, summaries
+from storage.tables import hidden_phrases, jobs, scene_lists, summaries
 from storage.turns import in_turns
 from storage.types import JobState, StageName
 from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
 
+MOST_PHRASES = 100_000
+"""That are hidden of a job, from where on no correction adds any; a day of speech has a tenth."""
 MAX_ATTEMPTS = 3
 """A redaction that broke, or whose redactor was lost, this often is given up."""
 Span = tuple[int, int]
 """Milliseconds of the media."""
+Phrase = tuple[int, bytes]
+"""How many words it has, and their digest."""
 
 
 async def request_redaction(
@@ -34,6 +38,34 @@ async def request_redaction(
     due = {"redact_after": func.now(), "redact_attempts": 0, "redact_error": None}
     statement = update(jobs).where(jobs.c.id == job_id)
     await connection.execute(statement.values(source=merged, **due))
+
+
+async def list_hidden(connection: Connection, job: JobRecord) -> dict[Phrase, str]:
+    """Kinds of the phrases that are hidden in texts of a job; its reruns have the same."""
+    query = select(hidden_phrases).where(hidden_phrases.c.job_id == (job.rerun_of or job.id))
+    rows = await connection.execute(query)
+    return {(row.words, row.digest): row.kind for row in rows}
+
+
+_HIDE = text(
+    """
+    INSERT INTO hidden_phrases (job_id, words, digest, kind)
+    SELECT CAST(:job_id AS uuid), phrase.* FROM unnest(
+           CAST(:words AS smallint[]), CAST(:digests AS bytea[]), CAST(:kinds AS text[])) AS phrase
+    ON CONFLICT DO NOTHING
+    """
+)
+
+
+async def add_hidden(connection: Connection, job: JobRecord, phrases: Mapping[Phrase, str]) -> bool:
+    """Hide these in texts to come as well; whether any of them is new."""
+    values = {
+        "job_id": job.rerun_of or job.id,
+        "words": [words for words, _ in phrases],
+        "digests": [digest for _, digest in phrases],
+        "kinds": [str(kind) for kind in phrases.values()],
+    }
+    return (await connection.execute(_HIDE, values)).rowcount > 0
 
 
 @dataclass(frozen=True, slots=True)

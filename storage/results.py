@@ -265,14 +265,18 @@ async def list_transcripts(
     return [_track(dict(row)) for row in (await connection.execute(query)).mappings()]
 
 
-async def transcript_versions(connection: Connection, job_id: uuid.UUID) -> list[tuple[int, str]]:
-    """Index and version of each track's transcript, without the transcripts."""
+async def transcript_versions(
+    connection: Connection, job_id: uuid.UUID, *, for_update: bool = False
+) -> list[tuple[int, str]]:
+    """Index and version of each track's transcript, without the transcripts. ``for_update``: lock
+    the job before; who corrects them, or names speakers, does."""
     query = (
         select(transcripts.c.track_index, _VERSION)
         .where(transcripts.c.job_id == job_id)
         .order_by(transcripts.c.track_index)
     )
-    return [(index, version) for index, version in await connection.execute(query)]
+    found = await connection.execute(query.with_for_update() if for_update else query)
+    return [(index, version) for index, version in found]
 
 
 async def list_tracks(connection: Connection, job_id: uuid.UUID) -> list[Track]:

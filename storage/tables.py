@@ -556,6 +556,19 @@ transcript_revisions = Table(
         name="fk_transcript_revisions_transcript",
         ondelete="CASCADE",
     ),
+    Index("ix_transcript_revisions_sizes", "job_id", postgresql_include=["size_bytes"]),
+)
+
+# What was found in texts of a redacted job, reruns of it included, and is hidden in those to come.
+hidden_phrases = Table(
+    "hidden_phrases",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    # How many words it has, and what they are kept as (pipelines.redaction.texts.Known).
+    Column("words", SmallInteger, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("kind", Text, nullable=False),
+    PrimaryKeyConstraint("job_id", "digest"),
 )
 
 # When each account was last served with background work of a kind: accounts take turns.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 
 from models.languages import primary_language
@@ -25,8 +26,8 @@ from pipelines.types import Scene, TimedSentence, TranscriptSegment, TranscriptW
 Span = tuple[int, int]
 """Milliseconds."""
 Kinds = Collection[PersonalData]
-Known = dict[tuple[str, ...], PersonalData]
-"""What was found in texts of a job, and is hidden in all of them: folded words (``_folded``)."""
+Phrase = tuple[int, bytes]
+"""How many words it has, and the digest of these, folded (``_folded``)."""
 FindEntities = Callable[[], EntityRecognizer]
 """Opens the model of names when it is needed. Raises what opening it raises: nothing is published
 where names were not looked for."""
@@ -87,6 +88,27 @@ _SENTENCES = ("This is ", "."), ("We talked to ", " in the studio.")
 """About a name that stands alone: few are found without a sentence."""
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was found in texts of a job and is hidden in all of them.
+
+    It is kept with the job for texts to come, as digests with the job's own key: what is hidden
+    is not to be read there.
+    """
+
+    key: bytes = b""
+    kinds: dict[Phrase, PersonalData] = field(default_factory=dict)
+
+    def phrase(self, words: Sequence[str]) -> Phrase:
+        """What folded words are kept as."""
+        text = " ".join(words).encode()
+        return len(words), hashlib.blake2b(text, key=self.key, digest_size=16).digest()
+
+    def joined(self, other: Known) -> Known:
+        """Another one of both, with the same key."""
+        return replace(self, kinds=self.kinds | other.kinds)
+
+
 def no_recognizer() -> EntityRecognizer:
     """Of processes that redact nothing. Raises RuntimeError."""
     raise RuntimeError("This process has no model of names.")
@@ -122,7 +144,7 @@ def find_personal_data(
     """What of the kinds is in each text, in order, none inside another. What is found in one text
     is looked for in all, whatever its case and accents, as is what is ``known``; that is added to.
     """
-    known = {} if known is None else known
+    known = known or Known()
     found = [[it for it in find_patterns(text) if it.kind in kinds] for text in texts]
     if english and _NAMED & {*kinds}:
         shown = [*map(_as_sentences_have_it, texts)]
@@ -134,7 +156,7 @@ def find_personal_data(
     for text, own in zip(texts, found, strict=True):
         for span in own:
             if not _touches_mark(text, span):
-                known |= _known_of(text, span)
+                known.kinds.update((known.phrase(it), span.kind) for it in _phrases(text, span))
     return [
         [
             it
@@ -156,22 +178,22 @@ def _folded(text: str) -> str:
     return "".join(it for it in letters if not unicodedata.combining(it))
 
 
-def _known_of(text: str, span: PersonalSpan) -> Known:
+def _phrases(text: str, span: PersonalSpan) -> list[tuple[str, ...]]:
+    """What of a finding is looked for in other texts."""
     words = tuple(_folded(it[0]) for it in _WORD.finditer(text, span.start, span.end))
     if span.kind is PersonalData.NAME:
-        parts = [(it,) for it in words if len(it) > 2 and it not in _NO_NAMES]
-        return dict.fromkeys(parts, span.kind)
+        return [(it,) for it in words if len(it) > 2 and it not in _NO_NAMES]
     is_own = sum(map(len, words)) > 2 and not {*words} <= _NO_NAMES
-    return {words: span.kind} if is_own and len(words) <= _MOST_KNOWN_WORDS else {}
+    return [words] if is_own and len(words) <= _MOST_KNOWN_WORDS else []
 
 
 def _by_words(text: str, known: Known) -> Iterator[PersonalSpan]:
-    words = [*_WORD.finditer(text)] if known else []
+    words = [*_WORD.finditer(text)] if known.kinds else []
     folded = [_folded(it[0]) for it in words]
-    for size in {len(each) for each in known}:
+    for size in {size for size, _ in known.kinds}:
         for at in range(len(words) - size + 1):
             phrase = tuple(folded[at : at + size])
-            kind = known.get(phrase)
+            kind = known.kinds.get(known.phrase(phrase))
             if kind is not None and (words[at][0][0].isupper() or not {*phrase} <= _ALSO_WORDS):
                 yield PersonalSpan(words[at].start(), words[at + size - 1].end(), kind)
 
@@ -235,7 +257,7 @@ def redact_scenes(
 ) -> tuple[Scene, ...]:
     """Scenes with marks in their descriptions and in what is written in the picture."""
     texts = [[it.description, *(line.text for line in it.on_screen_text)] for it in scenes]
-    known = {} if known is None else known
+    known = known or Known()
     marked = iter(redact_texts([*chain(*texts)], kinds, recognizer, known))
     return tuple(
         replace(
@@ -276,7 +298,7 @@ def redact_segments(
     known: Known | None = None,
 ) -> RedactedSegments:
     """A track's segments, with marks; ``language`` is the track's."""
-    known = {} if known is None else known
+    known = known or Known()
     hidden: list[dict[int, PersonalData]] = [{} for _ in segments]
     for is_english, group in groupby(
         _passages(segments, language), lambda it: it.language in (None, "en")

@@ -23,6 +23,7 @@ from serve_app.context import AppContext
 from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
 from serve_app.jobs.plans import JobPlan
 from serve_app.jobs.rendering import render_job
+from serve_app.results.redaction import redact_again
 from serve_app.results.scenes import StoredSeen, read_seen, seen_json
 from serve_app.results.transcripts import characters_of, legacy_entries, transcript_of
 from serve_app.settings import Settings
@@ -439,6 +440,8 @@ async def finish_if_ended(connection: Connection, job_id: uuid.UUID) -> JobState
     if not failed:
         if job.rerun_of is not None:
             await reruns.exchange_results(connection, job)
+            if job.source.redact:  # what one stage found is hidden in what the other one keeps
+                await redact_again(connection, job)
         return JobState.COMPLETED if await end_job(connection, job, JobState.COMPLETED) else None
     moved = await end_job(
         connection,

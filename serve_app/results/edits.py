@@ -13,7 +13,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from pipelines.codec import from_json, to_json
-from pipelines.redaction.texts import Span
+from pipelines.redaction.texts import Known, Span
 from pipelines.speech.edits import (
     Edit,
     EditError,
@@ -34,7 +34,13 @@ from serve_app.api.schemas import WHOLE, Answer, Count, Timestamp, Uuid, doc
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import require_stage
-from serve_app.results.redaction import add_muted, redacted_change, redacted_kinds
+from serve_app.results.redaction import (
+    add_muted,
+    keep_known,
+    known_of,
+    redacted_change,
+    redacted_kinds,
+)
 from serve_app.results.routes import MAX_TRACK_INDEX, RESULT_ERRORS, TrackQuery
 from serve_app.results.transcripts import (
     TranscriptSegmentJson,
@@ -46,9 +52,11 @@ from storage import jobs, revisions
 from storage.audit import AuditAction, record
 from storage.database import Connection
 from storage.job_records import JobRecord
+from storage.redactions import MOST_PHRASES
 from storage.result_parts import Element
 from storage.results import list_tracks
 from storage.revisions import (
+    MOST_ACCOUNT_HISTORY_BYTES,
     MOST_CHANGE_BYTES,
     MOST_DOCUMENT_BYTES,
     MOST_HISTORY_BYTES,
@@ -211,7 +219,7 @@ async def edit_transcript(
 
     A segment that is changed or merged has at most 2,000 words, one request changes segments of
     100,000 (of a redacted job 20,000) and 16 MB as they are stored, and what all corrections of a
-    job replaced takes at most 128 MB.
+    job replaced takes at most 128 MB, of an account 2 GB.
     """
     ms = [[_ms(it.startTime), _ms(it.endTime)] for it in body.segments]
     edit = Edit(
@@ -317,18 +325,26 @@ def _ms(seconds: float | None) -> int | None:
 
 
 async def _prepared(
-    context: AppContext, job: JobRecord, read: ReadTranscript, change: Change, param: str
+    context: AppContext,
+    job: JobRecord,
+    read: ReadTranscript,
+    change: Change,
+    known: Known,
+    param: str,
 ) -> tuple[PreparedChange, list[Span]]:
-    """What is to be stored of a change, and when the sound is to be silent for it. Raises ApiError
-    where it is too large."""
+    """What is to be stored of a change, and when the sound is to be silent for it; what is found in
+    it is added to ``known``. Raises ApiError where it is too large."""
     muted = list[Span]()
     if kinds := redacted_kinds(job):
         if sum(len(it["words"]) for *_, new in change["splices"] for it in new) > _MOST_REDACTED:
             message = f"More than {_MOST_REDACTED} words of a redacted job are changed at once."
             raise invalid(message, param)
+        before = len(known.kinds)
         change, muted = await asyncio.to_thread(
-            redacted_change, change, read.language, kinds, context.recognizer
+            redacted_change, change, read.language, kinds, context.recognizer, known
         )
+        if len(known.kinds) > max(before, MOST_PHRASES):
+            raise invalid("Too much is hidden of the job: nothing new can be corrected in.", param)
     prepared = await asyncio.to_thread(revisions.prepare, read, change)
     if prepared.size_bytes > MOST_CHANGE_BYTES:
         raise invalid("The correction changes too much at once: make it in parts.", param)
@@ -404,6 +420,8 @@ async def _edited(
             tracks = await list_tracks(connection, job.id)
             index = choose_track(found, tracks, body.trackIndex, "trackIndex").track_index
             read = await revisions.read_transcript(connection, job.id, index)
+            known = await known_of(connection, found)
+            account_bytes = await revisions.account_history_bytes(connection, job.account_id)
         if read is None or read.revision != body.revision:
             raise _conflict(read)
         if read.revision >= MOST_REVISIONS:
@@ -412,8 +430,13 @@ async def _edited(
         if not change["splices"] and len(change) == 1:
             revision = read.revision
             break
-        prepared, muted = await _prepared(context, found, read, change, param)
+        prepared, muted = await _prepared(context, found, read, change, known, param)
         change = prepared.change
+        if account_bytes + len(prepared.before) > MOST_ACCOUNT_HISTORY_BYTES:
+            message = (
+                "The account's corrections take all the room for them: erase a job that has some."
+            )
+            raise invalid(message, param)
         async with context.database.transaction() as connection:
             locked = await _find(connection, job, for_update=True)
             stored_bytes = await revisions.history_bytes(connection, job.id) + len(prepared.before)
@@ -425,6 +448,7 @@ async def _edited(
                 )
             if revision is not None:
                 await add_muted(context, connection, locked, muted)
+                await keep_known(connection, locked, known)
                 action = AuditAction.EDIT_TRANSCRIPT
                 if reverted_to is not None:
                     action = AuditAction.REVERT_TRANSCRIPT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Annotated, Literal, NotRequired
 
 from fastapi import APIRouter, Request
@@ -12,7 +13,16 @@ from typing_extensions import TypedDict
 
 from pipelines.codec import from_json, to_json
 from pipelines.redaction.patterns import PersonalData
-from pipelines.redaction.texts import FindEntities, Span, merged, redact_segments
+from pipelines.redaction.texts import (
+    FindEntities,
+    Known,
+    Span,
+    merged,
+    no_recognizer,
+    redact_segments,
+    redact_texts,
+    remembered,
+)
 from pipelines.types import TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
@@ -29,7 +39,7 @@ from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.previews import want_muted_preview
 from storage.revisions import Change
-from storage.types import StageName
+from storage.types import ANALYSES, StageName, StageStatus
 
 RedactedKinds = Annotated[
     list[Annotated[PersonalData, Field(strict=False)]],
@@ -80,6 +90,37 @@ def redacted_kinds(job: JobRecord) -> frozenset[PersonalData]:
     return frozenset(map(PersonalData, job.source.redact))
 
 
+async def known_of(connection: Connection, job: JobRecord) -> Known:
+    """What was found in texts of the job until now."""
+    phrases = await redactions.list_hidden(connection, job)
+    kinds = {each: PersonalData(kind) for each, kind in phrases.items()}
+    return Known((job.rerun_of or job.id).bytes, kinds)
+
+
+async def keep_known(connection: Connection, job: JobRecord, known: Known) -> None:
+    """Hide what was found in all texts of a locked job: at once in those to come; where something
+    is new those that are published are redacted again."""
+    is_new = bool(known.kinds) and await redactions.add_hidden(connection, job, known.kinds)
+    if is_new and any(job.stages[each].status is StageStatus.COMPLETED for each in ANALYSES):
+        await redact_again(connection, job)
+
+
+async def redact_again(connection: Connection, job: JobRecord) -> None:
+    """Have the job redacted, and with it its reruns, or the job that it renews."""
+    first = job.rerun_of or job.id
+    for each in (first, *await reruns.list_reruns(connection, first)):
+        await redactions.request_redaction(connection, each, job.source.redact)
+
+
+async def hidden_label(connection: Connection, job: JobRecord, label: str) -> str:
+    """A label that a speaker is given, without what is hidden of the job; locks that."""
+    locked = await jobs.find_job(connection, job.id, for_update=True)
+    if locked is None or not locked.source.redact:
+        return label
+    [shown] = redact_texts([label], (), no_recognizer, await known_of(connection, locked))
+    return shown
+
+
 async def want_preview(context: AppContext, connection: Connection, job: JobRecord) -> None:
     """Have another preview made of a redacted job's media, if it has one file of its own."""
     key = await redactions.find_source_key(connection, job)
@@ -126,16 +167,20 @@ def redacted_change(
     language: str | None,
     kinds: frozenset[PersonalData],
     recognizer: FindEntities,
+    known: Known,
 ) -> tuple[Change, list[Span]]:
-    """A correction without personal data, and when what was left out is spoken."""
-    splices, muted = [], list[Span]()
-    for first, count, new in change["splices"]:
-        segments = [from_json(TranscriptSegment, each) for each in new]
-        found = redact_segments(segments, language, kinds, recognizer)
-        splices.append((first, count, to_json(found.segments)))
-        # What is beside them is of segments that stay.
-        room = (segments[0].start_ms, segments[-1].end_ms) if segments else (0, 0)
-        muted += ((max(room[0], start), min(room[1], end)) for start, end in found.muted)
+    """A correction without personal data and what is ``known``, which is added to; and when what
+    was left out is spoken."""
+    recognizer = remembered(recognizer)
+    for _ in range(2):  # what the last segment has is hidden in the first
+        splices, muted = [], list[Span]()
+        for first, count, new in change["splices"]:
+            segments = [from_json(TranscriptSegment, each) for each in new]
+            found = redact_segments(segments, language, kinds, recognizer, known)
+            splices.append((first, count, to_json(found.segments)))
+            # What is beside them is of segments that stay.
+            room = (segments[0].start_ms, segments[-1].end_ms) if segments else (0, 0)
+            muted += ((max(room[0], start), min(room[1], end)) for start, end in found.muted)
     return change | {"splices": splices}, [*merged(muted)]
 
 
@@ -171,8 +216,9 @@ async def redact_job(
     Names and places are found in English, all else in any language; as it is spoken ("john dot
     smith at example dot com") in English too. What is found in one text is hidden in all that the
     job has then, whatever its case and accents: a name in the sound is in descriptions and titles
-    too. A speaker whose label has it gets its first label back; one that is given afterwards is
-    shown as it is. Names of files and tracks, and `metadata`, are the customer's own and stay.
+    too, and corrections and labels that come later hide it as well; what a correction has that is
+    new is hidden in the other texts within seconds. A speaker whose label has it gets its first
+    label back. Names of files and tracks, and `metadata`, are the customer's own and stay.
     """
     async with context.database.transaction() as connection:
         locked = await jobs.find_job(connection, job.id, for_update=True)
@@ -187,8 +233,8 @@ async def redact_job(
         present = locked.source.redact
         kinds = [*present, *(it for it in body.kinds if it not in present)]
         if len(kinds) > len(present) or locked.redact_error is not None:
-            for each in (job.id, *await reruns.list_reruns(connection, job.id)):
-                await redactions.request_redaction(connection, each, kinds)
+            source = locked.source.model_copy(update={"redact": tuple(kinds)})
+            await redact_again(connection, replace(locked, source=source))
             detail = f"kinds={','.join(kinds)}"
             await record(
                 connection, job.account_id, AuditAction.REDACT_JOB, job_id=job.id, detail=detail

@@ -20,6 +20,7 @@ from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.results import transcripts
 from serve_app.results.chapters import ChapterList, chapter_json, find_chapters_of
+from serve_app.results.redaction import hidden_label
 from serve_app.results.scenes import SceneList, read_seen, seen_json
 from serve_app.results.transcripts import (
     AudioTrackJson,
@@ -178,7 +179,8 @@ async def name_speaker(
 ) -> Response:
     """Transcripts, captions and exports show the label; the ids stay.
 
-    An empty label gives the speaker its first one back.
+    An empty label gives the speaker its first one back. What is hidden of a redacted job is hidden
+    in labels too.
     """
     return await _name_speaker(request, context, job, speaker_id, track, body.label)
 
@@ -216,7 +218,8 @@ async def _name_speaker(
         chosen = transcripts.choose_track(job, tracks, track)
         if all(each.id != speaker_id for each in transcript_of(chosen).speakers):
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such speaker.")
-        await stored.name_speaker(connection, job.id, chosen.track_index, speaker_id, label)
+        shown = await hidden_label(connection, job, label)
+        await stored.name_speaker(connection, job.id, chosen.track_index, speaker_id, shown)
         action = AuditAction.NAME_SPEAKER if label else AuditAction.RESET_SPEAKER
         detail = f"track={chosen.track_index} speaker={speaker_id}"
         await record(connection, job.account_id, action, job_id=job.id, detail=detail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
@@ -16,6 +17,7 @@ from serve_app.api.openapi import errors
 from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Uuid, doc
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result
+from serve_app.results.redaction import hidden_label
 from serve_app.results.routes import RESULT_ERRORS, SpeakerId, TrackQuery
 from serve_app.results.transcripts import (
     choose_track,
@@ -96,11 +98,12 @@ async def name_voice(
         chosen = choose_track(job, await read_tracks(connection, job, words=False), track)
         if all(each.id != speaker_id for each in transcript_of(chosen).speakers):
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such speaker.")
+        label = await hidden_label(connection, job, body.name)
         voice = await voices.find_or_add_voice(connection, account_id, body.name)
         if voice is None:
             raise invalid(f"An account has at most {MOST_VOICES} voices.", "name")
         speaker = job.id, chosen.track_index, speaker_id
-        if not await voices.learn_voice(connection, voice, *speaker):
+        if not await voices.learn_voice(connection, replace(voice, name=label), *speaker):
             message = "The job was not created with voices, or this speaker has no turns."
             raise no_result(job, StageName.TRANSCRIPT, message, SkipReason.STAGE_SKIPPED)
         [learnt] = await voices.list_voices(connection, account_id, voice.id)

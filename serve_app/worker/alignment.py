@@ -82,15 +82,19 @@ class Realigner:
                 log.info("the sound is not kept: words of a correction stay estimated")
                 break
             pairs = [(segments[at], after) for at, after in zip(places, made, strict=True)]
-            async with self._context.database.transaction() as connection:
-                await jobs.find_job(connection, held.job_id, for_update=True)
-                present = await revisions.read_transcript(
-                    connection, held.job_id, held.track_index, for_update=True
-                )
+            stored, leased = False, None
+            while not stored:
+                async with self._context.database.statement() as connection:
+                    present = await revisions.read_transcript(
+                        connection, held.job_id, held.track_index
+                    )
                 if present is None:
                     return None
-                await revisions.store_aligned(connection, present, pairs)
-                leased = await revisions.go_on_aligning(connection, held, lease=_LEASE)
+                prepared = await asyncio.to_thread(revisions.prepare_aligned, present, pairs)
+                async with self._context.database.transaction() as connection:
+                    await jobs.find_job(connection, held.job_id, for_update=True)
+                    if stored := await revisions.store_aligned(connection, prepared):
+                        leased = await revisions.go_on_aligning(connection, held, lease=_LEASE)
             if leased is None:
                 return None
             held = leased

@@ -15,6 +15,7 @@ from typing import Any
 
 from pipelines.codec import to_json
 from pipelines.redaction.patterns import PersonalData
+from pipelines.redaction.texts import Known
 from pipelines.speech.speakers import recognise
 from pipelines.stages import skip_reason
 from pipelines.types import (
@@ -30,6 +31,7 @@ from serve_app.jobs.rendering import warning_document
 from serve_app.jobs.service import end_job, finish_if_ended
 from serve_app.pricing import PriceTable
 from serve_app.results.receipts import StageReceipt
+from serve_app.results.redaction import keep_known
 from serve_app.worker.comparing import KeptSounds
 from storage import jobs, keys, ledger, previews, redactions, results, revisions
 from storage.database import Connection
@@ -164,14 +166,18 @@ async def publish_scenes(
     receipt: StageReceipt | None = None,
     fingerprints: bytes | None = None,
     shot_keys: Sequence[Keys] = (),
+    known: Known | None = None,
 ) -> JobState | None:
-    """Complete vision: result, charge and status together."""
+    """Complete vision: result, charge and status together. What is ``known`` is hidden in all texts
+    of a redacted job to come."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[StageName.VISION].status in ENDED_STATUSES:
         return None
     await results.store_scenes(connection, job.id, scenes, overview, people, fingerprints)
     if fingerprints is not None:
         await store_keys(connection, job.id, job.account_id, "shot", shot_keys)
+    if known is not None:
+        await keep_known(connection, job, known)
     if warnings:
         await jobs.add_warnings(connection, job.id, warnings)
     return await _complete(connection, job, StageName.VISION, timings, made_with, receipt)
@@ -191,11 +197,13 @@ async def publish_transcripts(
     muted: Sequence[Span] = (),
     receipt: StageReceipt | None = None,
     sounds: KeptSounds | None = None,
+    known: Known | None = None,
 ) -> JobState | None:
     """Complete the transcript stage: results of all tracks, charge and status together.
 
     ``summary`` is the warning where it should have been made and was not. Of redacted ones
-    ``before`` leads back to the machine's, by index, and their sound is ``muted``.
+    ``before`` leads back to the machine's, by index, their sound is ``muted``, and what is
+    ``known`` is hidden in all texts to come.
     """
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[StageName.TRANSCRIPT].status in ENDED_STATUSES:
@@ -209,6 +217,8 @@ async def publish_transcripts(
         await redactions.store_muted(connection, job.id, muted)
     if sounds is not None:
         await sounds.store(connection, job)
+    if known is not None:
+        await keep_known(connection, job, known)
     if isinstance(summary, PipelineWarning):
         warnings = [*warnings, summary]
     elif summary is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -22,10 +23,10 @@ from pipelines.redaction.texts import (
     redact_texts,
     remembered,
 )
-from pipelines.types import Scene, TimedSentence, TrackOutcome
+from pipelines.types import Scene, StageStoppedError, TimedSentence, TrackOutcome
 from serve_app.context import AppContext
 from serve_app.observability.logs import log_context
-from serve_app.results.redaction import change_between, redacted_kinds, want_preview
+from serve_app.results.redaction import change_between, known_of, redacted_kinds, want_preview
 from serve_app.results.scenes import find_overview, scenes_of
 from serve_app.results.transcripts import sentences_of, transcript_of
 from serve_app.worker.comparing import mute_sounds
@@ -35,7 +36,7 @@ from storage.job_records import JobRecord
 from storage.objects import is_outage
 from storage.redactions import MAX_ATTEMPTS, LeasedRedaction
 from storage.results import TrackTranscript
-from storage.revisions import Change
+from storage.revisions import Change, PreparedChange
 from storage.types import StageName, StageStatus
 
 log = logging.getLogger("vas.redaction")
@@ -46,6 +47,8 @@ _LEASE = timedelta(minutes=1)
 _RENEWED_SECONDS = 15.0
 _PAUSE = timedelta(seconds=10)
 """After an attempt that broke."""
+_MOST_TRIES = 10
+"""Of storing while words of a correction get their times, which changes what it was made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def redact_tracks(
     known: Known | None = None,
 ) -> RedactedTracks:
     """The tracks of a job that is not published yet."""
-    known, recognizer = {} if known is None else known, remembered(recognizer)
+    known, recognizer = known or Known(), remembered(recognizer)
     for track in tracks:
         if track.transcript is not None:  # what one of them has is hidden in all
             said = track.transcript
@@ -81,6 +84,39 @@ def redact_tracks(
         before[track.index] = change_between(found.segments, said.segments)
         muted += found.muted
     return RedactedTracks(redacted, before, [*merged(muted)])
+
+
+class Findings:
+    """What analyses of a job that run side by side find in its texts: none is published before the
+    others have looked, or ended, so that all hide what one of them found."""
+
+    def __init__(self, known: Known, stages: Iterable[StageName] = ()) -> None:
+        self._known, self._open = known, {*stages}
+        self._error: BaseException | None = None
+        self._changed = asyncio.Event()
+        self.waited_seconds: dict[StageName, float] = {}
+
+    def before(self) -> Known:
+        """What was found until now, for a stage to add to."""
+        return self._known.joined(Known())
+
+    async def shared(self, stage: StageName, known: Known) -> Known:
+        """What all have found. Raises StageStoppedError where the work on the job has ended."""
+        self._known = self._known.joined(known)
+        self.end(stage)
+        began = time.monotonic()
+        await self._changed.wait()
+        self.waited_seconds[stage] = time.monotonic() - began
+        if self._error is not None:
+            raise StageStoppedError("another stage of the job") from self._error
+        return self.before()
+
+    def end(self, stage: StageName, error: BaseException | None = None) -> None:
+        """The stage finds nothing any more; with an error no other is published either."""
+        self._open.discard(stage)
+        self._error = self._error or error
+        if self._error or not self._open:
+            self._changed.set()
 
 
 class Redactor:
@@ -128,11 +164,11 @@ class Redactor:
                 scenes = scenes_of(await results.get_scenes(connection, job.id))
             overview = await find_overview(connection, job.id)
             summary = await results.find_summary(connection, job.id)
+            known = await known_of(connection, job)
         kinds, objects = redacted_kinds(job), self._context.objects
         recognizer = remembered(self._context.recognizer)
 
         def make() -> _Made:
-            known: Known = {}
             for _ in range(2):  # what the last text has is hidden in the first
                 made = _Made.of(tracks, scenes, overview, summary, kinds, recognizer, known)
             cover_pictures(objects, made.places)
@@ -144,45 +180,62 @@ class Redactor:
                 renewed = await redactions.extend_redaction(connection, held, lease=_LEASE)
             held = renewed or held
         made = making.result()
-        async with self._context.database.transaction() as connection:
-            locked = await jobs.find_job(connection, held.job_id, for_update=True)
-            if locked is None or locked.redact_after != held.redact_after:
-                pass  # erased, requested again, or somebody else's
-            elif not await self._stored(connection, held, locked, tracks, made):
-                log.info("a transcript was corrected meanwhile: once more")
-                await redactions.request_redaction(connection, job.id, locked.source.redact)
+        for left in reversed(range(_MOST_TRIES)):
+            prepared = await self._prepared(job, tracks, made)
+            async with self._context.database.transaction() as connection:
+                locked = await jobs.find_job(connection, held.job_id, for_update=True)
+                if locked is None or locked.redact_after != held.redact_after:
+                    break  # erased, requested again, or somebody else's
+                if prepared and await self._stored(connection, held, locked, prepared, made):
+                    break
+                if prepared is None or not left:
+                    log.info("a transcript was corrected meanwhile: once more")
+                    await redactions.request_redaction(connection, job.id, locked.source.redact)
+                    break
         if locked is None or locked.erased_at is not None:
             # Whoever removes the job's objects may have been here already.
             await asyncio.to_thread(objects.delete_keys, made.places)
+
+    async def _prepared(
+        self, job: JobRecord, tracks: Sequence[TrackTranscript], made: _Made
+    ) -> _Prepared | None:
+        """None where a track was corrected, or a speaker named, since it was read; times of words
+        may have changed."""
+        async with self._context.database.statement() as connection:
+            versions = await results.transcript_versions(connection, job.id)
+            now = await results.list_tracks(connection, job.id)
+            found = [
+                await revisions.read_transcript(connection, job.id, each.track_index)
+                for each in tracks
+                if each.document is not None
+            ]
+        read = [each for each in found if each is not None]
+        as_read = [(each.revision, each.labels) for each in tracks]
+        if len(read) < len(found) or [(each.revision, each.labels) for each in now] != as_read:
+            return None
+        changes = await asyncio.to_thread(
+            lambda: [revisions.prepare(each, made.changes[each.track_index]) for each in read]
+        )
+        return _Prepared(versions, changes)
 
     async def _stored(
         self,
         connection: Connection,
         lease: LeasedRedaction,
         job: JobRecord,
-        tracks: Sequence[TrackTranscript],
+        prepared: _Prepared,
         made: _Made,
     ) -> bool:
-        """All or nothing; False where a track was corrected since it was read."""
-        locked = [
-            (
-                await revisions.read_transcript(
-                    connection, job.id, track.track_index, for_update=True
-                ),
-                track,
-            )
-            for track in tracks
-            if track.document is not None
-        ]
-        if any(held is None or held.revision != track.revision for held, track in locked):
+        """All or nothing; False where a track or label was changed since it was read."""
+        now = await results.transcript_versions(connection, job.id, for_update=True)
+        if now != prepared.versions:
             return False
-        for held, track in locked:
-            change = made.changes[track.track_index]
-            if held is not None and change["splices"]:
-                prepared = await asyncio.to_thread(revisions.prepare, held, change)
-                await revisions.store_revision(connection, prepared, redacts=True)
-            elif held is not None:
-                await revisions.hide_revisions(connection, held, held.revision)
+        for each in prepared.changes:
+            if each.change["splices"]:
+                await revisions.store_revision(connection, each, redacts=True)
+            else:
+                await revisions.hide_revisions(connection, each.read, each.read.revision)
+        await redactions.add_hidden(connection, job, made.known.kinds)
         if made.scenes is not None:
             overview = None if made.overview is None else to_json(made.overview)
             await redactions.replace_scenes(connection, job.id, to_json(made.scenes), overview)
@@ -204,7 +257,15 @@ class Redactor:
 
 
 @dataclass(frozen=True, slots=True)
+class _Prepared:
+    versions: Sequence[tuple[int, str]]
+    """By track, of what the changes were made of."""
+    changes: Sequence[PreparedChange]
+
+
+@dataclass(frozen=True, slots=True)
 class _Made:
+    known: Known
     changes: Mapping[int, Change]
     muted: Sequence[Span]
     scenes: tuple[Scene, ...] | None
@@ -241,6 +302,7 @@ class _Made:
         marked = redact_texts([it for *_, it in labels], kinds, recognizer, known)
         told = None if summary is None else sentences_of(summary)
         return cls(
+            known,
             changes,
             muted,
             None if scenes is None else seen[: len(scenes)],

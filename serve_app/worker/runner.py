@@ -16,6 +16,7 @@ from uuid import UUID
 from models.provider import ModelProvider
 from pipelines.codec import from_json
 from pipelines.execution.chain import Workspace, release_free_memory
+from pipelines.redaction.texts import Known
 from pipelines.stages import FAILURE_CODES, OUTAGE_PAUSES_SECONDS, StageRunner
 from pipelines.types import IngestResult, StageError, StageStoppedError
 from serve_app.context import AppContext
@@ -30,6 +31,7 @@ from serve_app.observability.metrics import (
 )
 from serve_app.observability.tracing import Span, traced
 from serve_app.periodic import Periodic, repeated
+from serve_app.results.redaction import known_of
 from serve_app.uploads.direct import LOOK_SECONDS, DirectUploadWatcher
 from serve_app.worker import publishing
 from serve_app.worker.alignment import ALIGN_SECONDS, Realigner
@@ -40,7 +42,7 @@ from serve_app.worker.indexing import INDEX_SECONDS, SearchIndexer
 from serve_app.worker.previews import PREVIEW_SECONDS, Previewer
 from serve_app.worker.publishing import Lease
 from serve_app.worker.reaper import SWEEP_SECONDS, Reaper
-from serve_app.worker.redacting import REDACT_SECONDS, Redactor
+from serve_app.worker.redacting import REDACT_SECONDS, Findings, Redactor
 from serve_app.worker.stage_work import StageWork, machine_of, made_with
 from serve_app.worker.translating import TRANSLATE_SECONDS, TranslationMaker
 from storage import jobs, reruns
@@ -235,6 +237,7 @@ class JobDriver:
     stopped: bool = False
     traceparent: str | None = None
     rerun_of: UUID | None = None
+    findings: Findings = field(default_factory=lambda: Findings(Known()))
 
     @property
     def workspace(self) -> Workspace:
@@ -337,7 +340,7 @@ class JobDriver:
 
         Gives what ingest found; None where it failed.
         """
-        job, ingested = await self.stage_runner.retry_on_outage(
+        job, known, ingested = await self.stage_runner.retry_on_outage(
             "reading the job", self._read_ingested
         )
         if ingested is None:
@@ -346,29 +349,37 @@ class JobDriver:
             StageName.VISION: lambda work: work.run_vision(job, ingested),
             StageName.TRANSCRIPT: lambda work: work.run_transcript(job, ingested),
         }
-        running = [
-            self._run_stage(stage, work)
-            for stage, work in analyses.items()
-            if job.stages[stage].status not in ENDED_STATUSES
-        ]
+        to_run = [each for each in analyses if job.stages[each].status not in ENDED_STATUSES]
+        self.findings = Findings(known, to_run)
+        running = (self._run_analysis(stage, analyses[stage]) for stage in to_run)
         outcomes = await asyncio.gather(*running, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        errors = [each for each in outcomes if isinstance(each, BaseException)]
+        if errors:  # one that was stopped because of another is not the reason
+            raise min(errors, key=lambda each: isinstance(each, StageStoppedError))
         return ingested
 
     async def _read_job(self) -> JobRecord:
         async with self.context.database.transaction() as connection:
             return await jobs.lock_leased(connection, self.lease.job_id, self.lease.token)
 
-    async def _read_ingested(self) -> tuple[JobRecord, IngestResult | None]:
-        """The job after ingest; None with it where ingest failed and so ended the job."""
+    async def _run_analysis(self, stage: StageName, run: Work) -> None:
+        try:
+            await self._run_stage(stage, run)
+        except BaseException as error:
+            self.findings.end(stage, error)
+            raise
+        self.findings.end(stage)
+
+    async def _read_ingested(self) -> tuple[JobRecord, Known, IngestResult | None]:
+        """The job after ingest, and what was found in its texts; None with it where ingest failed
+        and so ended the job."""
         async with self.context.database.transaction() as connection:
             job = await jobs.find_job(connection, self.lease.job_id)
             if job is None or job.lease_token != self.lease.token:
                 raise LeaseLostError(str(self.lease.job_id))
             stored = await jobs.find_ingest_result(connection, job.id)
-        return job, None if stored is None else from_json(IngestResult, stored)
+            known = await known_of(connection, job)
+        return job, known, None if stored is None else from_json(IngestResult, stored)
 
     async def _run_stage(self, stage: StageName, run: Work) -> None:
         """Run a stage to its published end, good or bad."""
@@ -390,7 +401,8 @@ class JobDriver:
             span.fail(error.code)
             await self._fail(stage, error, began)
         else:
-            self.took[stage] = time.monotonic() - began
+            took = time.monotonic() - began
+            self.took[stage] = took - self.findings.waited_seconds.get(stage, 0.0)
             self._record(stage, StageStatus.COMPLETED, began, end)
 
     async def _fail(self, stage: StageName, error: StageError, began: float) -> None:
@@ -423,6 +435,7 @@ class JobDriver:
             threads=self.threads,
             calibration=self.calibration,
             runner=self.stage_runner,
+            findings=self.findings,
             control=StageControl(self, stage, deadline),
         )
 

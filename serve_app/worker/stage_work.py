@@ -27,7 +27,7 @@ from pipelines.ingest.pipeline import (
 from pipelines.ingest.preview import is_playable
 from pipelines.ingest.source import ProbedMedia
 from pipelines.redaction.pictures import cover_pictures, hidden_places
-from pipelines.redaction.texts import Known, redact_scenes, redact_sentences
+from pipelines.redaction.texts import Known, redact_scenes, redact_sentences, remembered
 from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
@@ -63,7 +63,7 @@ from serve_app.worker.comparing import KeptSounds, parts_of_shots
 from serve_app.worker.fetch import SourceFetcher, has_files_to_fetch
 from serve_app.worker.publishing import KeptVoices, Lease
 from serve_app.worker.receipts import Recorder, ingest_receipt, step_versions
-from serve_app.worker.redacting import redact_tracks
+from serve_app.worker.redacting import Findings, RedactedTracks, redact_tracks
 from storage.archives import find_access
 from storage.job_records import JobRecord
 from storage.types import JobState, StageName
@@ -72,6 +72,7 @@ from storage.uploads import Upload, list_uploads
 log = logging.getLogger("vas.runner")
 
 Result = TypeVar("Result")
+_Summary = tuple[TimedSentence, ...] | PipelineWarning | None
 
 UNSHARDED_SECONDS = 86_400.0
 """A segment as long as the longest media that is taken: one piece."""
@@ -119,6 +120,7 @@ class StageWork:
     control: Control
     runner: StageRunner
     calibration: Calibration
+    findings: Findings = field(default_factory=lambda: Findings(Known()))
     timings: Timings = field(default_factory=Timings)
 
     async def run_ingest(self, job: JobRecord) -> JobState | None:
@@ -196,9 +198,12 @@ class StageWork:
         self._count_shards(found)
         warnings = [warning_document(each, StageName.VISION) for each in found.warnings]
         seen: Sequence[Scene] = (*found.scenes, found.overview)
+        known = Known()
         if kinds := redacted_kinds(job):
-            recognizer = self.context.recognizer
-            seen = await self._in_thread(lambda: redact_scenes(seen, kinds, recognizer))
+            recognizer, whole = remembered(self.context.recognizer), seen
+            seen, known = await self._redacted(
+                StageName.VISION, lambda known: redact_scenes(whole, kinds, recognizer, known)
+            )
             places = hidden_places(seen[:-1], seen[-1])
             await self._in_thread(lambda: cover_pictures(self.workspace.store, places))
         receipt = await self._in_thread(lambda: self._recorder(job).vision(seen))
@@ -216,6 +221,7 @@ class StageWork:
                 receipt=receipt,
                 fingerprints=found.fingerprints,
                 shot_keys=shot_keys,
+                known=known,
             )
         record_media(self.context.metrics, StageName.VISION, ingested.media.duration_seconds)
         return end
@@ -234,16 +240,25 @@ class StageWork:
 
         span = ControlSpan(self.control, 0.0, transcribed)
         tracks = await self.runner.run_tracks(ingested, span, transcribe)
-        redacted, known = None, Known()
-        if kinds := redacted_kinds(job):
-            recognizer = self.context.recognizer
-            redacted = await self._in_thread(
-                lambda: redact_tracks(tracks, kinds, recognizer, known)
-            )
-            tracks = tuple(redacted.tracks)
+        redacted, known, whole = None, Known(), tracks
+        kinds, recognizer = redacted_kinds(job), remembered(self.context.recognizer)
+        if kinds:  # a summary is made of what it may have
+            before = self.findings.before()
+            hidden = await self._in_thread(lambda: redact_tracks(whole, kinds, recognizer, before))
+            tracks = tuple(hidden.tracks)
         summary = await self._summary(stages, tracks) if summarizes else None
-        if kinds and isinstance(summary, tuple):
-            summary = redact_sentences(summary, kinds, self.context.recognizer, known)
+        if kinds:
+            told = summary
+
+            def hide(known: Known) -> tuple[RedactedTracks, _Summary]:
+                sentences = told
+                if isinstance(told, tuple):
+                    sentences = redact_sentences(told, kinds, recognizer, known)
+                return redact_tracks(whole, kinds, recognizer, known), sentences
+
+            made, known = await self._redacted(StageName.TRANSCRIPT, hide)
+            redacted, summary = made
+            tracks = tuple(redacted.tracks)
         stored = [*map(track_transcript, tracks)]
         receipt = await self._in_thread(lambda: self._recorder(job).transcript(stored))
         muted = () if redacted is None else redacted.muted
@@ -269,13 +284,21 @@ class StageWork:
                 muted=muted,
                 sounds=sounds,
                 receipt=receipt,
+                known=known,
             )
         record_media(self.context.metrics, StageName.TRANSCRIPT, ingested.media.duration_seconds)
         return end
 
-    async def _summary(
-        self, stages: MediaStages, tracks: Sequence[TrackOutcome]
-    ) -> tuple[TimedSentence, ...] | PipelineWarning:
+    async def _redacted(
+        self, stage: StageName, hide: Callable[[Known], Result]
+    ) -> tuple[Result, Known]:
+        """What ``hide`` makes once all analyses of the job have looked, and what they found."""
+        known = self.findings.before()
+        await self._in_thread(lambda: hide(known))
+        found = await self.findings.shared(stage, known)
+        return await self._in_thread(lambda: hide(found)), found
+
+    async def _summary(self, stages: MediaStages, tracks: Sequence[TrackOutcome]) -> _Summary:
         """The summary. That there is none does not fail the stage."""
         span = ControlSpan(self.control, 1.0 - _SUMMARY_SHARE, 1.0)
         try:

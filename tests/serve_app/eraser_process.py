@@ -1,4 +1,5 @@
-"""A process that erases a job and removes its objects, and is killed in the middle."""
+"""Processes that erase a job and remove its objects, or correct its transcript, and are killed in
+the middle."""
 
 from __future__ import annotations
 
@@ -6,11 +7,14 @@ import asyncio
 import os
 import signal
 import uuid
+from collections.abc import Callable
 from typing import Any
 
+import httpx
 from sqlalchemy import event
 
-from serve_app.context import build_context
+from serve_app.app import build_api
+from serve_app.context import AppContext, build_context
 from serve_app.jobs.service import erase_job
 from serve_app.settings import Settings
 from serve_app.worker.reaper import remove_due
@@ -21,8 +25,28 @@ def erase(settings: Settings, account_id: uuid.UUID, job_id: str, dies_at: int) 
     asyncio.run(_erase(settings, account_id, job_id, dies_at))
 
 
-async def _erase(settings: Settings, account_id: uuid.UUID, job_id: str, dies_at: int) -> None:
-    context, steps = build_context(settings), 0
+def edit(settings: Settings, key: str, job_id: str, body: dict[str, Any], dies_at: int) -> None:
+    """SIGKILL before statement, commit or answer number ``dies_at`` of the request."""
+    asyncio.run(_edit(settings, key, job_id, body, dies_at))
+
+
+async def _edit(
+    settings: Settings, key: str, job_id: str, body: dict[str, Any], dies_at: int
+) -> None:
+    context = build_context(settings)
+    transport = httpx.ASGITransport(build_api(context))
+    step = _killing(context, dies_at)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        path, headers = f"/v1/api/jobs/{job_id}/transcript", {"X-API-Key": key}
+        answer = await client.patch(path, json=body, headers=headers)
+    step()
+    answer.raise_for_status()
+    await context.database.close()
+
+
+def _killing(context: AppContext, dies_at: int) -> Callable[..., None]:
+    """Count statements and commits, and what calls the function that is returned."""
+    steps = 0
 
     def step(*_: Any) -> None:
         nonlocal steps
@@ -32,6 +56,12 @@ async def _erase(settings: Settings, account_id: uuid.UUID, job_id: str, dies_at
 
     event.listen(context.database.engine.sync_engine, "before_cursor_execute", step)
     event.listen(context.database.engine.sync_engine, "commit", step)
+    return step
+
+
+async def _erase(settings: Settings, account_id: uuid.UUID, job_id: str, dies_at: int) -> None:
+    context = build_context(settings)
+    step = _killing(context, dies_at)
     unlink = os.unlink
 
     def stepping(*path: Any, **options: Any) -> None:

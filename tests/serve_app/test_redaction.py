@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import re
+import threading
 import uuid
 import wave
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import av
@@ -27,28 +29,39 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.provider import LocalModels
 from models.tasks import EntityRecognizer
-from pipelines.codec import decode, encode, to_json
+from pipelines.codec import decode, encode, from_json, to_json
 from pipelines.ingest.clip import NAME, ClipOrder, copy
 from pipelines.ingest.probe import probe
 from pipelines.media.files import Source
 from pipelines.redaction.patterns import PersonalData
 from pipelines.redaction.pictures import Places, cover_pictures
+from pipelines.redaction.texts import Known, redact_scenes
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.types import (
+    AudioTrack,
     IngestResult,
+    Scene,
     Speaker,
+    StageCode,
+    StageError,
     TimedSentence,
     TrackOutcome,
     TranscriptResult,
+    VisionResult,
 )
 from serve_app.app import operation_routes
 from serve_app.context import AppContext, build_context
 from serve_app.media.source import PlayableMedia, find_media
+from serve_app.results import edits
 from serve_app.results.redaction import want_preview
 from serve_app.results.transcripts import track_transcript
 from serve_app.worker import publishing, redacting
+from serve_app.worker.calibration import Calibration
 from serve_app.worker.previews import Previewer
+from serve_app.worker.publishing import Lease
 from serve_app.worker.redacting import Redactor, redact_tracks
+from serve_app.worker.runner import JobDriver
+from serve_app.worker.stage_work import StageWork
 from storage import jobs, redactions, reruns
 from storage.audit import AuditAction, AuditEntry, list_entries
 from storage.objects import ObjectStore, ObjectStoreUnavailableError
@@ -62,9 +75,10 @@ from tests.places import PROJECT
 from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.interface_contract import DOCUMENT, Contract
-from tests.serve_app.published_jobs import SCENES, complete, created, lease_of, track
+from tests.serve_app.published_jobs import SCENES, complete, created, lease_of, media, stored, track
 from tests.serve_app.running_api import Customer, RunningApi
-from tests.serve_app.test_erasing import places_of
+from tests.serve_app.test_erasing import places_of, rows_of
+from tests.serve_app.test_transcript_edits import changed_while_prepared
 from tests.stills import RED, jpeg
 
 CONTRACT = Contract(DOCUMENT)
@@ -673,3 +687,220 @@ def test_a_redacted_job_is_erased_with_what_redaction_hides(
     assert places_of(api, "[Oo]ttokar|[Ww]olfram") == set()
     assert "redaction" not in read(api, customer, f"/jobs/{job}").json()["data"]
     assert read(api, customer, f"/jobs/{job}/transcript?original=true").status_code == 404
+
+
+def test_a_redaction_is_prepared_without_a_lock_and_again_of_what_changed_meanwhile(
+    api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redact(api, customer, job)
+    prepared = changed_while_prepared(api, job, monkeypatch)
+    at_work(api)
+    assert len(prepared) == 2
+    assert MARKERS.search(read(api, customer, f"/jobs/{job}/transcript").text) is None
+
+
+class Planted:
+    """What the analyses of a job find; the ``late`` one once the other was looked for often."""
+
+    def __init__(self, spoken: str, seen: str, late: StageName | None = None) -> None:
+        self.spoken, self.seen, self.late = spoken, seen, late
+        self.rounds = threading.Semaphore(0)
+        """Released after each time that everything was read."""
+
+    def _found(self, stage: StageName) -> None:
+        for _ in range(3 if stage is self.late else 0):
+            assert self.rounds.acquire(timeout=60)
+
+    def vision(self, *_: object) -> VisionResult:
+        scene = replace(from_json(Scene, stored(SCENES)[0]), description=self.seen)
+        self._found(StageName.VISION)
+        return VisionResult((scene,), scene)
+
+    def transcribe(self, *_: object) -> TranscriptResult:
+        found = decode(TranscriptResult, (said(self.spoken.split("|")).document or "").encode())
+        self._found(StageName.TRANSCRIPT)
+        return found
+
+
+def ingested(api: RunningApi, job: str) -> Lease:
+    found = media(1)
+    result = IngestResult(found, None, (AudioTrack(0, "Mic 0", "none", 95.2),))
+
+    async def publish(connection: AsyncConnection) -> Lease:
+        lease = await lease_of(connection, job)
+        await publishing.start_stage(connection, lease, StageName.INGEST)
+        await publishing.raise_hold(connection, lease, found, api.context.prices)
+        await publishing.publish_ingest(
+            connection, lease, media=found, result=to_json(result), track_names=["Mic 0"],
+            warnings=[], timings={},
+        )  # fmt: skip
+        return lease
+
+    return api.transact(publish)
+
+
+def drive(api: RunningApi, lease: Lease) -> Thread:
+    """A runner's work on a job whose media is there."""
+
+    async def run(context: AppContext) -> None:
+        with ThreadPoolExecutor(2) as threads:
+            settings = context.settings.model_copy(update={"model_profile": "packaged"})
+            packaged = replace(context, settings=settings)
+            calibration = Calibration("packaged")
+            await JobDriver(packaged, LocalModels(), lease, threads, calibration).run()
+
+    thread = Thread(target=at_work_on, args=(api, run))
+    thread.start()
+    return thread
+
+
+FOUND_IN_SOUND = "Hello, my name is Zebulon Quimby today.", "the quimby house by the river"
+FOUND_IN_PICTURES = "well zebulon came home then", "A man whose name is Zebulon waves."
+
+
+@pytest.mark.parametrize("late", [StageName.VISION, StageName.TRANSCRIPT])
+@pytest.mark.parametrize("planted", [FOUND_IN_SOUND, FOUND_IN_PICTURES])
+def test_what_one_stage_finds_is_hidden_in_the_other_before_any_of_it_is_shown(
+    api: RunningApi,
+    customer: Customer,
+    monkeypatch: pytest.MonkeyPatch,
+    planted: tuple[str, str],
+    late: StageName,
+) -> None:
+    found = Planted(*planted, late=late)
+    monkeypatch.setattr(StageWork, "_stages", lambda *_: found)
+    job = created(api, customer, redact=["name"], callbackUrl="https://hooks.example.com/vas")
+    working, shown = drive(api, ingested(api, job)), ""
+    while working.is_alive():
+        paths = [f"/jobs/{job}", f"/jobs/{job}/scenes", f"/jobs/{job}/transcript", "/search?q=the"]
+        shown += "".join(read(api, customer, path).text for path in paths)
+        found.rounds.release()
+    assert MARKERS.search(shown) is None
+    after = shown_everywhere(api, customer, job)
+    assert read(api, customer, f"/jobs/{job}").json()["data"]["state"] == "completed"
+    assert not [path for path, text in after.items() if MARKERS.search(text) and "q=" not in path]
+    [scene] = read(api, customer, f"/jobs/{job}/scenes").json()["data"]["scenes"]
+    [segment] = read(api, customer, f"/jobs/{job}/transcript").json()["data"]["segments"]
+    assert "[name]" in scene["description"]
+    assert "[name]" in segment["text"]
+    # Webhooks, receipts and rows of the search have nothing of it either.
+    assert places_of(api, "[Zz]ebulon|[Qq]uimby") == {"transcript_revisions"}
+
+
+def test_a_stage_hides_what_an_earlier_runner_found_in_the_other(
+    api: RunningApi, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = created(api, customer, redact=["name"])
+    lease, known = ingested(api, job), Known(uuid.UUID(job).bytes)
+    monkeypatch.setattr(StageWork, "_stages", lambda *_: Planted(*FOUND_IN_PICTURES))
+    scenes = [replace(from_json(Scene, stored(SCENES)[0]), description=FOUND_IN_PICTURES[1])]
+    made = redact_scenes(scenes, {PersonalData.NAME}, api.context.recognizer, known)
+    api.transact(
+        lambda c: publishing.publish_scenes(c, lease, to_json(made), {}, known=known)
+    )  # and then it is lost
+    drive(api, lease).join()
+    [segment] = read(api, customer, f"/jobs/{job}/transcript").json()["data"]["segments"]
+    assert segment["text"] == "well [name] came home then"
+
+
+def test_a_rerun_hides_what_was_hidden_in_the_job_and_the_other_way_round(
+    api: RunningApi, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoken = "Hello, my name is Theodor Quimby today.|well zebulon came home then"
+    monkeypatch.setattr(StageWork, "_stages", lambda *_: Planted(spoken, "A house."))
+    job = created(api, customer, redact=["name"])
+    drive(api, ingested(api, job)).join()
+    assert "zebulon" in read(api, customer, f"/jobs/{job}/transcript").text
+    seen = "A man whose name is Zebulon waves. the quimby house by the river"
+    monkeypatch.setattr(StageWork, "_stages", lambda *_: Planted("", seen))
+    again = created(api, customer, redact=["name"], processingMode="vision")
+    run_sql(api, "UPDATE jobs SET rerun_of = :first WHERE id = :id", first=job, id=again)
+    drive(api, ingested(api, again)).join()
+    [scene] = read(api, customer, f"/jobs/{job}/scenes").json()["data"]["scenes"]
+    assert "house by the river" in scene["description"]
+    assert MARKERS.search(scene["description"]) is None
+    at_work(api)
+    assert "well [name] came" in read(api, customer, f"/jobs/{job}/transcript?format=txt").text
+
+
+def test_a_stage_that_fails_keeps_the_other_one_not_waiting(
+    api: RunningApi, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Planted(*FOUND_IN_SOUND)
+
+    def broken(*_: object) -> VisionResult:
+        raise StageError(StageCode.VISION_FAILED, "No picture.")
+
+    monkeypatch.setattr(found, "vision", broken)
+    monkeypatch.setattr(StageWork, "_stages", lambda *_: found)
+    job = created(api, customer, redact=["name"])
+    drive(api, ingested(api, job)).join()
+    assert read(api, customer, f"/jobs/{job}").json()["data"]["state"] == "failed"
+    assert "[name]" in read(api, customer, f"/jobs/{job}/transcript").text
+
+
+def test_corrections_and_labels_hide_what_was_hidden_elsewhere_in_the_job(
+    api: RunningApi, customer: Customer
+) -> None:
+    job = created(api, customer)
+    scene = SCENES[0] | {"description": "A man waves, his name is Melchior."}
+    complete(api, job, [said(["Well then, hello.", "So it goes."])], [], scenes=[scene])
+    redact(api, customer, job, ["name"])
+    at_work(api)
+    path = f"/jobs/{job}/transcript"
+    lines = [{"index": 0, "text": "then he saw melchior at the door"}]
+    answer = api.client.patch(
+        path, json={"revision": 0, "segments": lines}, headers=customer.headers
+    )
+    assert answer.status_code == 200, answer.text
+    [change] = answer.json()["data"]["changes"]
+    assert change["segments"][0]["text"] == "then he saw [name] at the door"
+    label = {"label": "Mr. MELCHIOR"}
+    named = api.client.put(f"/jobs/{job}/speakers/speaker_0", json=label, headers=customer.headers)
+    assert named.json()["data"]["label"] == "Mr. [name]"
+    after = shown_everywhere(api, customer, job)
+    assert not [path for path, text in after.items() if "melchior" in text.lower()]
+    assert places_of(api, "[Mm]elchior|MELCHIOR") == set(), "it is kept as a digest only"
+    hidden = "SELECT kind FROM hidden_phrases WHERE job_id = :job"
+    assert ("name",) in rows_of(api, hidden, job=uuid.UUID(job))
+    api.client.post(f"/jobs/{job}/erase", headers=customer.headers)
+    assert rows_of(api, hidden, job=uuid.UUID(job)) == []
+
+
+def test_what_a_correction_has_is_hidden_in_the_texts_that_were_there_before(
+    api: RunningApi, customer: Customer
+) -> None:
+    job = created(api, customer)
+    scene = SCENES[0] | {"description": "the quimby house by the river"}
+    complete(api, job, [said(["Well then, hello.", "So it goes."])], [], scenes=[scene])
+    redact(api, customer, job, ["name"])
+    at_work(api)
+    assert MARKERS.search(read(api, customer, f"/jobs/{job}/scenes").text)
+    lines = [{"index": 0, "text": "My name is Zebulon Quimby."}]
+    body = {"revision": 0, "segments": lines}
+    path = f"/jobs/{job}/transcript"
+    assert api.client.patch(path, json=body, headers=customer.headers).is_success
+    at_work(api)
+    assert MARKERS.search(read(api, customer, f"/jobs/{job}/scenes").text) is None
+
+
+def test_what_is_hidden_of_a_job_is_finite(
+    api: RunningApi, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = created(api, customer)
+    complete(api, job, [said(["Well then, hello.", "So it goes."])], [])
+    redact(api, customer, job, ["name"])
+    at_work(api)
+    hidden = "SELECT count(*) FROM hidden_phrases WHERE job_id = :job"
+    [(before,)] = rows_of(api, hidden, job=uuid.UUID(job))
+    monkeypatch.setattr(edits, "MOST_PHRASES", before + 2)
+
+    def patched(revision: int, text: str) -> httpx.Response:
+        body = {"revision": revision, "segments": [{"index": 0, "text": text}]}
+        return api.client.patch(f"/jobs/{job}/transcript", json=body, headers=customer.headers)
+
+    made = patched(0, "My name is Zebulon Quimby.")
+    assert made.is_success, made.text
+    refused = patched(1, "My name is Ottokar Wolfram.")
+    assert (refused.status_code, refused.json()["param"]) == (400, "segments")
+    assert patched(1, "My name is Zebulon Quimby, hello.").is_success

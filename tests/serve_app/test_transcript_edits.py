@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import signal
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,9 +25,11 @@ from storage.results import TrackTranscript
 from storage.revisions import applied, difference
 from storage.tables import stages, transcripts
 from tests.pipelines.speech.test_edits import segment
+from tests.serve_app import eraser_process
 from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.serve_app.test_erasing import rows_of
 
 LINES = [("Good morning to the bakers.", "speaker_0"), ("Today it rains.", "speaker_1"),
          ("We sell green tees.", "speaker_0"), ("Come by.", "speaker_1")]  # fmt: skip
@@ -181,6 +185,29 @@ def test_of_ten_writers_at_once_one_wins_each_time_and_nothing_is_lost(
     assert [each["text"] for each in first["segments"]] == [line for line, _ in LINES]
 
 
+def changed_while_prepared(
+    api: RunningApi, job: str, monkeypatch: pytest.MonkeyPatch
+) -> list[revisions.Change]:
+    """Changes as they are prepared; another transaction locks the job meanwhile, and makes the
+    first one stale."""
+    prepare, prepared = revisions.prepare, list[revisions.Change]()
+
+    async def touch(connection: AsyncConnection) -> None:
+        await connection.execute(text("SET LOCAL lock_timeout = '20s'"))
+        assert await jobs.find_job(connection, uuid.UUID(job), for_update=True)
+        same = update(transcripts).where(transcripts.c.job_id == uuid.UUID(job))
+        if len(prepared) == 1:
+            await connection.execute(same.values(align_after=transcripts.c.align_after))
+
+    def noted(read: revisions.ReadTranscript, change: revisions.Change) -> Any:
+        prepared.append(change)
+        api.transact(touch)
+        return prepare(read, change)
+
+    monkeypatch.setattr(revisions, "prepare", noted)
+    return prepared
+
+
 def test_an_edit_locks_nothing_while_it_is_made_and_is_made_again_of_what_changed_meanwhile(
     api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,10 +217,11 @@ def test_an_edit_locks_nothing_while_it_is_made_and_is_made_again_of_what_change
     async def settle(connection: AsyncConnection) -> None:
         await connection.execute(text("SET LOCAL lock_timeout = '20s'"))
         assert await jobs.find_job(connection, uuid.UUID(job), for_update=True)
-        held = await revisions.read_transcript(connection, uuid.UUID(job), 0, for_update=True)
+        held = await revisions.read_transcript(connection, uuid.UUID(job), 0)
         assert held is not None
         [first, *_] = held.document["segments"]
-        await revisions.store_aligned(connection, held, [(first, first | {"end_ms": 1500})])
+        made = revisions.prepare_aligned(held, [(first, first | {"end_ms": 1500})])
+        await revisions.store_aligned(connection, made)
 
     def change(*given: Any) -> Any:
         seen.append(given[1].document["segments"][0]["end_ms"])
@@ -358,7 +386,12 @@ def test_revisions_are_finite(
 
 @pytest.mark.parametrize(
     ("limit", "bound"),
-    [("MOST_CHANGE_BYTES", 1500), ("MOST_DOCUMENT_BYTES", 0), ("MOST_HISTORY_BYTES", 2500)],
+    [
+        ("MOST_CHANGE_BYTES", 1500),
+        ("MOST_DOCUMENT_BYTES", 0),
+        ("MOST_HISTORY_BYTES", 2500),
+        ("MOST_ACCOUNT_HISTORY_BYTES", 2500),
+    ],
 )
 def test_what_is_kept_of_corrections_is_finite(
     api: RunningApi,
@@ -380,6 +413,21 @@ def test_what_is_kept_of_corrections_is_finite(
     edit(api, customer, job, revision=1, segments=[{"index": 3, "text": "Come"}])
 
 
+def test_what_is_kept_of_corrections_is_counted_over_the_jobs_of_an_account_until_they_are_erased(
+    api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(api, customer, job, segments=[{"index": 0, "text": "Good day to the bakers."}])
+    other = created(api, customer)
+    complete(api, other, [said()], [])
+    monkeypatch.setattr(edits, "MOST_ACCOUNT_HISTORY_BYTES", 1000)
+    line = {"index": 3, "text": "Come"}
+    answer = patch(api, customer, other, segments=[line])
+    assert (answer.status_code, answer.json()["param"]) == (400, "segments"), answer.text
+    assert "account" in answer.json()["error"]
+    assert api.client.post(f"/jobs/{job}/erase", headers=customer.headers).is_success
+    edit(api, customer, other, segments=[line])
+
+
 def test_going_back_stores_what_differs_and_no_more(
     api: RunningApi, customer: Customer, job: str
 ) -> None:
@@ -397,6 +445,44 @@ def test_a_correction_waits_for_an_erasure_and_finds_nothing(
     assert api.client.post(f"/jobs/{job}/erase", headers=customer.headers).is_success
     answer = patch(api, customer, job, segments=[{"index": 0, "text": "x"}])
     assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
+
+
+_COMMITTED = 17
+
+
+@pytest.mark.parametrize("moment", [7, 12, 16, _COMMITTED])
+def test_a_correction_that_was_killed_is_made_whole_or_not_at_all(
+    api: RunningApi, customer: Customer, job: str, moment: int
+) -> None:
+    lines = [{"index": 0, "text": "Good evening to the millers."}, {"index": 2, "text": "We rest."}]
+    body = {"revision": 0, "segments": lines, "split": [{"index": 0, "word": 2}]}
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["tests.serve_app.eraser_process"])
+    arguments = (api.settings, customer.key, job, body, moment)
+    victim = processes.Process(target=eraser_process.edit, args=arguments)
+    victim.start()
+    victim.join(60)
+    assert victim.exitcode == -signal.SIGKILL, "the moment comes after the end"
+    before = [line for line, _ in LINES]
+    after = ["Good evening", "to the millers.", "Today it rains.", "We rest.", "Come by."]
+
+    def assert_whole(revision: int, texts: list[str]) -> None:
+        shown = get(api, customer, f"/jobs/{job}/transcript")
+        assert (shown["revision"], [each["text"] for each in shown["segments"]]) == (
+            revision, texts
+        )  # fmt: skip
+        listed = get(api, customer, f"/jobs/{job}/transcript/revisions")["revisions"]
+        assert [each["revision"] for each in listed] == [*range(revision, -1, -1)]
+        query = "SELECT text FROM search_rows WHERE job_id = :job AND kind = 'transcript'"
+        rows = rows_of(api, query, job=uuid.UUID(job))
+        assert sorted(text for (text,) in rows) == sorted(texts)
+
+    if moment == _COMMITTED:  # the client has no answer, and reads what became of it
+        assert patch(api, customer, job, **body).json()["currentRevision"] == 1
+    else:
+        assert_whole(0, before)
+        assert patch(api, customer, job, **body).status_code == 200
+    assert_whole(1, after)
 
 
 _SPLICES = st.lists(

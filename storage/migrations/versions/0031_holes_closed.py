@@ -1,4 +1,5 @@
-"""Comparisons in the background, turns of accounts, sizes of revisions, sign-ins that ask.
+"""Comparisons in the background, turns of accounts, sizes of revisions, sign-ins that ask, phrases
+that are hidden.
 
 Revision ID: 0031
 Revises: 0030
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from storage.database import schema_functions
-from storage.tables import background_turns, comparisons
+from storage.tables import background_turns, comparisons, hidden_phrases
 
 revision = "0031"
 down_revision = "0030"
@@ -67,12 +68,14 @@ def _rewrite_older_results() -> None:
 
 def upgrade() -> None:
     # As they are today: what is added to them later must not be there yet.
-    for table in (comparisons, background_turns):
+    for table in (comparisons, background_turns, hidden_phrases):
         table.create(op.get_bind())
     op.add_column("archives", sa.Column("leased_at", sa.DateTime(timezone=True)))
     size = sa.Column("size_bytes", sa.Integer, nullable=False, server_default=sa.text("0"))
     op.add_column("transcript_revisions", size)
     op.execute("UPDATE transcript_revisions SET size_bytes = octet_length(before::text)")
+    sizes = "ix_transcript_revisions_sizes", "transcript_revisions"
+    op.create_index(*sizes, ["job_id"], postgresql_include=["size_bytes"])
     for column in ("user_id", "invitation_id"):
         op.add_column("oidc_flows", sa.Column(column, sa.Uuid()))
     op.add_column("oidc_flows", sa.Column("subject", sa.Text()))

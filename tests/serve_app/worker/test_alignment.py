@@ -27,7 +27,14 @@ from tests.benchmarks.speech.material import load
 from tests.places import SHARED_MEDIA
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
-from tests.serve_app.test_transcript_edits import edit, get, hits, patch, said
+from tests.serve_app.test_transcript_edits import (
+    changed_while_prepared,
+    edit,
+    get,
+    hits,
+    patch,
+    said,
+)
 
 LIBRIVOX = SHARED_MEDIA / "speech" / "librivox-austen-0880.wav"
 
@@ -141,6 +148,17 @@ def test_what_is_corrected_meanwhile_is_kept_and_aligned_next(
     assert shown["segments"][0]["timing"] == "estimated"
     assert "timing" not in shown["segments"][3]
     assert align(api) == 0.0
+    assert "timing" not in json.dumps(get(api, customer, f"/jobs/{job}/transcript"))
+
+
+def test_aligned_words_are_prepared_without_a_lock_and_again_of_what_changed_meanwhile(
+    api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_sound(api, job, noise(20))
+    edit(api, customer, job, segments=[{"index": 3, "text": "Come in."}])
+    prepared = changed_while_prepared(api, job, monkeypatch)
+    assert align(api) == 0.0
+    assert len(prepared) == 2
     assert "timing" not in json.dumps(get(api, customer, f"/jobs/{job}/transcript"))
 
 
