@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic_core import from_json
-from sqlalchemy import Text, Update, cast, func, null, select, update
+from sqlalchemy import Text, Update, cast, func, null, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 
 from storage.database import Connection, Database
