@@ -70,13 +70,14 @@ def rows_of(api: RunningApi, query: str, **values: Any) -> list[Any]:
     return api.transact(run)
 
 
-def places_of(api: RunningApi, word: str) -> set[str]:
-    """Tables with a row in which the word stands, as text or in bytes."""
+def places_of(api: RunningApi, word: str, job_id: str = "") -> set[str]:
+    """Tables with a row, of a job or any, that has the word, as text or in bytes."""
     tables = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
     pattern, found = f"{word}|{word.encode().hex()}", set()
     for (name,) in rows_of(api, tables):
         query = f'SELECT count(*) FROM "{name}" AS r WHERE r::text ~ :pattern'  # noqa: S608
-        [(count,)] = rows_of(api, query, pattern=pattern)
+        query += " AND strpos(r::text, :job_id) > 0"
+        [(count,)] = rows_of(api, query, pattern=pattern, job_id=job_id)
         found |= {name} if count else set()
     return found
 

@@ -784,7 +784,7 @@ def test_what_one_stage_finds_is_hidden_in_the_other_before_any_of_it_is_shown(
     assert "[name]" in scene["description"]
     assert "[name]" in segment["text"]
     # Webhooks, receipts and rows of the search have nothing of it either.
-    assert places_of(api, "[Zz]ebulon|[Qq]uimby") == {"transcript_revisions"}
+    assert places_of(api, "[Zz]ebulon|[Qq]uimby", job) == {"transcript_revisions"}
 
 
 def test_a_stage_hides_what_an_earlier_runner_found_in_the_other(
