@@ -82,10 +82,12 @@ _ALSO_WORDS = _NO_NAMES | words_of(
 _MOST_KNOWN_WORDS = 16
 """Of what is looked for in other texts too; a spoken number has as many."""
 _WORD = re.compile(r"\w+")
-_LINE = re.compile(r"[^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,3}")
+_LINE = re.compile(r"[^\W\d_][\w'’.-]*(?: [^\W_][\w'’.-]*){0,3}")
 """A name alone, as a picture shows it."""
 _SENTENCES = ("This is ", "."), ("We talked to ", " in the studio.")
 """About a name that stands alone: few are found without a sentence."""
+_CHECKS = ("", " said that it was late."), ("", " lives here with his wife.")
+"""In which titles of several words ("Coffee Shop") are no names to the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +152,10 @@ def find_personal_data(
         shown = [*map(_as_sentences_have_it, texts)]
         recognized = recognizer().recognize_entities(shown)
         for at, (text, entities) in enumerate(zip(shown, recognized, strict=True)):
-            named = [*_by_model(entities), *_by_cue(text)]
-            named = named or [*_by_sentences(text, recognizer())]
-            found[at] += (it for it in named if it.kind in kinds)
+            named, cued = [*_by_model(entities)], [*_by_cue(text)]
+            if _is_line(text) and (texts[at].isupper() or not (named or cued)):
+                named = [*_in_line(text, named, recognizer())]
+            found[at] += (it for it in (*named, *cued) if it.kind in kinds)
     for text, own in zip(texts, found, strict=True):
         for span in own:
             if not _touches_mark(text, span):
@@ -198,19 +201,37 @@ def _by_words(text: str, known: Known) -> Iterator[PersonalSpan]:
                 yield PersonalSpan(words[at].start(), words[at + size - 1].end(), kind)
 
 
-def _by_sentences(text: str, recognizer: EntityRecognizer) -> Iterator[PersonalSpan]:
-    """In a line of few words what the model takes for the same in two sentences about it."""
-    if not _LINE.fullmatch(text) or not all(it[0][0].isupper() for it in _WORD.finditer(text)):
+def _is_line(text: str) -> bool:
+    words = _WORD.findall(text)
+    return bool(_LINE.fullmatch(text)) and all(not it[0].islower() for it in words)
+
+
+def _in_line(
+    text: str, found: Sequence[PersonalSpan], recognizer: EntityRecognizer
+) -> Iterator[PersonalSpan]:
+    """What of ``found``, or else of what the model finds in two sentences about a line of few
+    words, stays a name or place where it is said to do what people do."""
+    is_word = " " not in text
+    if is_word and _folded(text) in _ALSO_WORDS:
         return
-    recognized = recognizer.recognize_entities([f"{a}{text}{b}" for a, b in _SENTENCES])
+    spans = [{*found}] if found else _within(_SENTENCES, text, recognizer)
+    named = set.intersection(*spans)
+    checks = [] if is_word or not named else _within(_CHECKS, text, recognizer)
+    for each in named:
+        if all(any(it.start < each.end and each.start < it.end for it in own) for own in checks):
+            yield each
+
+
+def _within(
+    sentences: Sequence[tuple[str, str]], text: str, recognizer: EntityRecognizer
+) -> list[set[PersonalSpan]]:
+    """What the model finds of the text in each of these sentences."""
+    recognized = recognizer.recognize_entities([f"{a}{text}{b}" for a, b in sentences])
     spans = [
-        {
-            PersonalSpan(it.start - len(before), it.end - len(before), it.kind)
-            for it in _by_model(entities)
-        }
-        for (before, _), entities in zip(_SENTENCES, recognized, strict=True)
+        {replace(it, start=it.start - len(a), end=it.end - len(a)) for it in _by_model(entities)}
+        for (a, _), entities in zip(sentences, recognized, strict=True)
     ]
-    yield from (it for it in spans[0] & spans[1] if it.start >= 0 and it.end <= len(text))
+    return [{it for it in own if it.start >= 0 and it.end <= len(text)} for own in spans]
 
 
 def _touches_mark(text: str, span: PersonalSpan) -> bool:

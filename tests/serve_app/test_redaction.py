@@ -754,8 +754,9 @@ def drive(api: RunningApi, lease: Lease) -> Thread:
     return thread
 
 
-FOUND_IN_SOUND = "Hello, my name is Zebulon Quimby today.", "the quimby house by the river"
-FOUND_IN_PICTURES = "well zebulon came home then", "A man whose name is Zebulon waves."
+FOUND_IN_SOUND = "Hello, my name is Wendelin Thackeray today.", "the thackeray house by the river"
+FOUND_IN_PICTURES = "well wendelin came home then", "A man waves, his name is Wendelin."
+PLANTED = re.compile("wendelin|thackeray", re.IGNORECASE)
 
 
 @pytest.mark.parametrize("late", [StageName.VISION, StageName.TRANSCRIPT])
@@ -775,16 +776,16 @@ def test_what_one_stage_finds_is_hidden_in_the_other_before_any_of_it_is_shown(
         paths = [f"/jobs/{job}", f"/jobs/{job}/scenes", f"/jobs/{job}/transcript", "/search?q=the"]
         shown += "".join(read(api, customer, path).text for path in paths)
         found.rounds.release()
-    assert MARKERS.search(shown) is None
+    assert PLANTED.search(shown) is None
     after = shown_everywhere(api, customer, job)
     assert read(api, customer, f"/jobs/{job}").json()["data"]["state"] == "completed"
-    assert not [path for path, text in after.items() if MARKERS.search(text) and "q=" not in path]
+    assert not [path for path, text in after.items() if PLANTED.search(text)]
     [scene] = read(api, customer, f"/jobs/{job}/scenes").json()["data"]["scenes"]
     [segment] = read(api, customer, f"/jobs/{job}/transcript").json()["data"]["segments"]
     assert "[name]" in scene["description"]
     assert "[name]" in segment["text"]
     # Webhooks, receipts and rows of the search have nothing of it either.
-    assert places_of(api, "[Zz]ebulon|[Qq]uimby", job) == {"transcript_revisions"}
+    assert places_of(api, "[Ww]endelin|[Tt]hackeray", job) == {"transcript_revisions"}
 
 
 def test_a_stage_hides_what_an_earlier_runner_found_in_the_other(
@@ -806,19 +807,19 @@ def test_a_stage_hides_what_an_earlier_runner_found_in_the_other(
 def test_a_rerun_hides_what_was_hidden_in_the_job_and_the_other_way_round(
     api: RunningApi, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoken = "Hello, my name is Theodor Quimby today.|well zebulon came home then"
+    spoken = "Hello, my name is Theodor Thackeray today.|well wendelin came home then"
     monkeypatch.setattr(StageWork, "_stages", lambda *_: Planted(spoken, "A house."))
     job = created(api, customer, redact=["name"])
     drive(api, ingested(api, job)).join()
-    assert "zebulon" in read(api, customer, f"/jobs/{job}/transcript").text
-    seen = "A man whose name is Zebulon waves. the quimby house by the river"
+    assert "wendelin" in read(api, customer, f"/jobs/{job}/transcript").text
+    seen = "A man waves, his name is Wendelin. the thackeray house by the river"
     monkeypatch.setattr(StageWork, "_stages", lambda *_: Planted("", seen))
     again = created(api, customer, redact=["name"], processingMode="vision")
     run_sql(api, "UPDATE jobs SET rerun_of = :first WHERE id = :id", first=job, id=again)
     drive(api, ingested(api, again)).join()
     [scene] = read(api, customer, f"/jobs/{job}/scenes").json()["data"]["scenes"]
     assert "house by the river" in scene["description"]
-    assert MARKERS.search(scene["description"]) is None
+    assert PLANTED.search(scene["description"]) is None
     at_work(api)
     assert "well [name] came" in read(api, customer, f"/jobs/{job}/transcript?format=txt").text
 
