@@ -138,6 +138,21 @@ async def find_fingerprints(connection: Connection, job_id: uuid.UUID) -> bytes 
     return found
 
 
+async def stored_bytes(connection: Connection, job_id: uuid.UUID) -> tuple[int, int]:
+    """How many bytes a job's scenes take, and all its transcripts, as they are stored: compressed.
+    None of them is read."""
+    found = await connection.execute(_STORED_BYTES, {"job_id": job_id})
+    seen, spoken = found.one()
+    return seen, spoken
+
+
+_STORED_BYTES = text(
+    """SELECT coalesce((SELECT pg_column_size(scenes) FROM scene_lists WHERE job_id = :job_id), 0),
+              coalesce((SELECT sum(pg_column_size(document)) FROM transcripts
+                         WHERE job_id = :job_id), 0)"""
+)
+
+
 async def has_fingerprints(connection: Connection, job_id: uuid.UUID) -> bool:
     """Whether the shots of a job's video can be compared."""
     query = select(scene_lists.c.fingerprints.is_not(None)).where(scene_lists.c.job_id == job_id)

@@ -15,7 +15,13 @@ import re
 import uuid
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, TypeVar
@@ -39,6 +45,8 @@ and a player that has enough for now comes back with a new range."""
 _PIECE_BYTES = 256 * 1024
 LARGE_CHARACTERS = 256 * 1024
 """Results that are stored in as many take long to be prepared; those of most jobs are shorter."""
+_CHARACTERS_A_BYTE = 4
+"""As results are compressed in the database, at least."""
 _RETRY_AFTER_SECONDS = 5
 
 
@@ -229,11 +237,25 @@ class ResultAnswer:
 
         Raises RATE_LIMITED where there is no place.
         """
-        if characters < LARGE_CHARACTERS:
+        async with self._turn(request, characters):
             return await run_in_threadpool(prepare)
+
+    def turn(self, request: Request, stored_bytes: int) -> AbstractAsyncContextManager[None]:
+        """The account's turn to have results read and prepared that take so many bytes in the
+        database: what is refused must not have been read.
+
+        Raises RATE_LIMITED where there is no place.
+        """
+        return self._turn(request, stored_bytes * _CHARACTERS_A_BYTE)
+
+    @asynccontextmanager
+    async def _turn(self, request: Request, characters: int) -> AsyncIterator[None]:
+        if characters < LARGE_CHARACTERS:
+            yield
+            return
         place = self.resources.enter_context(self.downloads.place(self.account_id))
         async with place.turn(request):
-            return await run_in_threadpool(prepare)
+            yield
 
 
 async def _result_answer(

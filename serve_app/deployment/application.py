@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ray import serve
@@ -107,6 +108,11 @@ def _searching_context(settings: Settings) -> AppContext:
     )
 
 
+_SWITCH_SECONDS = 0.0002
+"""How long a thread that prepares a large answer keeps the interpreter from the loop, which takes
+it back some ten times a request: after Python's 5 ms, one large answer makes all others slow."""
+
+
 @serve.ingress()
 class ApiReplica:
     """The HTTP API. Stateless: the database is the only truth."""
@@ -118,6 +124,7 @@ class ApiReplica:
         from serve_app.app import build_api
 
         configure_logging(self._settings, "api")
+        sys.setswitchinterval(_SWITCH_SECONDS)
         return build_api(_searching_context(self._settings))
 
 

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from serve_app.api.authentication import CreationRoute, CurrentAccount, CurrentJob, KeyedRoute
@@ -32,6 +33,7 @@ from serve_app.jobs.schemas import CreateBatchBody, CreateJobBody, CreateJobFrom
 from serve_app.jobs.service import create_jobs
 from serve_app.observability.metrics import record_job_end
 from serve_app.uploads.urls import direct_urls, upload_fields
+from storage import results
 from storage.database import Connection
 from storage.job_records import LEGACY_FILTERS, JobRecord, list_jobs
 from storage.queue import find_place
@@ -324,14 +326,18 @@ async def get_job(
     if include == "none":
         return success(request, data)
     wanted = INCLUDABLE if include is None else frozenset(include.split(","))
-    async with context.database.statement() as connection:
-        stored = await service.read_results(connection, job, wanted)
 
-    def shown_with_results() -> Response:
-        processed = service.processed_data(request, job, stored)
+    def shown_with_results(found: service.StoredResults) -> Response:
+        processed = service.processed_data(request, job, found)
         return success(request, {**data, "processedData": processed}, large=True)
 
-    return await answer.prepared(request, stored.characters, shown_with_results)
+    async with context.database.statement() as connection:
+        seen, spoken = await results.stored_bytes(connection, job.id)
+    size = ("scenes" in wanted) * seen + ("transcript" in wanted) * spoken
+    async with answer.turn(request, size):
+        async with context.database.statement() as connection:
+            stored = await service.read_results(connection, job, wanted)
+        return await run_in_threadpool(shown_with_results, stored)
 
 
 @router.post(

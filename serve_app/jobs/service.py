@@ -25,7 +25,7 @@ from serve_app.jobs.plans import JobPlan
 from serve_app.jobs.rendering import render_job
 from serve_app.results.redaction import redact_again
 from serve_app.results.scenes import StoredSeen, read_seen, seen_json
-from serve_app.results.transcripts import characters_of, legacy_entries, transcript_of
+from serve_app.results.transcripts import legacy_entries, transcript_of
 from serve_app.settings import Settings
 from storage import audit, endpoints, jobs, keys, ledger, reruns, results, translations, webhooks
 from storage.cleaning import erase_content, is_held
@@ -239,12 +239,6 @@ class StoredResults:
 
     seen: StoredSeen | None = None
     track: TrackTranscript | None = None
-
-    @property
-    def characters(self) -> int:
-        """How much of them is stored."""
-        seen = len(self.seen.scenes) if self.seen is not None else 0
-        return seen + characters_of(filter(None, [self.track]))
 
 
 async def read_results(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.downloads import LargeResults
+from serve_app.api.downloads import LargeResults, ResultAnswer
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors
 from serve_app.api.queries import WHOLE_NUMBER, matching
@@ -21,13 +23,12 @@ from serve_app.errors import ApiError, ErrorCode
 from serve_app.results import transcripts
 from serve_app.results.chapters import ChapterList, chapter_json, find_chapters_of
 from serve_app.results.redaction import hidden_label
-from serve_app.results.scenes import SceneList, read_seen, seen_json
+from serve_app.results.scenes import SceneList, StoredSeen, read_seen, seen_json
 from serve_app.results.transcripts import (
     AudioTrackJson,
     AudioTrackList,
     SpeakerJson,
     Summary,
-    characters_of,
     speakers_json,
     track_json,
     transcript_of,
@@ -35,6 +36,7 @@ from serve_app.results.transcripts import (
 from storage import results as stored
 from storage.audit import AuditAction, record
 from storage.job_records import JobRecord
+from storage.results import TrackTranscript
 
 MAX_TRACK_INDEX = 9999
 _TRACK_INDEX = matching(re.compile("0|[1-9][0-9]*"), "whole number from 0")
@@ -82,15 +84,18 @@ async def get_scenes_of_job(
     request: Request, context: Context, job: CurrentJob, answer: LargeResults
 ) -> Response:
     """Empty when the video has no cuts; what is seen in it stands in `overview`, as of others."""
-    async with context.database.statement() as connection:
-        found = await read_seen(connection, job)
 
-    def shown() -> Response:
+    def shown(found: StoredSeen) -> Response:
         scenes, whole = seen_json(request, job, found)
         overview = {} if whole is None else {"overview": whole}
         return success(request, {"jobId": str(job.id), "scenes": scenes, **overview}, large=True)
 
-    return await answer.prepared(request, len(found.scenes), shown)
+    async with context.database.statement() as connection:
+        size, _ = await stored.stored_bytes(connection, job.id)
+    async with answer.turn(request, size):
+        async with context.database.statement() as connection:
+            found = await read_seen(connection, job)
+        return await run_in_threadpool(shown, found)
 
 
 @router.get(
@@ -105,14 +110,12 @@ async def list_audio_tracks(
     request: Request, context: Context, job: CurrentJob, answer: LargeResults
 ) -> Response:
     """Of a multi-track job, each with its own transcript."""
-    async with context.database.statement() as connection:
-        found = await transcripts.read_audio_tracks(connection, job)
 
-    def shown() -> Response:
+    def shown(found: Sequence[TrackTranscript]) -> Response:
         tracks = [track_json(each, transcript_of(each)) for each in found]
         return success(request, {"jobId": str(job.id), "tracks": tracks}, large=True)
 
-    return await answer.prepared(request, characters_of(found), shown)
+    return await _of_tracks(request, context, job, answer, shown)
 
 
 @router.get("/jobs/{jobId}/audio-tracks", include_in_schema=False)
@@ -120,14 +123,12 @@ async def list_audio_tracks_alias(
     request: Request, context: Context, job: CurrentJob, answer: LargeResults
 ) -> Response:
     """The bare list, at the address where published clients look for it."""
-    async with context.database.statement() as connection:
-        found = await transcripts.read_audio_tracks(connection, job)
 
-    def shown() -> Response:
+    def shown(found: Sequence[TrackTranscript]) -> Response:
         tracks = [track_json(each, transcript_of(each)) for each in found]
         return success(request, tracks, large=True)
 
-    return await answer.prepared(request, characters_of(found), shown)
+    return await _of_tracks(request, context, job, answer, shown)
 
 
 @router.get("/jobs/{jobId}/audio-tracks/{trackIndex}", include_in_schema=False)
@@ -149,16 +150,29 @@ async def get_audio_track(
     ],
 ) -> Response:
     """Of a multi-track job."""
-    async with context.database.statement() as connection:
-        tracks = await transcripts.read_audio_tracks(connection, job)
-    track = next((each for each in tracks if each.track_index == index), None)
-    if track is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.")
 
-    def shown() -> Response:
+    def shown(found: Sequence[TrackTranscript]) -> Response:
+        track = next((each for each in found if each.track_index == index), None)
+        if track is None:
+            raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.")
         return success(request, track_json(track, transcript_of(track)), large=True)
 
-    return await answer.prepared(request, characters_of([track]), shown)
+    return await _of_tracks(request, context, job, answer, shown)
+
+
+async def _of_tracks(
+    request: Request,
+    context: AppContext,
+    job: JobRecord,
+    answer: ResultAnswer,
+    shown: Callable[[Sequence[TrackTranscript]], Response],
+) -> Response:
+    async with context.database.statement() as connection:
+        _, size = await stored.stored_bytes(connection, job.id)
+    async with answer.turn(request, size):
+        async with context.database.statement() as connection:
+            found = await transcripts.read_audio_tracks(connection, job)
+        return await run_in_threadpool(shown, found)
 
 
 @router.put(

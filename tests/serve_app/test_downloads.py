@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import selectors
 import socket
+import sys
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -31,10 +35,14 @@ from serve_app.api.downloads import (
     Turns,
 )
 from serve_app.api.envelope import ExactJSONResponse, LargeJSONResponse
+from serve_app.context import build_context
 from serve_app.dashboard.access import COOKIE
+from serve_app.dashboard.people import ENTRIES_SHOWN
+from serve_app.deployment import application
+from serve_app.deployment.application import ApiReplica
 from serve_app.media.source import find_media
 from serve_app.settings import Settings
-from storage import audit, jobs, keys
+from storage import audit, jobs, keys, results
 from storage.audit import AuditAction
 from storage.database import Connection
 from tests.databases import fresh_database
@@ -248,7 +256,11 @@ def test_large_results_have_places_and_turns_and_small_ones_wait_for_none(
             stack.enter_context(places.place(customer.account_id))
         assert ask().status_code == 200
         monkeypatch.setattr(downloads, "LARGE_CHARACTERS", 1)
-        require_refusal(ask())
+        with monkeypatch.context() as unread:
+            if "review" not in path:  # whose tracks are chosen from what is read
+                unread.setattr(results, "get_scenes", None)
+                unread.setattr(results, "list_transcripts", None)
+            require_refusal(ask())
     turns = list[uuid.UUID]()
     turn = places.turns.turn
 
@@ -441,6 +453,51 @@ def test_exports_of_the_audit_log_that_are_not_read_hold_places_and_no_database_
     other = api.customer()
     answer = api.client.get(f"/jobs/{created(api, other)}", headers=other.headers)
     assert answer.status_code == 200
+
+
+def test_exports_of_an_audit_log_are_made_of_some_entries_at_a_time_one_after_the_other(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_with_audit_log(api, 3 * ENTRIES_SHOWN)
+    read, under_way = audit.list_entries, list[int]()
+    at_once, pages = list[int](), list[int]()
+
+    async def noted(*arguments: Any, **named: Any) -> list[audit.AuditEntry]:
+        under_way.append(1)
+        at_once.append(len(under_way))
+        found = await read(*arguments, **named)
+        pages.append(len(found))
+        under_way.pop()
+        return found
+
+    monkeypatch.setattr(audit, "list_entries", noted)
+
+    def export(_: int) -> list[str]:
+        url, headers = f"{api.root}/dashboard/audit/export", {"Cookie": session}
+        answer = httpx.get(url, headers=headers, trust_env=False, timeout=60)
+        return answer.raise_for_status().text.splitlines()
+
+    with ThreadPoolExecutor(4) as threads:
+        exports = [*threads.map(export, range(4))]
+    assert all(each == exports[0] for each in exports)
+    positions = [json.loads(line)["position"] for line in exports[0]]
+    assert positions == [*range(1, len(positions) + 1)]
+    assert len(positions) >= 3 * ENTRIES_SHOWN
+    assert max(pages) == ENTRIES_SHOWN
+    assert max(at_once) == 1
+
+
+def test_the_api_takes_the_interpreter_back_from_what_prepares_an_answer_at_once(
+    api_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "configure_logging", lambda *_: None)
+    monkeypatch.setattr(application, "_searching_context", build_context)
+    before = sys.getswitchinterval()
+    try:
+        ApiReplica.__serve_build_asgi_app__(SimpleNamespace(_settings=api_settings))
+        assert sys.getswitchinterval() <= before / 10
+    finally:
+        sys.setswitchinterval(before)
 
 
 def connections_in_use(api: RunningApi) -> int:

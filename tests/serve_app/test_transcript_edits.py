@@ -512,3 +512,32 @@ def test_changes_lead_back_to_every_state(rounds: list[list[tuple[int, int, int]
         again = applied(document, difference(document, state))[0]
         document, _ = applied(document, change)
         assert document == again == state
+
+
+@pytest.mark.parametrize("gaps", [{}, {"indent": 1}, {"separators": (",", ":")}])
+@pytest.mark.parametrize("count", [0, 1, 250])
+def test_a_document_is_decoded_and_written_in_short_parts(
+    count: int, gaps: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = [
+        {"index": at, "text": '"segments": [ü', "words": [{"text": "a"}]} for at in range(count)
+    ]
+    document = {"language": "en", "segments": said, "turns": [{"speaker": "a"}]}
+    stored, written = json.dumps(document, **gaps), json.dumps(document)
+    sizes, decode, write = list[int](), revisions.from_json, json.dumps
+
+    def decoded(text: str) -> Any:
+        sizes.append(len(text))
+        return decode(text)
+
+    def noted(value: object) -> str:
+        made = write(value)
+        sizes.append(len(made))
+        return made
+
+    monkeypatch.setattr(revisions, "from_json", decoded)
+    monkeypatch.setattr(json, "dumps", noted)
+    found = revisions.document_of(stored)
+    assert (found, [*found]) == (document, [*document])
+    assert revisions.text_of(document) == written
+    assert max(sizes) <= len(written) / 2 or count < 250
