@@ -14,6 +14,7 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic_core import from_json
 from sqlalchemy import text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -524,7 +525,7 @@ def test_a_document_is_decoded_and_written_in_short_parts(
     ]
     document = {"language": "en", "segments": said, "turns": [{"speaker": "a"}]}
     stored, written = json.dumps(document, **gaps), json.dumps(document)
-    sizes, decode, write = list[int](), revisions.from_json, json.dumps
+    sizes, decode, write = list[int](), from_json, json.dumps
 
     def decoded(text: str) -> Any:
         sizes.append(len(text))
