@@ -221,6 +221,19 @@ async def _events_place(
         yield place
 
 
+@asynccontextmanager
+async def turn_if_large(
+    request: Request, account_id: uuid.UUID, stored_bytes: int
+) -> AsyncIterator[None]:
+    """The account's turn to work on results that take so many bytes in the database, for what is
+    no download: it waits, and is not refused."""
+    if stored_bytes * _CHARACTERS_A_BYTE < LARGE_CHARACTERS:
+        yield
+        return
+    async with downloads_of(request, Download.FILE).turns.turn(account_id):
+        yield
+
+
 @dataclass(frozen=True, slots=True)
 class ResultAnswer:
     """An answer with results. Where these are large it has a place among files, and is prepared in

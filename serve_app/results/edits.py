@@ -27,6 +27,7 @@ from pipelines.speech.edits import (
 from pipelines.types import Speaker, SpeakerTurn, TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
+from serve_app.api.downloads import turn_if_large
 from serve_app.api.envelope import success, timestamp
 from serve_app.api.openapi import errors
 from serve_app.api.queries import WHOLE_NUMBER
@@ -54,7 +55,7 @@ from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.redactions import MOST_PHRASES
 from storage.result_parts import Element
-from storage.results import list_tracks
+from storage.results import list_tracks, stored_bytes
 from storage.revisions import (
     MOST_ACCOUNT_HISTORY_BYTES,
     MOST_CHANGE_BYTES,
@@ -416,21 +417,24 @@ async def _edited(
     revision: int | None = None
     for _ in range(_MOST_TRIES):
         async with context.database.statement() as connection:
-            found = await _find(connection, job)
-            tracks = await list_tracks(connection, job.id)
-            index = choose_track(found, tracks, body.trackIndex, "trackIndex").track_index
-            read = await revisions.read_transcript(connection, job.id, index)
-            known = await known_of(connection, found)
-            account_bytes = await revisions.account_history_bytes(connection, job.account_id)
-        if read is None or read.revision != body.revision:
-            raise _conflict(read)
-        if read.revision >= MOST_REVISIONS:
-            raise invalid(f"A transcript has at most {MOST_REVISIONS} revisions.", "revision")
-        change = await make(found, read)
-        if not change["splices"] and len(change) == 1:
-            revision = read.revision
-            break
-        prepared, muted = await _prepared(context, found, read, change, known, param)
+            _, size = await stored_bytes(connection, job.id)
+        async with turn_if_large(request, job.account_id, size):
+            async with context.database.statement() as connection:
+                found = await _find(connection, job)
+                tracks = await list_tracks(connection, job.id)
+                index = choose_track(found, tracks, body.trackIndex, "trackIndex").track_index
+                read = await revisions.read_transcript(connection, job.id, index)
+                known = await known_of(connection, found)
+                account_bytes = await revisions.account_history_bytes(connection, job.account_id)
+            if read is None or read.revision != body.revision:
+                raise _conflict(read)
+            if read.revision >= MOST_REVISIONS:
+                raise invalid(f"A transcript has at most {MOST_REVISIONS} revisions.", "revision")
+            change = await make(found, read)
+            if not change["splices"] and len(change) == 1:
+                revision = read.revision
+                break
+            prepared, muted = await _prepared(context, found, read, change, known, param)
         change = prepared.change
         if account_bytes + len(prepared.before) > MOST_ACCOUNT_HISTORY_BYTES:
             message = (
@@ -439,8 +443,8 @@ async def _edited(
             raise invalid(message, param)
         async with context.database.transaction() as connection:
             locked = await _find(connection, job, for_update=True)
-            stored_bytes = await revisions.history_bytes(connection, job.id) + len(prepared.before)
-            if stored_bytes > MOST_HISTORY_BYTES:
+            history = await revisions.history_bytes(connection, job.id) + len(prepared.before)
+            if history > MOST_HISTORY_BYTES:
                 raise invalid("The corrections of the job take all the room for them.", param)
             if redacted_kinds(locked) == redacted_kinds(found):
                 revision = await revisions.store_revision(

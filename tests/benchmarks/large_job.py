@@ -46,7 +46,7 @@ STOP_SECONDS = 120
 _PART = re.compile(r'<a rel="next" href="(/dashboard/jobs/[^"]+)"')
 _HEALTH_PAUSE_SECONDS = 0.1
 
-_SEED = """
+SEED = """
 import asyncio, json, sys, uuid
 from sqlalchemy import text
 from storage import keys
@@ -55,15 +55,15 @@ from storage.job_records import JobSource
 from storage.results import ImportedJob, TrackTranscript, import_job
 from storage.types import ProcessingMode, StageStatus
 
-database_url, scene_count = sys.argv[1], int(sys.argv[2])
-HOURS_SECONDS, job_id = 10 * 3600, uuid.uuid4()
+database_url, scene_count, *job_count = sys.argv[1], *map(int, sys.argv[2:])
+HOURS_SECONDS, job_ids = 10 * 3600, [uuid.uuid4() for _ in range(*job_count or [1])]
 each = HOURS_SECONDS / scene_count
 scenes = [
     {"index": n, "start_ms": round(n * each * 1000), "end_ms": round((n + 1) * each * 1000),
      "description": f"A person speaks to the camera in scene {n}.", "objects": ["face", "text"],
      "color_palette": ["#e8e2d6", "#6b4f3a", "#2f3a40"], "shot_type": "medium",
      "shot_angle": "eye_level", "camera_motion": "static", "confidence": 0.9,
-     "thumbnail_key": f"jobs/{job_id}/work/vision/{n}.jpg",
+     "thumbnail_key": f"jobs/{job_ids[0]}/work/vision/{n}.jpg",
      "object_tracks": [{"label": "face", "start_ms": round(n * each * 1000),
                         "end_ms": round((n + 1) * each * 1000), "confidence": 0.8}]}
     for n in range(scene_count)
@@ -95,23 +95,25 @@ async def seed():
     database = Database(database_url)
     async with database.transaction() as connection:
         account = await keys.create_account(connection, "large-job")
-        await import_job(connection, ImportedJob(
-            job_id, account.id, ProcessingMode.ALL, "conference.mp4", {},
-            JobSource(kind="backfill"),
-            HOURS_SECONDS * 1000, [], {}, scenes,
-            *([None] if "overview" in ImportedJob.__annotations__ else []),
-            [TrackTranscript(0, "Track 1", StageStatus.COMPLETED, None, "en", document)]))
-        await connection.execute(
-            text("UPDATE jobs SET ingest_result = CAST(:found AS jsonb) WHERE id = :id"),
-            {"found": json.dumps(ingested), "id": job_id})
+        for job_id in job_ids:
+            await import_job(connection, ImportedJob(
+                job_id, account.id, ProcessingMode.ALL, "conference.mp4", {},
+                JobSource(kind="backfill"),
+                HOURS_SECONDS * 1000, [], {}, scenes,
+                *([None] if "overview" in ImportedJob.__annotations__ else []),
+                [TrackTranscript(0, "Track 1", StageStatus.COMPLETED, None, "en", document)]))
+            await connection.execute(
+                text("UPDATE jobs SET ingest_result = CAST(:found AS jsonb) WHERE id = :id"),
+                {"found": json.dumps(ingested), "id": job_id})
         link = await keys.create_sign_in_link(connection, account.id)
         key = (await keys.create_key(connection, account.id)).secret
     await database.close()
-    print(json.dumps({"jobId": str(job_id), "key": key, "link": link}))
+    print(json.dumps({"jobId": str(job_ids[0]), "jobIds": list(map(str, job_ids)),
+                      "accountId": str(account.id), "key": key, "link": link}))
 
 asyncio.run(seed())
 """
-"""Stores the job by the code of the checkout that it is started in."""
+"""Stores the job, or several like it, by the code of the checkout that it is started in."""
 
 
 @contextlib.contextmanager
@@ -280,7 +282,7 @@ def one_round(checkout: Path, python: str, scenes: int, *, files_too: bool) -> d
         with running(checkout, python, folder) as (root, replica):
             url = f"postgresql://postgres@/postgres?host={folder / 'data' / 'postgres'}"
             seeded = subprocess.run(
-                [python, "-c", _SEED, url, str(scenes)],
+                [python, "-c", SEED, url, str(scenes)],
                 cwd=checkout, env=os.environ | {"PYTHONPATH": str(checkout)},
                 stdout=subprocess.PIPE, check=True,
             )  # fmt: skip

@@ -494,8 +494,8 @@ def test_the_api_takes_the_interpreter_back_from_what_prepares_an_answer_at_once
     monkeypatch.setattr(application, "_searching_context", build_context)
     before = sys.getswitchinterval()
     try:
-        replica: Any = SimpleNamespace(_settings=api_settings)
-        ApiReplica.__serve_build_asgi_app__(replica)
+        made: Any = SimpleNamespace(_settings=api_settings)
+        ApiReplica.__serve_build_asgi_app__(made)
         assert sys.getswitchinterval() <= before / 10
     finally:
         sys.setswitchinterval(before)

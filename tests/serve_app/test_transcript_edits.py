@@ -20,6 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pipelines.codec import encode
 from pipelines.types import Speaker, SpeakerTurn, TranscriptResult
+from serve_app.api import downloads
+from serve_app.api.downloads import Download
 from serve_app.results import edits
 from storage import jobs, revisions
 from storage.results import TrackTranscript
@@ -542,3 +544,21 @@ def test_a_document_is_decoded_and_written_in_short_parts(
     assert (found, [*found]) == (document, [*document])
     assert revisions.text_of(document) == written
     assert max(sizes) <= len(written) / 2 or count < 250
+
+
+def test_a_large_transcript_is_corrected_in_its_accounts_turn_and_a_small_one_at_once(
+    api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = api.app.state.downloads[Download.FILE].turns
+    taken, turn = list[uuid.UUID](), turns.turn
+
+    def noted(account_id: uuid.UUID) -> Any:
+        taken.append(account_id)
+        return turn(account_id)
+
+    monkeypatch.setattr(turns, "turn", noted)
+    edit(api, customer, job, segments=[{"index": 0, "text": "Good day."}])
+    assert taken == []
+    monkeypatch.setattr(downloads, "LARGE_CHARACTERS", 1)
+    edit(api, customer, job, revision=1, segments=[{"index": 0, "text": "Good night."}])
+    assert taken == [customer.account_id]

@@ -57,7 +57,9 @@ class Archivist:
         self._place(put, keys[0], first)
         self._place(put, keys[1], second)
         archive_id = self._create(prefix)
-        journal.archives.append(Walked(archive_id, self.client.customer.account, put))
+        walked = Walked(archive_id, self.client.customer.account, put, journal.seconds())
+        journal.archives.append(walked)
+        self._until_listed(walked)
         self._until_ended(archive_id)
         self._place(put, keys[0], changed)
         self._place(put, keys[2], third)
@@ -82,6 +84,17 @@ class Archivist:
         headers = {"Idempotency-Key": str(uuid.uuid4())}
         made = client.caller.data("POST", "/archives", json=body, headers=headers)
         return str(made["archiveId"])
+
+    def _until_listed(self, walked: Walked) -> None:
+        """Its first page, for which it waits for nothing but its bucket."""
+        path, deadline = f"/archives/{walked.archive_id}", time.monotonic() + END_SECONDS
+        while walked.listed_seconds is None and time.monotonic() < deadline:
+            shown = self.client.caller.data("GET", path)
+            if any(shown["objects"].values()):
+                walked.listed_seconds = self.client.journal.seconds()
+            elif shown["state"] == "paused":  # its bucket failed too often
+                self._change(walked.archive_id, "resume")
+            time.sleep(POLL_SECONDS)
 
     def _until_ended(self, archive_id: str) -> None:
         """Look after it, as its owner: pause it now and then, and resume what has stopped."""

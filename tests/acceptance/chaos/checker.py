@@ -33,7 +33,7 @@ from tests.acceptance.chaos.audited import (
     what_is_so_was_recorded,
     what_was_done_is_recorded,
 )
-from tests.acceptance.chaos.caller import Caller
+from tests.acceptance.chaos.caller import PATIENCE_SECONDS, Caller
 from tests.acceptance.chaos.clips import BETWEEN
 from tests.acceptance.chaos.faults import TAKES_LEASES, Struck
 from tests.acceptance.chaos.journal import Accepted, Journal
@@ -45,6 +45,8 @@ MOST_LEASES = 3
 """So many lost runners fail a job: the one way in which chaos may end it."""
 SETTLE_SECONDS = 200.0
 """For webhooks that wait for another attempt, and for objects that come late."""
+LATE_SECONDS = PATIENCE_SECONDS
+"""A job or an archive's list that takes longer has waited for more than faults and its turn."""
 
 SWEPT = re.compile(r"vas-objects-\d+")
 """The folder whose users remove what others left."""
@@ -155,6 +157,31 @@ def jobs_end_as_undisturbed(checker: Checker) -> Iterator[str]:
             name: stage.get("error") for name, stage in final["stages"].items() if "error" in stage
         }
         yield f"job {job.job_id} ({job.way}, {job.clip}) is {state}: {code} {errors}"
+
+
+def waits_for_jobs(journal: Journal) -> list[tuple[str, float]]:
+    """Jobs with how many seconds their clients waited for their ends; those of archives wait for
+    all others of their account."""
+    jobs = [job for job in journal.jobs.values() if job.way != ARCHIVE and job.ended is not None]
+    return [(job.job_id, job.ended_seconds - job.at_seconds) for job in jobs]
+
+
+def waits_for_lists(journal: Journal) -> list[tuple[str, float]]:
+    """Archives with how many seconds passed until objects of them were known."""
+    now = journal.seconds()
+    return [
+        (each.archive_id, (each.listed_seconds or now) - each.at_seconds)
+        for each in journal.archives
+    ]
+
+
+def nobody_waits_for_the_hostile_account(checker: Checker) -> Iterator[str]:
+    for what, waits in (
+        ("job", waits_for_jobs(checker.journal)),
+        ("list of the archive", waits_for_lists(checker.journal)),
+    ):
+        late = [(name, waited) for name, waited in waits if waited > LATE_SECONDS]
+        yield from (f"the {what} {name} took {waited:.0f} s" for name, waited in late)
 
 
 def results_are_those_of_an_undisturbed_run(checker: Checker) -> Iterator[str]:
@@ -484,6 +511,7 @@ CHECKS: tuple[Callable[[Checker], Iterable[str]], ...] = (
     every_job_ends,
     an_end_is_final,
     jobs_end_as_undisturbed,
+    nobody_waits_for_the_hostile_account,
     results_are_those_of_an_undisturbed_run,
     files_stay_as_they_were,
     every_edit_is_there,

@@ -65,6 +65,9 @@ class Walked:
     account: str
     put: dict[str, list[str]]
     """Key to the clips that its object was, one after the other. Of other objects is no job."""
+    at_seconds: float
+    listed_seconds: float | None = None
+    """When objects of it were shown first."""
 
 
 @dataclass(slots=True)

@@ -22,9 +22,16 @@ from typing import Any
 
 from tests.acceptance.chaos.archivist import Archivist
 from tests.acceptance.chaos.caller import PATIENCE_SECONDS, Caller
-from tests.acceptance.chaos.checker import Checker, Results, read_results
+from tests.acceptance.chaos.checker import (
+    Checker,
+    Results,
+    read_results,
+    waits_for_jobs,
+    waits_for_lists,
+)
 from tests.acceptance.chaos.clips import BETWEEN, TIMELINES, Clip, make_clips
 from tests.acceptance.chaos.faults import FAULTS, PAUSE_SECONDS, SHORT_PAUSE_SECONDS, Agent
+from tests.acceptance.chaos.hostile import Hostile
 from tests.acceptance.chaos.journal import Journal
 from tests.acceptance.chaos.load import WAYS, Client
 from tests.acceptance.chaos.stage import Stage, chaos_stage
@@ -127,8 +134,8 @@ def under_way(
 def start_load(
     plan: Plan, stage: Stage, clips: dict[str, Clip], results: Results, journal: Journal
 ) -> tuple[list[threading.Thread], threading.Event]:
-    """Clients, people and an archive, each in a thread with its own chance; set the event to end
-    them."""
+    """Clients, people, an archive and a hostile account, each in a thread with its own chance; set
+    the event to end them."""
     stopping, threads = threading.Event(), []
 
     def start(name: str, number: int, running: Callable[[Client], Callable[[], None]]) -> None:
@@ -143,6 +150,8 @@ def start_load(
     for number in range(TEAMS):
         start(f"team-{number}", number, lambda client: Team(client).run)
     start("archivist", TEAMS, lambda client: Archivist(client).run)
+    hostile = Hostile(stage, journal, random.Random(f"{plan.seed} hostile"), stopping)
+    threads.append(threading.Thread(target=hostile.run, name="hostile", daemon=True))
     for thread in threads:
         thread.start()
     return threads, stopping
@@ -216,6 +225,10 @@ def summary(plan: Plan, journal: Journal, agent: Agent, checker: Checker) -> dic
         "jobs": len(jobs),
         "ways": dict(Counter(job.way for job in jobs)),
         "ends": dict(Counter(job["state"] for job in checker.jobs.values())),
+        "slowest_job_and_list_seconds": [
+            round(max((waited for _, waited in each), default=0))
+            for each in (waits_for_jobs(journal), waits_for_lists(journal))
+        ],
         "given_up_after_three_lost_runners": len(checker.given_up),
         "people_keys_archives": dict(journal.team),
         "changes": len(journal.changes),

@@ -103,6 +103,8 @@ class Stage:
     customers: tuple[Customer, ...]
     reference: Customer
     """Whose jobs nothing disturbs; the others' results must be theirs."""
+    hostile: Customer
+    """Who would have the others wait."""
     mark: str
 
     def processes(self) -> list[psutil.Process]:
@@ -174,6 +176,7 @@ def chaos_stage(folder: Path, clips: Path, chance: random.Random) -> Iterator[St
             endpoints,
             stack.enter_context(ScriptedServer(_serving(clips)).running()),
             customers,
+            _customer(service, head.database_url),
             _customer(service, head.database_url),
             mark,
         )
