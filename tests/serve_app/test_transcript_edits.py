@@ -450,10 +450,10 @@ def test_a_correction_waits_for_an_erasure_and_finds_nothing(
     assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
 
 
-_COMMITTED = 17
+_COMMITTED = 18
 
 
-@pytest.mark.parametrize("moment", [7, 12, 16, _COMMITTED])
+@pytest.mark.parametrize("moment", [8, 13, 17, _COMMITTED])
 def test_a_correction_that_was_killed_is_made_whole_or_not_at_all(
     api: RunningApi, customer: Customer, job: str, moment: int
 ) -> None:
