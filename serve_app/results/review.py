@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -24,7 +24,6 @@ from serve_app.results.routes import RESULT_ERRORS, TrackQuery
 from serve_app.results.scenes import scenes_of
 from serve_app.results.transcripts import (
     at_revision,
-    characters_of,
     choose_track,
     read_tracks,
     require_choice,
@@ -110,19 +109,19 @@ async def get_review(
     """
     require_choice(job, track)
     async with context.database.statement() as connection:
-        tracks = await read_tracks(connection, job)
-        chosen = choose_track(job, tracks, track)
-        scenes = "[]"
-        if job.stages[StageName.VISION].status is StageStatus.COMPLETED:
-            scenes = await results.get_scenes(connection, job.id)
-    former = chosen
-    if chosen.revision > (chosen.redacted_revision or 0):
-        machine = chosen.redacted_revision or 0
-        former = await at_revision(context.database, job, chosen, machine)
-    characters = characters_of([chosen]) + len(scenes)
-    found = await answer.prepared(
-        request, characters, partial(_review, job, chosen, former, scenes, budgetSeconds)
-    )
+        seen, spoken = await results.stored_bytes(connection, job.id)
+    async with answer.turn(request, seen + spoken):
+        async with context.database.statement() as connection:
+            tracks = await read_tracks(connection, job)
+            chosen = choose_track(job, tracks, track)
+            scenes = "[]"
+            if job.stages[StageName.VISION].status is StageStatus.COMPLETED:
+                scenes = await results.get_scenes(connection, job.id)
+        former = chosen
+        if chosen.revision > (chosen.redacted_revision or 0):
+            machine = chosen.redacted_revision or 0
+            former = await at_revision(context.database, job, chosen, machine)
+        found = await run_in_threadpool(_review, job, chosen, former, scenes, budgetSeconds)
     return success(request, found)
 
 

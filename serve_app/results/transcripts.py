@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Literal, NotRequired, TypeVar, cast
 
@@ -437,11 +436,6 @@ async def read_audio_tracks(connection: Connection, job: JobRecord) -> list[Trac
         for index, name in enumerate(names)
     ]
     return [stored.get(track.track_index, track) for track in waiting]
-
-
-def characters_of(tracks: Iterable[TrackTranscript]) -> int:
-    """How much is stored of tracks."""
-    return sum(len(track.document or "") for track in tracks)
 
 
 def legacy_entries(found: TranscriptResult) -> list[TranscriptEntry]:

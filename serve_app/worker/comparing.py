@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from pipelines.duplicates import Duplicate, MediaPrint, duplicates, shot_keys, sound_probes
 from pipelines.media.sound_prints import SoundPrint
@@ -205,7 +206,12 @@ class CutComparer:
             if unwanted.is_set():
                 raise StageStoppedError("Nobody waits for the comparison any more.")
 
-        return await asyncio.to_thread(compared, *cuts, check)
+        def make() -> dict[str, object]:
+            # Minutes of one processor, and not of all: the others are for requests and jobs.
+            with threadpool_limits(limits=1, user_api="blas"):
+                return compared(*cuts, check)
+
+        return await asyncio.to_thread(make)
 
 
 def _same(mine: MediaPrint, others: StoredPrints) -> list[Duplicate]:

@@ -257,9 +257,8 @@ def test_large_results_have_places_and_turns_and_small_ones_wait_for_none(
         assert ask().status_code == 200
         monkeypatch.setattr(downloads, "LARGE_CHARACTERS", 1)
         with monkeypatch.context() as unread:
-            if "review" not in path:  # whose tracks are chosen from what is read
-                unread.setattr(results, "get_scenes", None)
-                unread.setattr(results, "list_transcripts", None)
+            unread.setattr(results, "get_scenes", None)
+            unread.setattr(results, "list_transcripts", None)
             require_refusal(ask())
     turns = list[uuid.UUID]()
     turn = places.turns.turn

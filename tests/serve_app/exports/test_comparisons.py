@@ -13,11 +13,13 @@ import httpx
 import opentimelineio as otio
 import pytest
 from sqlalchemy import text
+from threadpoolctl import threadpool_info
 
 from pipelines.codec import decode, encode
 from pipelines.types import StageStoppedError, TranscriptResult
 from serve_app.client.api import ApiClient, RequestFailedError
 from serve_app.context import build_context
+from serve_app.exports import comparisons
 from serve_app.exports.comparisons import compared
 from serve_app.worker.comparing import CutComparer
 from storage.comparisons import MAX_ATTEMPTS, MOST_PENDING, WAITED, forget_old
@@ -436,3 +438,20 @@ def test_what_was_made_of_results_that_changed_meanwhile_is_not_stored(
     assert read(api, customer, left).json()["data"]["state"] == "pending"
     at_work(api)
     assert read(api, customer, left).json()["data"]["state"] == "completed"
+
+
+def test_a_comparison_takes_one_processor(
+    api: RunningApi, customer: Customer, cuts: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, shots = list[int](), comparisons.compare_shots
+
+    def noted(*arguments: Any) -> Any:
+        found.extend(
+            each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"
+        )
+        return shots(*arguments)
+
+    monkeypatch.setattr(comparisons, "compare_shots", noted)
+    assert ask(api, customer, *cuts).status_code == 200
+    assert found
+    assert set(found) == {1}
