@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_info
 
 from pipelines.codec import decode, encode
 from pipelines.types import StageStoppedError, TranscriptResult
+from pipelines.vision.comparison import compare_shots
 from serve_app.client.api import ApiClient, RequestFailedError
 from serve_app.context import build_context
 from serve_app.exports import comparisons
@@ -443,13 +444,13 @@ def test_what_was_made_of_results_that_changed_meanwhile_is_not_stored(
 def test_a_comparison_takes_one_processor(
     api: RunningApi, customer: Customer, cuts: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, shots = list[int](), comparisons.compare_shots
+    found = list[int]()
 
     def noted(*arguments: Any) -> Any:
         found.extend(
             each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"
         )
-        return shots(*arguments)
+        return compare_shots(*arguments)
 
     monkeypatch.setattr(comparisons, "compare_shots", noted)
     assert ask(api, customer, *cuts).status_code == 200
