@@ -33,10 +33,10 @@ Phrase = tuple[int, bytes]
 async def request_redaction(
     connection: Connection, job_id: uuid.UUID, kinds: Sequence[str]
 ) -> None:
-    """Make an ended job due for redaction of all these kinds."""
+    """Make an ended job due for redaction of all these kinds, unless it was erased."""
     merged = jobs.c.source.op("||")(cast({"redact": [*kinds]}, JSONB))
     due = {"redact_after": func.now(), "redact_attempts": 0, "redact_error": None}
-    statement = update(jobs).where(jobs.c.id == job_id)
+    statement = update(jobs).where(jobs.c.id == job_id, jobs.c.erased_at.is_(None))
     await connection.execute(statement.values(source=merged, **due))
 
 
@@ -50,15 +50,16 @@ async def list_hidden(connection: Connection, job: JobRecord) -> dict[Phrase, st
 _HIDE = text(
     """
     INSERT INTO hidden_phrases (job_id, words, digest, kind)
-    SELECT CAST(:job_id AS uuid), phrase.* FROM unnest(
+    SELECT jobs.id, phrase.* FROM jobs, unnest(
            CAST(:words AS smallint[]), CAST(:digests AS bytea[]), CAST(:kinds AS text[])) AS phrase
+     WHERE jobs.id = :job_id AND jobs.erased_at IS NULL
     ON CONFLICT DO NOTHING
     """
 )
 
 
 async def add_hidden(connection: Connection, job: JobRecord, phrases: Mapping[Phrase, str]) -> bool:
-    """Hide these in texts to come as well; whether any of them is new."""
+    """Hide these in texts to come as well, unless the job was erased; whether any is new."""
     values = {
         "job_id": job.rerun_of or job.id,
         "words": [words for words, _ in phrases],
