@@ -461,6 +461,17 @@ async def _edited(
                 break
     if revision is None:
         raise _conflict(read)
+    edited: EditedTranscript = {
+        "jobId": str(job.id),
+        "trackIndex": index,
+        "revision": revision,
+        "changes": _changes_json(change),
+    }
+    return success(request, edited)
+
+
+def _changes_json(change: Change) -> list[TranscriptChange]:
+    """Return what a client puts in place of its segments, in their order."""
     changes, shift = list[TranscriptChange](), 0
     for first, count, segments in change["splices"]:
         made = [
@@ -469,10 +480,4 @@ async def _edited(
         ]
         changes.append({"index": first, "removed": count, "segments": made})
         shift += len(segments) - count
-    edited: EditedTranscript = {
-        "jobId": str(job.id),
-        "trackIndex": index,
-        "revision": revision,
-        "changes": changes,
-    }
-    return success(request, edited)
+    return changes
