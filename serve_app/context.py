@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from models.registry import REGISTRY
 from models.tasks import CLASSIFY_CONTENT
-from pipelines.redaction.texts import FindEntities, no_recognizer
+from pipelines.across.redaction import FindEntities, no_recognizer
 from pipelines.speech.caption_rules import HouseTable, read_rules
 from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
 from pipelines.vision.tags import TagBank, load_tag_bank

@@ -523,7 +523,7 @@ transcripts = Table(
     # Words of a correction have no measured times: when to align them, or, while that is done,
     # when another may take it over.
     _time("align_after", nullable=True),
-    # Of its sound, as pipelines.media.sound_prints writes it.
+    # Of its sound, as pipelines.media.audio writes it.
     Column("sound_print", LargeBinary),
     PrimaryKeyConstraint("job_id", "track_index"),
     CheckConstraint(_one_of("status", StageStatus), name="status"),
@@ -564,7 +564,7 @@ hidden_phrases = Table(
     "hidden_phrases",
     metadata,
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    # How many words it has, and what they are kept as (pipelines.redaction.texts.Known).
+    # How many words it has, and what they are kept as (pipelines.across.redaction.Known).
     Column("words", SmallInteger, nullable=False),
     Column("digest", LargeBinary, nullable=False),
     Column("kind", Text, nullable=False),

@@ -19,6 +19,8 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from pipelines.speech.caption_rules import (
+    USUAL,
+    CaptionLimits,
     CaptionRule,
     HouseRules,
     cues_of,
@@ -36,7 +38,6 @@ from pipelines.speech.captions import (
     to_vtt,
     with_sounds,
 )
-from pipelines.speech.cues import USUAL, CaptionLimits
 from pipelines.types import Speaker, TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from pipelines.codec import from_json
-from pipelines.media.ranged import MOST_FETCHED_BYTES, Fetch
+from pipelines.media.files import MOST_FETCHED_BYTES, Fetch
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import (
     ConfinedTask,

@@ -17,11 +17,16 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from pipelines.speech.word_changes import WordChange, Words, changed_words
+from pipelines.across.comparison import (
+    ShotChange,
+    ShotPair,
+    TitleChange,
+    changed_titles,
+    compare_shots,
+)
+from pipelines.speech.edits import WordChange, Words, changed_words
 from pipelines.types import Scene, ScreenText
-from pipelines.vision.comparison import ShotChange, ShotPair, compare_shots
 from pipelines.vision.fingerprints import Fingerprints
-from pipelines.vision.titles import TitleChange, changed_titles
 from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
 from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.downloads import LargeResults

@@ -16,7 +16,7 @@ from fractions import Fraction
 from pathlib import PurePosixPath
 from typing import Any
 
-from pipelines.ingest.sync.timecode import parse_timecode, rate_near, timecode_at
+from pipelines.ingest.timecode import parse_timecode, rate_near, timecode_at
 
 Values = Mapping[str, Any]
 

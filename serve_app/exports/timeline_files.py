@@ -13,8 +13,8 @@ from fractions import Fraction
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
+from pipelines.speech.caption_rules import plain
 from pipelines.speech.captions import escaped, vtt_time, xml_text
-from pipelines.speech.cues import plain
 from serve_app.errors import invalid
 from serve_app.exports.spreadsheets import csv_table
 from serve_app.exports.timeline import Event, ExportSource, FrameTimeline, Section

@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from pipelines.duplicates import DuplicateKind
+from pipelines.across.duplicates import DuplicateKind
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.envelope import ExactJSONResponse

@@ -12,8 +12,8 @@ from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
+from pipelines.across.redaction import Known, Span
 from pipelines.codec import from_json, to_json
-from pipelines.redaction.texts import Known, Span
 from pipelines.speech.edits import (
     Edit,
     EditError,

@@ -11,9 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from pipelines.codec import from_json, to_json
-from pipelines.redaction.patterns import PersonalData
-from pipelines.redaction.texts import (
+from pipelines.across.redaction import (
     FindEntities,
     Known,
     Span,
@@ -23,6 +21,8 @@ from pipelines.redaction.texts import (
     redact_texts,
     remembered,
 )
+from pipelines.across.redaction_patterns import PersonalData
+from pipelines.codec import from_json, to_json
 from pipelines.types import TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from pipelines.review import Doubt, Expected, Review, ReviewReason, review_of
+from pipelines.across.review import Doubt, Expected, Review, ReviewReason, review_of
 from pipelines.types import TranscriptResult
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pipelines.processor_time import transcript_work, vision_work
+from pipelines.execution.chain import transcript_work, vision_work
 from pipelines.types import IngestResult
 from serve_app.jobs.eta import alone_seconds, gain_alone
 from storage.types import StageName

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.across.redaction import Known
+from pipelines.across.redaction_patterns import PersonalData
 from pipelines.codec import to_json
-from pipelines.redaction.patterns import PersonalData
-from pipelines.redaction.texts import Known
 from pipelines.speech.speakers import recognise
 from pipelines.stages import skip_reason
 from pipelines.types import (

@@ -14,9 +14,9 @@ from datetime import timedelta
 from uuid import UUID
 
 from models.provider import ModelProvider
+from pipelines.across.redaction import Known
 from pipelines.codec import from_json
 from pipelines.execution.chain import Workspace, release_free_memory
-from pipelines.redaction.texts import Known
 from pipelines.stages import FAILURE_CODES, OUTAGE_PAUSES_SECONDS, StageRunner
 from pipelines.types import IngestResult, StageError, StageStoppedError
 from serve_app.context import AppContext

@@ -21,7 +21,7 @@ import av
 import numpy as np
 from scipy import signal
 
-from pipelines.ingest.sync.align import CERTAIN, align
+from pipelines.ingest.sync import CERTAIN, align
 from tests.media.two_recorders import (
     RATE_HZ,
     Recorder,

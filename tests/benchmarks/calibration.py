@@ -25,8 +25,8 @@ import numpy as np
 
 from models.profiles import digest_of
 from models.tasks import TRANSCRIBE
-from pipelines.review import review_of
-from pipelines.speech.calibration import calibrated, log_odds, word_calibrations
+from pipelines.across.review import review_of
+from pipelines.speech.pipeline import calibrated, log_odds, word_calibrations
 from pipelines.types import TranscriptResult
 from tests.benchmarks.speech.judged import (
     REPORTING,

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from models.contracts import CameraMotion
 from pipelines.vision.camera_motion import MAX_PAIRS, PAIR_GAP_MS, PairMotion, label, pair_motion
-from pipelines.vision.planes import LUMA_HEIGHT, LUMA_WIDTH
+from pipelines.vision.features import LUMA_HEIGHT, LUMA_WIDTH
 from tests.benchmarks.programmes.shots import MEDIA
 
 _SIZE = (640, 360)

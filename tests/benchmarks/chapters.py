@@ -24,7 +24,7 @@ import numpy as np
 from models.contracts import SAMPLE_RATE_HZ
 from models.provider import LocalModels
 from models.tasks import EMBED_TEXT, TextEmbedder
-from pipelines.speech.chapters import find_chapters
+from pipelines.across.chapters import find_chapters
 from pipelines.speech.words import SegmentLimits, build_segments
 from pipelines.types import TranscriptSegment, TranscriptWord
 from tests.benchmarks.speech.material import load

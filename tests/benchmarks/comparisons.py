@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from models.provider import LocalModels
+from pipelines.across.comparison import ShotChange, compare_shots
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.ingest.pipeline import IngestConfig, IngestContext, ingest
-from pipelines.vision.comparison import ShotChange, compare_shots
 from pipelines.vision.cuts.pipeline import find_cuts
 from pipelines.vision.cuts.selection import CutConfig
 from pipelines.vision.features import FeaturesConfig, ReadFrames

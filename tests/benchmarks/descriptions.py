@@ -47,7 +47,7 @@ from models.pictures import may_show_text
 from models.provider import LocalModels
 from models.registry.packaged import MTCNN
 from models.tasks import DESCRIBE_SCENES, DETECT_OBJECTS, READ_TEXT
-from pipelines.orientation import orientation_of
+from pipelines.media.files import orientation_of
 from tests.benchmarks.programmes.shots import MEDIA
 from tests.benchmarks.programmes.worlds import WORLDS
 from tests.media.studio.people import Looks, Pose, draw_person

@@ -32,12 +32,11 @@ import numpy as np
 import numpy.typing as npt
 
 from models.provider import LocalModels
-from pipelines.duplicates import Duplicate, DuplicateKind, MediaPrint, duplicates, shot_keys
-from pipelines.duplicates import sound_probes as probes_of
+from pipelines.across.duplicates import Duplicate, DuplicateKind, MediaPrint, duplicates, shot_keys
+from pipelines.across.duplicates import sound_probes as probes_of
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.ingest.pipeline import IngestConfig, IngestContext, ingest
-from pipelines.media.audio import read_blocks
-from pipelines.media.sound_prints import SoundPrint, print_of
+from pipelines.media.audio import SoundPrint, print_of, read_blocks
 from pipelines.vision.cuts.pipeline import find_cuts
 from pipelines.vision.cuts.selection import CutConfig
 from pipelines.vision.features import FeaturesConfig, ReadFrames

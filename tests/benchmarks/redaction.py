@@ -28,9 +28,9 @@ import numpy as np
 from models.contracts import Samples
 from models.provider import LocalModels
 from models.tasks import RECOGNIZE_ENTITIES
+from pipelines.across.redaction import RedactedSegments, redact_segments
+from pipelines.across.redaction_patterns import PersonalData
 from pipelines.media.audio import silenced
-from pipelines.redaction.patterns import PersonalData
-from pipelines.redaction.texts import RedactedSegments, redact_segments
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.types import TranscriptSegment
 from tests.benchmarks.speech.plain_loop import transcribe_samples

@@ -43,13 +43,12 @@ from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
 from models.provider import LocalModels
 from models.tasks import DETECT_BOUNDARIES
 from pipelines.execution.chain import Workspace
-from pipelines.media.timestamps import rounded_ms
+from pipelines.media.files import rounded_ms
 from pipelines.media_types import Orientation
 from pipelines.types import CutsBy, Segment, VideoSource, VideoStream
 from pipelines.vision.bars import active_picture, inside
 from pipelines.vision.cuts.pipeline import calibrated
-from pipelines.vision.cuts.search import search
-from pipelines.vision.cuts.selection import Candidates, Cut, CutConfig, CutKind
+from pipelines.vision.cuts.selection import Candidates, Cut, CutConfig, CutKind, search
 from pipelines.vision.features import (
     FeaturesConfig,
     FrameFeatures,

@@ -36,8 +36,16 @@ from models.provider import LocalModels
 from pipelines.execution.chain import Workspace
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
-from pipelines.speech.speakers import SpeakerRules, VoiceTurn, find_turns, find_voices
-from pipelines.speech.voices import VOICES, EmbedVoices, join_voices, plan_stretches
+from pipelines.speech.speakers import (
+    VOICES,
+    EmbedVoices,
+    SpeakerRules,
+    VoiceTurn,
+    find_turns,
+    find_voices,
+    join_voices,
+    plan_stretches,
+)
 from storage.objects.folder import FolderStore
 from tests.benchmarks.speech.material import Turn, load, scored_tokens
 from tests.benchmarks.speech.plain_loop import put_track

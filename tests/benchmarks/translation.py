@@ -21,7 +21,7 @@ import sacrebleu
 from models.provider import LocalModels
 from pipelines.execution.chain import Workspace
 from pipelines.speech.pipeline import TranscriptConfig
-from pipelines.speech.translation import passages_of, translate_passages
+from pipelines.speech.texts import passages_of, translate_passages
 from storage.objects.folder import FolderStore
 from tests.benchmarks.speech.material import load
 from tests.benchmarks.speech.plain_loop import put_track, transcribe_in_a_loop

@@ -251,7 +251,7 @@ _PARTS = (
     ("faces", "models.backends.packaged.faces.FaceFinder", "find_marked"),
     ("which still", "models.backends.packaged.describer", "by_what_they_show"),
     ("camera angle", "models.backends.packaged.describer", "shot_angle_of"),
-    ("frames for objects", "pipelines.vision.objects", "segment_stills"),
+    ("frames for objects", "pipelines.vision.detections", "segment_stills"),
     ("objects", "models.backends.packaged.objects.PackagedObjectDetector", "find"),
 )
 """What is timed: a name, and the function by its module or class."""

@@ -26,8 +26,16 @@ import numpy as np
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.provider import LocalModels
 from pipelines.execution.chain import Workspace
-from pipelines.speech.speakers import SpeakerRules, find_turns, find_voices, recognise
-from pipelines.speech.voices import VOICES, EmbedVoices, join_voices, plan_stretches
+from pipelines.speech.speakers import (
+    VOICES,
+    EmbedVoices,
+    SpeakerRules,
+    find_turns,
+    find_voices,
+    join_voices,
+    plan_stretches,
+    recognise,
+)
 from pipelines.types import SpeakerVoice
 from storage.objects.folder import FolderStore
 from tests.benchmarks.speakers import READERS, TUNED, conversations, truth_of

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import httpx
 import pytest
 
-from pipelines.net.fetch_responses import file_name_hint
+from pipelines.net.fetch import file_name_hint
 from storage.objects import InvalidKeyError
 from storage.objects.folder import FolderStore
 from tests.contract.calling import Caller, ContractApi, shown

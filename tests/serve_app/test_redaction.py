@@ -29,13 +29,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.provider import LocalModels
 from models.tasks import EntityRecognizer
+from pipelines.across.redaction import Known, Places, cover_pictures, redact_scenes
+from pipelines.across.redaction_patterns import PersonalData
 from pipelines.codec import decode, encode, from_json, to_json
 from pipelines.ingest.clip import NAME, ClipOrder, copy
-from pipelines.ingest.probe import probe
+from pipelines.ingest.pipeline import probe
 from pipelines.media.files import Source
-from pipelines.redaction.patterns import PersonalData
-from pipelines.redaction.pictures import Places, cover_pictures
-from pipelines.redaction.texts import Known, redact_scenes
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.types import (
     AudioTrack,

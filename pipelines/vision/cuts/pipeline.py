@@ -15,17 +15,20 @@ import numpy as np
 
 from models.contracts import Box
 from models.provider import ModelProvider
-from pipelines.artifacts import Made
+from pipelines.codec import Made
 from pipelines.execution.chain import Control, Mapper, Workspace
 from pipelines.types import StageCode, StageError, VideoSource
 from pipelines.vision.bars import active_picture
-from pipelines.vision.cuts.search import (
+from pipelines.vision.cuts.selection import (
+    Candidates,
+    Cut,
+    CutConfig,
+    CutKind,
     FeaturesPart,
     SearchCuts,
     block_runs,
     together,
 )
-from pipelines.vision.cuts.selection import Candidates, Cut, CutConfig, CutKind
 from pipelines.vision.features import (
     FrameFacts,
     Shapes,

@@ -15,8 +15,8 @@ from pipelines.speech.pipeline import (
     shard_tasks,
 )
 from pipelines.speech.regions import SHARDS, CutTrack
+from pipelines.speech.speakers import EmbedVoices, plan_stretches
 from pipelines.speech.transcribe import Transcribe
-from pipelines.speech.voices import EmbedVoices, plan_stretches
 from pipelines.types import AudioTrack, TranscriptResult
 from storage.objects.folder import FolderStore
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.execution.chain import FreeRun, parts_of
+from pipelines.execution.chain import FreeRun, parts_of, vision_work
 from pipelines.media_types import Orientation
-from pipelines.processor_time import vision_work
 from pipelines.types import VideoPart, VideoSource, VideoStream
 
 STREAM = VideoStream(0, "h264", 640, 360, Orientation(), 1.0, 25.0, 15_000)

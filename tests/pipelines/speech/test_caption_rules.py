@@ -23,6 +23,7 @@ from models.provider import LocalModels
 from pipelines.speech.caption_rules import (
     CaptionRule,
     CaptionRulesError,
+    Cue,
     HouseRules,
     cues_of,
     find_rules,
@@ -31,7 +32,6 @@ from pipelines.speech.caption_rules import (
     with_speakers,
 )
 from pipelines.speech.captions import to_ass, to_ebu_tt_d, to_srt, to_ttml, to_vtt
-from pipelines.speech.cues import Cue
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.words import SegmentLimits, build_segments
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord

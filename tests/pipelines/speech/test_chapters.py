@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.speech.chapters import SHORTEST_MS, find_chapters
+from pipelines.across.chapters import SHORTEST_MS, find_chapters
 from pipelines.types import TranscriptSegment
 from tests.benchmarks.chapters import programme_of
 from tests.benchmarks.speech.subjects import TUNED

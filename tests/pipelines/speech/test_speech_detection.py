@@ -10,7 +10,7 @@ import pytest
 from scipy.signal import lfilter
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from pipelines.speech.detection import Region, is_supported, regions_of
+from pipelines.speech.regions import Region, is_supported, regions_of
 from tests.benchmarks.speech.material import turns_of
 from tests.benchmarks.speech.noises import made
 from tests.pipelines.speech.detection import scanned

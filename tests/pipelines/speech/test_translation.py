@@ -12,11 +12,7 @@ import pytest
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, SourceText
 from models.provider import ModelProvider
 from models.tasks import TRANSLATE_SPEECH, TRANSLATE_TEXT, Task
-from pipelines.speech.translation import (
-    TranslationError,
-    passages_of,
-    translate_passages,
-)
+from pipelines.speech.texts import TranslationError, passages_of, translate_passages
 from pipelines.types import AudioTrack, TranscriptSegment
 from storage.objects.folder import FolderStore
 from tests.benchmarks.speech.plain_loop import put_track

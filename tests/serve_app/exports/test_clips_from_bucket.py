@@ -12,7 +12,7 @@ import av
 import numpy as np
 import pytest
 
-from pipelines.ingest.probe import probe
+from pipelines.ingest.pipeline import probe
 from pipelines.types import IngestResult
 from serve_app.settings import Settings
 from storage.objects.s3 import S3Store

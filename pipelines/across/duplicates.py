@@ -15,7 +15,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.media.sound_prints import FRAME_MS, SHIFTS, SoundPrint
+from pipelines.media.audio import FRAME_MS, SHIFTS, SoundPrint
 from pipelines.vision.fingerprints import (
     EVERY_MS,
     FREQUENCIES,

@@ -11,10 +11,13 @@ retimed.
    chained again and again: blocks that moved. What no chain has was removed or added.
 
 NumPy only: the API process compares.
+
+Writing of two cuts compared: which lines of the same shots are gone, new or other.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +27,9 @@ from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
+from rapidfuzz.distance import Indel
 
+from pipelines.types import ScreenText
 from pipelines.vision.fingerprints import (
     EVERY_MS,
     SHORT_MS,
@@ -539,3 +544,47 @@ def _described(
 
 def _span(side: _Divided, part: int) -> tuple[int, int]:
     return int(side.prints.starts_ms[part]), int(side.prints.ends_ms[part])
+
+
+_SAME, _CHANGED = 0.88, 0.5
+"""Shares of letters in common: above the first a slip of the reader, above the other a change."""
+_DIGITS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class TitleChange:
+    """A line that only one cut has, or that reads otherwise in the other."""
+
+    before: ScreenText | None
+    after: ScreenText | None
+
+
+def changed_titles(
+    before: Sequence[ScreenText], after: Sequence[ScreenText]
+) -> Iterator[TitleChange]:
+    """Of the lines of the same shots, each taken once."""
+    left = [*after]
+    open_lines = list[ScreenText]()
+    for line in before:
+        same = next((each for each in left if _alike(line, each) >= _SAME), None)
+        if same is None:
+            open_lines.append(line)
+        else:
+            left.remove(same)
+    for line in open_lines:
+        nearest = max(left, key=lambda each: _alike(line, each), default=None)
+        if nearest is not None and _alike(line, nearest) >= _CHANGED:
+            left.remove(nearest)
+            yield TitleChange(line, nearest)
+        else:
+            yield TitleChange(line, None)
+    for line in left:
+        yield TitleChange(None, line)
+
+
+def _alike(one: ScreenText, other: ScreenText) -> float:
+    """0 to 1; a line with other numbers is another one."""
+    first, second = ("".join(each.text.casefold().split()) for each in (one, other))
+    ratio = Indel.normalized_similarity(first, second)
+    same_numbers = _DIGITS.findall(first) == _DIGITS.findall(second)
+    return ratio if same_numbers else min(ratio, _SAME - 0.01)
