@@ -25,8 +25,7 @@ from pipelines.across.redaction_patterns import PersonalData
 from pipelines.codec import from_json, to_json
 from pipelines.types import TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.envelope import success
+from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import errors
 from serve_app.api.schemas import Answer, Uuid, doc, each_once
 from serve_app.context import AppContext

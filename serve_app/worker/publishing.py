@@ -27,7 +27,7 @@ from pipelines.types import (
     TimedSentence,
 )
 from serve_app import pricing
-from serve_app.jobs.rendering import warning_document
+from serve_app.jobs.answers import warning_document
 from serve_app.jobs.service import end_job, finish_if_ended
 from serve_app.pricing import PriceTable
 from serve_app.results.receipts import StageReceipt

@@ -56,8 +56,7 @@ from pipelines.vision.cuts.selection import CutConfig
 from pipelines.vision.pipeline import VisionConfig
 from pipelines.vision.scenes import DescribeConfig
 from serve_app.context import AppContext
-from serve_app.jobs.eta import timings_of
-from serve_app.jobs.rendering import warning_document
+from serve_app.jobs.answers import timings_of, warning_document
 from serve_app.observability.metrics import record_media
 from serve_app.results.redaction import redacted_kinds, want_preview
 from serve_app.results.transcripts import track_transcript

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from serve_app.api.rate_limits import LIMITS, Bucket
+from serve_app.api.authentication import LIMITS, Bucket
 from serve_app.cli.accounts import create_account, create_key
 from serve_app.cli.output import in_transaction
 from serve_app.client.api import ApiClient

@@ -43,11 +43,9 @@ from models.provider import LocalModels
 from pipelines.codec import encode
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.types import TranscriptResult, TranscriptSegment, TranscriptWord
-from serve_app.context import build_context
+from serve_app.context import TextEncoder, build_context
 from serve_app.deployment.model_choice import encoder_of
-from serve_app.encoder import TextEncoder
-from serve_app.search.schemas import SearchHitJson
-from serve_app.search.service import find_page, parse_query
+from serve_app.search.service import SearchHitJson, find_page, parse_query
 from serve_app.settings import Settings
 from serve_app.worker.indexing import SearchIndexer
 from storage import keys, results, search_vectors

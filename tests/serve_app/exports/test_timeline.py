@@ -44,8 +44,6 @@ from serve_app.exports.timeline import (
     find_sources,
     frame_timeline,
     timeline_rate,
-)
-from serve_app.exports.timeline_files import (
     to_edl,
     to_fcpxml,
     to_ffmetadata,
