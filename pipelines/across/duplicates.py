@@ -384,7 +384,7 @@ _UNLIKE = 0.8
 """Slides of one design are more alike than this, of one lecture and of two."""
 _BY_PICTURES = 0.95
 """How alike pictures are that decide without the sound: slides of one design were up to 0.945, all
-copies of films 0.95 and more (the tuning set of ``tests/benchmarks/duplicates.py``)."""
+copies of films 0.95 and more (the tuning set of ``benchmarks/duplicates.py``)."""
 
 
 def _same_file(

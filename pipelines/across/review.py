@@ -12,7 +12,7 @@ from pipelines.types import PipelineWarning, Scene, TranscriptSegment, WarningCo
 
 MISSED_A_WRONG_WORD = 0.2
 """Words that are spoken and not written, for each that is written and wrong: 20 to 91 on the tuning
-half of ``tests/benchmarks/calibration.py``."""
+half of ``benchmarks/calibration.py``."""
 AROUND_SEGMENT_MS, AROUND_CUT_MS = 500, 1_000
 """Listened to on both sides of what is doubted."""
 LONGEST_MS = 30_000

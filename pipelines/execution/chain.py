@@ -281,12 +281,12 @@ _FRAME_SECONDS, _PIXEL_SECONDS = 0.0001, 1.3e-9
 _CUTS_FRAME_SECONDS = 0.0002
 _DESCRIBED_SECOND_SECONDS = 0.057
 """Decoding and measuring a frame, beside its pixels; searching it for cuts; describing the scenes
-of a second of video. Of one core, by ``tests.benchmarks.vision_speed --shares`` on five minutes
+of a second of video. Of one core, by ``benchmarks.vision_speed --shares`` on five minutes
 of 640 x 360 (2.7, 1.4 and 15.3 s) and one of 1080p (4.1, 0.9 and 3.8 s)."""
 _POLICY_SHARE, _OBJECTS_SHARE, _TEXT_SHARE = 1 / 6, 1 / 3, 1 / 4
 """Of what is left after the cuts, and each time of what is left then."""
 _TRANSCRIBED_SECOND_SECONDS = 0.14
-"""A second of speech with the packaged models, of one core, by ``tests.benchmarks.transcript``."""
+"""A second of speech with the packaged models, of one core, by ``benchmarks.transcript``."""
 
 
 def vision_work(

@@ -253,7 +253,7 @@ _KNOWN_MARGIN = 0.1
 class SpeakerRules:
     """How voices are distinguished.
 
-    By ``tests/benchmarks/speakers.py``: on the half that was tuned on, and on the other, distances
+    By ``benchmarks/speakers.py``: on the half that was tuned on, and on the other, distances
     from 0.5 to 0.6 and evidence from 1.5 to 3 s give the same errors.
     """
 
@@ -495,7 +495,7 @@ def recognise(
 
     ``known`` has unit vectors, one for each sample of a voice; the nearest of a voice counts. A
     voice is one speaker at most, and near by itself: another voice that is nearly as near leaves
-    the speaker unknown. Precision before recall; bounds by ``tests/benchmarks/voices.py``.
+    the speaker unknown. Precision before recall; bounds by ``benchmarks/voices.py``.
     """
     names = sorted({name for name, _ in known})
     if not found or not names:

@@ -51,7 +51,7 @@ _WORTH_A_CHILD, _WORTH_A_CHILD_INTERLACED = 8, 2
 """From so many stills of a segment on that are no key frames, decord reads them, all in one batch
 of one child. Its start takes 0.25 processor seconds, each still of 1080p 0.02; seeking takes 0.01
 for a key frame, 0.06 for another, and leads to none that is interlaced: see
-``tests/benchmarks/README.md``."""
+``benchmarks/README.md``."""
 _DECORD_MEMORY_BYTES = 6 << 30
 _LARGEST_PICTURE_BYTES = 8_192 * 8_192 * 3
 _DECORD_SECONDS = 600.0

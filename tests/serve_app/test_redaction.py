@@ -27,6 +27,7 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from benchmarks.speech.plain_loop import transcribe_samples
 from models.provider import LocalModels
 from models.tasks import EntityRecognizer
 from pipelines.across.redaction import Known, Places, cover_pictures, redact_scenes
@@ -68,7 +69,6 @@ from storage.redactions import MAX_ATTEMPTS
 from storage.results import TrackTranscript
 from storage.tables import comparisons, search_rows, transcript_revisions, translations
 from storage.types import StageName
-from tests.benchmarks.speech.plain_loop import transcribe_samples
 from tests.pipelines.speech.test_edits import segment
 from tests.places import PROJECT
 from tests.serve_app.dashboard.test_dashboard import run_sql

@@ -377,12 +377,12 @@ class WipeConfig:
     """Of A to B, motion aside: an edge that moves through the picture is no wipe."""
     min_steps_change: float = 0.2
     """Of the wipe's quarters: each changes by more than motion explains. Measured on the tuning
-    seeds of ``tests/benchmarks/scenes.py``: sweeping cameras up to 0.1, wipes from 0.39."""
+    seeds of ``benchmarks/scenes.py``: sweeping cameras up to 0.1, wipes from 0.39."""
     max_likeness: float = 0.34
     min_rim: float = 0.35
     """Of the mean difference of A and B, at the picture's rim: around a slate or a card that is
     held before the camera the old picture stays. Measured on the tuning seeds of
-    ``tests/benchmarks/scenes.py``: slates from 0.11, wipes from 0.59."""
+    ``benchmarks/scenes.py``: slates from 0.11, wipes from 0.59."""
     return_ms: int = 3_000
     """Something that comes before the camera and leaves again does so within this time."""
     max_return: float = 0.42

@@ -131,7 +131,7 @@ def calibrated(cut: Cut) -> Cut:
 
     The odds of gradual ones were too low by one factor (Platt's scaling, 1999, with his targets and
     a slope of 1), fitted to 316 of seeds 11 to 13 and of real files with
-    ``tests/benchmarks/scenes.py``. All thresholds are of what was measured, before this.
+    ``benchmarks/scenes.py``. All thresholds are of what was measured, before this.
     """
     if cut.kind is CutKind.HARD:
         return cut

@@ -64,7 +64,7 @@ class SearchConfig:
     min_wipe: float = 0.8
     """Confidence of a wipe: these are rare, and much that moves resembles them a little.
 
-    Over seeds 11 to 14 of ``tests/benchmarks/scenes.py``, where one transition in seven is
+    Over seeds 11 to 14 of ``benchmarks/scenes.py``, where one transition in seven is
     a wipe, all kinds together lose 0.002 from 0.7 to 0.8 and hard cuts gain 0.0025; in what
     people film wipes are far rarer than there, and what resembles them is not.
     """

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.speech.material import load
+from benchmarks.speech.plain_loop import transcribe_samples
 from models.profiles import digest_of
 from models.provider import LocalModels
 from models.tasks import TRANSCRIBE
@@ -18,8 +20,6 @@ from pipelines.speech.pipeline import (
     word_calibrations,
 )
 from pipelines.types import TranscriptResult
-from tests.benchmarks.speech.material import load
-from tests.benchmarks.speech.plain_loop import transcribe_samples
 from tests.pipelines.speech.test_edits import segment
 from tests.places import PROJECT
 

@@ -19,6 +19,8 @@ import webvtt
 from pysubs2 import SSAFile
 from ttconv.model import ContentDocument, P
 
+from benchmarks.speech.material import load
+from benchmarks.speech.plain_loop import transcribe_samples
 from models.provider import LocalModels
 from pipelines.speech.caption_rules import (
     CaptionRule,
@@ -35,8 +37,6 @@ from pipelines.speech.captions import to_ass, to_ebu_tt_d, to_srt, to_ttml, to_v
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.words import SegmentLimits, build_segments
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
-from tests.benchmarks.speech.material import load
-from tests.benchmarks.speech.plain_loop import transcribe_samples
 from tests.places import SHARED_MEDIA
 
 HOUSES = sorted(read_rules())
