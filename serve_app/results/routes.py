@@ -16,11 +16,11 @@ from serve_app.api.downloads import LargeResults, ResultAnswer
 from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.parameters import WHOLE_NUMBER, matching
-from serve_app.api.schemas import Answer, doc
+from serve_app.api.schemas import Answer, doc, rendered
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.results import transcripts
-from serve_app.results.chapters import ChapterList, chapter_json, find_chapters_of
+from serve_app.results.chapters import ChapterJson, ChapterList, find_chapters_of
 from serve_app.results.redaction import hidden_label
 from serve_app.results.scenes import SceneList, StoredSeen, read_seen, seen_json
 from serve_app.results.transcripts import (
@@ -252,8 +252,8 @@ async def get_chapters(request: Request, context: Context, job: CurrentJob) -> R
     They begin at pauses, or at cuts of the picture where the job has scenes; a title is a phrase
     that was said. Empty where nothing is said."""
     chapters = await find_chapters_of(context, job)
-    rendered = [chapter_json(each) for each in chapters]
-    return success(request, {"jobId": str(job.id), "chapters": rendered})
+    shown = [rendered(ChapterJson, each) for each in chapters]
+    return success(request, {"jobId": str(job.id), "chapters": shown})
 
 
 @router.get(
