@@ -49,7 +49,7 @@ from serve_app.encoder import TextEncoder
 from serve_app.search.schemas import SearchHitJson
 from serve_app.search.service import find_page, parse_query
 from serve_app.settings import Settings
-from serve_app.worker.indexing import SearchIndexer
+from serve_app.work.indexing import SearchIndexer
 from storage import keys, results, search_vectors
 from storage.database import Database, embedded_postgres, migrate
 from storage.job_records import JobSource, NewJob

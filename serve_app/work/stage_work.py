@@ -57,13 +57,13 @@ from serve_app.observability.metrics import record_media
 from serve_app.results.redaction import redacted_kinds, want_preview
 from serve_app.results.transcripts import track_transcript
 from serve_app.settings import Settings
-from serve_app.worker import publishing
-from serve_app.worker.calibration import Calibration, Machine
-from serve_app.worker.comparing import KeptSounds, parts_of_shots
-from serve_app.worker.fetch import SourceFetcher, has_files_to_fetch
-from serve_app.worker.publishing import KeptVoices, Lease
-from serve_app.worker.receipts import Recorder, ingest_receipt, step_versions
-from serve_app.worker.redacting import Findings, RedactedTracks, redact_tracks
+from serve_app.work import publishing
+from serve_app.work.calibration import Calibration, Machine
+from serve_app.work.comparing import KeptSounds, parts_of_shots
+from serve_app.work.fetch import SourceFetcher, has_files_to_fetch
+from serve_app.work.publishing import KeptVoices, Lease
+from serve_app.work.receipts import Recorder, ingest_receipt, step_versions
+from serve_app.work.redacting import Findings, RedactedTracks, redact_tracks
 from storage.archives import find_access
 from storage.job_records import JobRecord
 from storage.types import JobState, StageName

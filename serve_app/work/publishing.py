@@ -32,7 +32,7 @@ from serve_app.jobs.service import end_job, finish_if_ended
 from serve_app.pricing import PriceTable
 from serve_app.results.receipts import StageReceipt
 from serve_app.results.redaction import keep_known
-from serve_app.worker.comparing import KeptSounds
+from serve_app.work.comparing import KeptSounds
 from storage import jobs, keys, ledger, previews, redactions, results, revisions
 from storage.database import Connection
 from storage.duplicates import Keys, store_keys
