@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from pipelines.codec import from_json, to_json
-from pipelines.speech.translation import (
+from pipelines.speech.texts import (
     TranslationError,
     passages_of,
     translate_passages,

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pipelines.media.sound_prints import print_of
+from pipelines.media.audio import print_of
 from serve_app.context import AppContext
 from serve_app.work import comparing, publishing
 from serve_app.work.comparing import KeptSounds, mute_sounds, parts_of_shots, seek_duplicates

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, text, update
 
+from benchmarks.speech.material import load
 from models.provider import LocalModels
 from pipelines.codec import encode, to_json
 from pipelines.media.audio import write_flac
@@ -20,7 +21,6 @@ from serve_app.work.alignment import align as alignment
 from storage.database import Connection
 from storage.results import TrackTranscript
 from storage.tables import jobs
-from tests.benchmarks.speech.material import load
 from tests.places import SHARED_MEDIA
 from tests.serve_app.beside_jobs import do, make_due
 from tests.serve_app.published_jobs import complete, created, track
@@ -198,7 +198,7 @@ def test_a_wrong_word_that_is_corrected_is_where_it_is_spoken(
     complete(api, job, [spoken(truth)], [])
     add_sound(api, job, load(LIBRIVOX))
     texts, off_ms = [word for word, _, _ in truth], []
-    for at, (word, start_ms, _) in enumerate(truth[:3]):  # all: tests/benchmarks/corrections.py
+    for at, (word, start_ms, _) in enumerate(truth[:3]):  # all: benchmarks/corrections.py
         for nth, put in enumerate(("banana", word)):
             line = " ".join([*texts[:at], put, *texts[at + 1 :]])
             change = {"index": 0, "text": line}

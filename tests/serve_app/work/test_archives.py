@@ -33,7 +33,7 @@ from serve_app.settings import Settings
 from serve_app.work.archives import MOST_FAILURES, read_archive
 from serve_app.work.queue import WorkQueue
 from storage import archives, cleaning, keys
-from storage.objects.s3_multipart import S3Place, client_of
+from storage.objects.s3 import S3Place, client_of
 from storage.types import JobState
 from storage.work import Held, lease_next
 from tests.databases import fresh_database

@@ -432,15 +432,15 @@ async def test_a_runner_does_so_many_of_a_kind_at_once(
 async def test_an_idle_queue_asks_the_database_once_a_poll(
     context: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-    lease = queue.queued.lease_next
+    asked = list[int]()
+    lease = lease_next
 
     async def counted(database: Database, terms: list[Terms]) -> tuple[list[Held], float | None]:
         asked.append(len(terms))
         return await lease(database, terms)
 
     monkeypatch.setattr(queue, "POLL_SECONDS", 0.5)
-    monkeypatch.setattr(queue.queued, "lease_next", counted)
+    monkeypatch.setattr("serve_app.work.queue.queued.lease_next", counted)
     async with at_work(context, *KINDS):
         await asyncio.sleep(1.2)
     assert asked
