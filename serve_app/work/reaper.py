@@ -29,6 +29,7 @@ from storage.database import UNAVAILABLE
 from storage.objects import DirectUploadStore, ObjectStore, ObjectStoreUnavailableError
 from storage.types import JobState, SkipReason, StageName, StageStatus
 from storage.uploads import ERASED_PREFIX, JOBS_PREFIX, list_expired_awaited_uploads, source_prefix
+from storage.work import adopt
 
 log = logging.getLogger("vas.reaper")
 
@@ -103,6 +104,7 @@ class Reaper:
                 await access.forget_old_windows(connection)
                 await keys.forget_old_sign_ins(connection)
                 await comparisons.forget_old(connection)
+                await adopt(connection)
             self._forget_at = time.monotonic() + _FORGET_SECONDS
         self._swept_at = _clock()
 

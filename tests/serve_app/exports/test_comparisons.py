@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -69,6 +70,12 @@ def cut(
     ]
     complete(api, job_id, [said(text)], [], scenes=scenes, fingerprints=found.to_bytes())
     return job_id
+
+
+@pytest.fixture(autouse=True)
+def nothing_waits(api: RunningApi) -> Iterator[None]:
+    yield
+    rows(api, "DELETE FROM work")
 
 
 @pytest.fixture
@@ -368,6 +375,7 @@ def test_a_maker_that_is_lost_leaves_it_to_the_next_so_often(
     at_work(api)
     assert read(api, customer, left).json()["data"]["state"] == "completed"
     rows(api, "DELETE FROM comparisons")
+    rows(api, "DELETE FROM work")
     left = request(api, customer, *cuts).json()["data"]["comparisonId"]
     rows(api, lost, attempts=compare_cuts.attempts, id=left)
     at_work(api)
