@@ -66,7 +66,7 @@ def noise(seconds: float) -> Any:
 
 @pytest.fixture
 def job(api: RunningApi, customer: Customer) -> str:
-    while align(api) is not None:  # what other tests left
+    while align(api):  # what other tests left
         pass
     job_id = created(api, customer)
     complete(api, job_id, [said()], [])
