@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 
-from models.languages import primary_language
+from models.contracts import primary_language
 from models.tasks import Entity, EntityKind, EntityRecognizer
 from pipelines.redaction.patterns import (
     PersonalData,

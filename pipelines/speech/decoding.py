@@ -8,8 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from models.contracts import AudioChunk, ChunkTranscript, Samples, Word
-from models.languages import is_in_another_script
+from models.contracts import AudioChunk, ChunkTranscript, Samples, Word, is_in_another_script
 from models.tasks import Transcriber
 from pipelines.media.audio import FRAME_SAMPLES, LEVEL_FRAME_SECONDS
 from pipelines.speech.coverage import filled, is_invented, longest_gaps

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 
-from models.contracts import SAMPLE_RATE_HZ, AudioChunk, SourceText
-from models.languages import primary_language
+from models.contracts import SAMPLE_RATE_HZ, AudioChunk, SourceText, primary_language
 from models.provider import ModelProvider
 from models.tasks import TRANSLATE_SPEECH, TRANSLATE_TEXT
 from pipelines.media.audio import silenced

@@ -123,8 +123,12 @@ COMMANDS = {
 
 USER_ERRORS = {
     "httpx": ("TransportError",),
-    "models.checkpoints": ("GatedCheckpointError", "HubError", "MissingCheckpointError"),
-    "models.weights": ("WeightsError",),
+    "models.weights": (
+        "GatedCheckpointError",
+        "HubError",
+        "MissingCheckpointError",
+        "WeightsError",
+    ),
     "pipelines.backfill.places": ("OutputError", "PlaceError"),
     "pipelines.execution.ray_start": ("RayStartError",),
     "pipelines.vision.tags": ("TagBankError",),

@@ -79,8 +79,8 @@ def models_pull(
 
     HF_TOKEN opens repositories whose terms its account has accepted.
     """
-    from models.checkpoints import Checkpoint
     from models.profiles import pulled_weights
+    from models.weights import Checkpoint
     from serve_app.deployment.model_choice import ModelProfileError, missing_packages
 
     folder = to or settings_with().models_dir
@@ -102,7 +102,7 @@ def models_pull(
 
 def _pull_all(wanted: list[ListedWeights], folder: Path, *, quiet: bool) -> list[str]:
     """Each in turn; a gated one does not keep the others from being fetched."""
-    from models.checkpoints import GatedCheckpointError
+    from models.weights import GatedCheckpointError
 
     closed: list[GatedCheckpointError] = []
     fetched: dict[str, None] = {}

@@ -22,10 +22,9 @@ import av
 import cv2
 import numpy as np
 
-from models.backends.packaged.faces import FaceFinder
-from models.backends.packaged.shot_angle import shot_angle_of
+from models.backends.packaged.faces import FaceFinder, shot_angle_of
 from models.contracts import Picture, ShotAngle
-from models.registry.packaged import MTCNN
+from models.registry import MTCNN
 from tests.benchmarks.descriptions import read_frame
 from tests.benchmarks.programmes.shots import MEDIA
 from tests.benchmarks.scenes import real_files

@@ -32,7 +32,7 @@ import numpy as np
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.provider import LocalModels
-from models.registry.packaged import WHISPER_BASE
+from models.registry import WHISPER_BASE
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.types import TranscriptWord
 from tests.benchmarks.speech.material import (

@@ -9,13 +9,13 @@ import cv2
 import numpy as np
 import pytest
 
-from models.backends.packaged.objects import (
+from models.backends.packaged.pictures import (
     CLASSES,
     PackagedObjectDetector,
     open_object_detector,
 )
 from models.contracts import Picture
-from models.registry.packaged import PACKAGED
+from models.registry import PACKAGED
 from models.tasks import DETECT_OBJECTS
 from tests.benchmarks.descriptions import read_frame
 from tests.media.studio.indoors import HOST
