@@ -7,10 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from serve_app.api.authentication import Auth, OperationRoute
-from serve_app.api.context import API_PREFIX
-from serve_app.api.envelope import DOCS_ERRORS_PATH
-from serve_app.api.rate_limits import LIMITS, Bucket
+from serve_app.api.authentication import LIMITS, Auth, Bucket, OperationRoute
+from serve_app.api.envelope import API_PREFIX, DOCS_ERRORS_PATH
 from serve_app.api.schemas import PARAM_EXAMPLES, error_schemas, schema_name
 from serve_app.errors import CATALOGUE, ErrorCode
 from storage.keys import KEY_PREFIX, SESSION_PREFIX
@@ -50,13 +48,8 @@ _COMMON_ERRORS: dict[Auth, frozenset[ErrorCode]] = {
     ),
 }
 _ANY_ERRORS = frozenset({ErrorCode.INTERNAL_ERROR, ErrorCode.SERVICE_UNAVAILABLE})
-OF_RESULTS = (
-    ErrorCode.INVALID_REQUEST,
-    ErrorCode.NOT_FOUND,
-    ErrorCode.RESULTS_UNAVAILABLE,
-    ErrorCode.RESULTS_NOT_READY,
-)
-"""Of operations that read results and take parameters."""
+OF_RESULTS = (ErrorCode.RESULTS_UNAVAILABLE, ErrorCode.RESULTS_NOT_READY)
+"""Of operations that read results."""
 _REASONS = {
     400: "The request is malformed, incomplete or out of range.",
     401: "The credential is missing or not valid.",
@@ -123,7 +116,7 @@ def links(parameters: dict[str, str], *operation_ids: str) -> dict[str, Any]:
 
 
 def errors(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
-    """``responses`` of an operation: its errors besides those of its kind of route."""
+    """``responses`` of an operation: its errors besides those that follow from it."""
     found: dict[int | str, dict[str, Any]] = {}
     for code in codes:
         found.setdefault(CATALOGUE[code].status, {"codes": []})["codes"].append(code)

@@ -33,7 +33,7 @@ def audit_list(
     as_json: JsonOption = False,
 ) -> None:
     """List who did what, the latest first."""
-    from serve_app.keys.audit import AuditEntryJson, entry_json
+    from serve_app.keys.routes import AuditEntryJson, entry_json
     from storage import audit, keys
 
     async def listed(connection: Connection) -> list[AuditEntryJson]:
@@ -53,7 +53,7 @@ def audit_export(
     data: DataOption = None,
 ) -> None:
     """Write an account's whole audit log, an entry as JSON a line."""
-    from serve_app.keys.audit import entry_line
+    from serve_app.keys.routes import entry_line
     from storage import audit, keys
 
     async def export(connection: Connection) -> int:
@@ -77,7 +77,7 @@ def audit_verify(
 ) -> None:
     """Verify that no entry was changed, taken out or put in; with an account and an export, that
     the account's log goes on from the export too. Exits 1 where it does not."""
-    from serve_app.keys.audit import read_lines
+    from serve_app.keys.routes import read_lines
     from storage import audit, keys
 
     exported = audit.ChainCheck()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from serve_app.settings import Settings
     from storage.database import Connection
-    from storage.usage import JobUsage, LedgerEntry, Month
+    from storage.ledger import JobUsage, LedgerEntry, Month
 
 
 class AlreadyRecordedError(Exception):
@@ -61,10 +61,10 @@ payments_app = typer.Typer(no_args_is_help=True, help="The payment provider.")
 
 
 async def _balance(connection: Connection, account_id: uuid.UUID) -> dict[str, Any]:
-    from storage import keys, purchases
+    from storage import keys, ledger
 
     account = await keys.get_account(connection, str(account_id))
-    outstanding = await purchases.outstanding_refund_cents(connection, account_id)
+    outstanding = await ledger.outstanding_refund_cents(connection, account_id)
     return account_record(account) | {"outstandingRefundCents": outstanding}
 
 
@@ -96,15 +96,15 @@ def credits_purchase(
     as_json: JsonOption = False,
 ) -> None:
     """Record money that came in another way than through the payment provider."""
-    from storage import keys, purchases
+    from storage import keys, ledger
 
     async def record(connection: Connection) -> dict[str, Any]:
         found = await keys.get_account(connection, account)
-        if not await purchases.record_purchase(
-            connection, found.id, cents, provider=purchases.OPERATOR, reference=reference
+        if not await ledger.record_purchase(
+            connection, found.id, cents, provider=ledger.OPERATOR, reference=reference
         ):
             raise AlreadyRecordedError(f"The purchase {reference} is recorded already.")
-        [receipt] = await purchases.list_receipts(connection, found.id, limit=1)
+        [receipt] = await ledger.list_receipts(connection, found.id, limit=1)
         return {"receiptNumber": receipt.receipt_number} | await _balance(connection, found.id)
 
     administer(data, record, as_json)
@@ -119,11 +119,11 @@ def credits_refund(
     as_json: JsonOption = False,
 ) -> None:
     """Take back the credits of a purchase that was recorded by hand and is being repaid."""
-    from storage import keys, purchases
+    from storage import keys, ledger
 
     async def record(connection: Connection) -> dict[str, Any]:
-        key = purchases.RefundKey(purchases.OPERATOR, refund, reference)
-        account_id = await purchases.record_refund(connection, key, cents)
+        key = ledger.RefundKey(ledger.OPERATOR, refund, reference)
+        account_id = await ledger.record_refund(connection, key, cents)
         if account_id is None:
             raise keys.AccountNotFoundError(f"of the purchase {reference}")
         return await _balance(connection, account_id)
@@ -159,11 +159,11 @@ def credits_ledger(
 ) -> None:
     """List an account's ledger entries, with the balance and the holds after each."""
     from serve_app.api.envelope import timestamp
-    from storage import keys, usage
+    from storage import keys, ledger
 
     async def list_entries(connection: Connection) -> list[LedgerEntry]:
         found = await keys.get_account(connection, account)
-        return await usage.list_entries(connection, found.id, limit=limit)
+        return await ledger.list_entries(connection, found.id, limit=limit)
 
     rows = [
         {
@@ -201,7 +201,7 @@ def credits_audit(data: DataOption = None, as_json: JsonOption = False) -> None:
 def usage_csv(lines: Iterable[JobUsage]) -> str:
     """A header and a line a job."""
     from serve_app.api.envelope import timestamp
-    from serve_app.exports.spreadsheets import csv_table
+    from serve_app.exports.timeline import csv_table
 
     stages = [f"{stage}_cents" for stage in StageName]
     first = ("job_id", "created_at", "file_name", "tier", "billable_seconds")
@@ -229,13 +229,13 @@ def print_usage(
 ) -> None:
     """What an account used and was charged in a month, job by job."""
     from serve_app.api.envelope import timestamp
-    from storage import keys, usage
+    from storage import keys, ledger
 
     chosen = _month(month)
 
     async def list_usage(connection: Connection) -> list[JobUsage]:
         found = await keys.get_account(connection, account)
-        return await usage.list_job_usage(connection, found.id, chosen)
+        return await ledger.list_job_usage(connection, found.id, chosen)
 
     lines = fetch(data, list_usage)
     if as_csv:
@@ -261,7 +261,7 @@ def print_usage(
 
 
 def _month(text: str | None) -> Month:
-    from storage.usage import Month
+    from storage.ledger import Month
 
     if text is None:
         return Month.of(datetime.now(UTC))
@@ -278,13 +278,13 @@ def payments_set_secret(
     as_json: JsonOption = False,
 ) -> None:
     """Store the secret of the provider's webhook, encrypted; prompted for, or read from a pipe."""
-    from storage import purchases
+    from storage import ledger
 
     secret = _read_secret()
 
     async def store(connection: Connection, complete: Settings) -> dict[str, Any]:
         encrypted = encrypter_of(complete).encrypt(secret)
-        await purchases.store_credential(connection, provider, encrypted)
+        await ledger.store_credential(connection, provider, encrypted)
         return {"provider": provider, "stored": True}
 
     show(in_service(settings_with(data), store), as_json=as_json)

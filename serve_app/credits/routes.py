@@ -12,8 +12,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from serve_app.api.authentication import CurrentAccount, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.envelope import success
+from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.schemas import Answer, Count, doc
 from serve_app.context import AppContext
 from storage import jobs, keys, ledger
@@ -84,13 +83,13 @@ class QuotaResult(TypedDict):
 
 @router.get(
     "/quota",
-    operation_id="getQuota",
-    summary="Read credits and usage",
     response_model=Answer[QuotaResult],
     response_description="Credits, holds and this month's usage.",
 )
 async def get_quota(request: Request, context: Context, account_id: CurrentAccount) -> Response:
-    """When `available` is false, the balance could not be read; other fields are missing."""
+    """Read credits and usage.
+
+    When `available` is false, the balance could not be read; other fields are missing."""
     try:
         quota = await _read_quota(context, account_id)
     except DatabaseError:

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from pipelines.codec import from_json
-from pipelines.media.ranged import MOST_FETCHED_BYTES, Fetch
+from pipelines.media.files import MOST_FETCHED_BYTES, Fetch
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import (
     ConfinedTask,
@@ -24,12 +24,11 @@ from pipelines.sandbox.parent import (
     run_confined,
 )
 from pipelines.types import Timeline
-from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
+from serve_app.api.authentication import Bucket, CurrentJob, KeyedRoute
 from serve_app.api.downloads import ClipPlace, DownloadPlace, RangedContent, ranged_response
+from serve_app.api.envelope import API_PREFIX, Context
 from serve_app.api.openapi import OF_RESULTS, errors, headers
-from serve_app.api.queries import NUMBER
-from serve_app.api.rate_limits import Bucket
+from serve_app.api.parameters import NUMBER
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.exports.captions import attachment
 from serve_app.media.formats import MAX_DURATION_SECONDS
@@ -68,8 +67,6 @@ _BODY = {
 
 @router.get(
     "/jobs/{jobId}/clip",
-    operation_id="getClip",
-    summary="Cut a clip out of the source",
     response_description="The clip.",
     response_class=Response,
     responses=errors(*OF_RESULTS)
@@ -99,7 +96,9 @@ async def get_clip(
         ),
     ],
 ) -> Response:
-    """By stream copy, so that nothing is encoded anew; of a redacted job the sound is, silent where
+    """Cut a clip out of the source.
+
+    By stream copy, so that nothing is encoded anew; of a redacted job the sound is, silent where
     something was redacted.
 
     It begins at the last key frame at or before `start`; `X-Clip-Start` says where that is. The
@@ -108,8 +107,7 @@ async def get_clip(
     clips. `Range` is honoured: one range.
 
     At most four at once; more get 429. Whoever reads less than 16 KiB a second for a minute is
-    disconnected.
-    """
+    disconnected."""
     if end <= start:
         raise invalid("The end must lie behind the start.", "end")
     if end - start > LONGEST_SECONDS:

@@ -17,21 +17,25 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from pipelines.speech.word_changes import WordChange, Words, changed_words
+from pipelines.across.comparison import (
+    ShotChange,
+    ShotPair,
+    TitleChange,
+    changed_titles,
+    compare_shots,
+)
+from pipelines.speech.edits import WordChange, Words, changed_words
 from pipelines.types import Scene, ScreenText
-from pipelines.vision.comparison import ShotChange, ShotPair, compare_shots
 from pipelines.vision.fingerprints import Fingerprints
-from pipelines.vision.titles import TitleChange, changed_titles
 from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
-from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.downloads import LargeResults
-from serve_app.api.envelope import public_url, success, timestamp
+from serve_app.api.envelope import API_PREFIX, Context, public_url, success, timestamp
 from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.schemas import Answer, Count, Seconds, Share, Timestamp, Url, Uuid, doc
 from serve_app.api.urls import OVERVIEW_STILL, still_path
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.exports import timeline_files
+from serve_app.exports import timeline
 from serve_app.exports.captions import attachment
 from serve_app.exports.timeline import Section, find_sources, frame_timeline
 from serve_app.results.availability import no_result, require_stage
@@ -186,8 +190,8 @@ FCM: NON-DROP FRAME
 * COMMENT: moved: from 00:00:21.480 to 00:00:26.000
 """
 _FILES = {
-    ComparisonFormat.OTIO: ("application/vnd.pixar.opentimelineio+json", timeline_files.to_otio),
-    ComparisonFormat.EDL: ("text/plain", timeline_files.to_edl),
+    ComparisonFormat.OTIO: ("application/vnd.pixar.opentimelineio+json", timeline.to_otio),
+    ComparisonFormat.EDL: ("text/plain", timeline.to_edl),
 }
 _COME_BACK = {"Retry-After": "5"}
 MOST_SAMPLES = 40_000
@@ -201,17 +205,17 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.post(
     "/comparisons",
-    operation_id="compareJobs",
-    summary="Compare two cuts",
     status_code=202,
     response_model=Answer[ComparisonStatus],
     response_description="It is made, or was already.",
-    responses=errors(*OF_RESULTS),
+    responses=errors(ErrorCode.NOT_FOUND, *OF_RESULTS),
 )
 async def compare_jobs(
     request: Request, context: Context, account_id: CurrentAccount, body: ComparisonBody
 ) -> Response:
-    """Two jobs of the account: shots removed, added, moved and retimed, words and titles changed.
+    """Compare two cuts.
+
+    Two jobs of the account: shots removed, added, moved and retimed, words and titles changed.
 
     It is made in the background, and read at `GET /comparisons/{comparisonId}`: every few seconds,
     for one that nobody requests or reads for two minutes is not made. Those of the same results are
@@ -219,16 +223,13 @@ async def compare_jobs(
 
     Shots are found again by what their pictures show, whatever the encoding, grade or framing.
     What only one of the jobs has, scenes or a transcript, is not compared. Jobs that were analysed
-    before there were fingerprints are analysed again by a rerun of `vision`.
-    """
+    before there were fingerprints are analysed again by a rerun of `vision`."""
     found = await request_comparison(context, account_id, body.before, body.after)
     return success(request, status_json(found), status=202)
 
 
 @router.get(
     "/comparisons/{comparisonId}",
-    operation_id="getComparison",
-    summary="Read a comparison",
     response_model=Answer[ComparisonStatus],
     response_description="What became of it, and what changed.",
     responses=errors(*OF_RESULTS)
@@ -260,7 +261,9 @@ async def get_comparison(
         ),
     ] = None,
 ) -> Response:
-    """`result` is there once its `state` is `completed`; it is kept for an hour, or until one of
+    """Read a comparison.
+
+    `result` is there once its `state` is `completed`; it is kept for an hour, or until one of
     the jobs is erased or redacted. Files of one that is pending are not ready."""
     async with context.database.statement() as connection:
         found = await stored.find_comparison(connection, account_id, parse_job_id(comparison_id))

@@ -1,23 +1,39 @@
-"""Dashboard endpoints: keys and their rotation, the portal link, sessions."""
+"""Dashboard endpoints: keys and their rotation, the portal link, sessions.
+
+``GET /audit``: the account's audit log, entry by entry, and the form in which it is exported.
+"""
 
 from __future__ import annotations
 
+import json
 import time
+import uuid
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from serve_app.api.authentication import CurrentAccount, KeylessRoute, SessionRoute, parse_job_id
-from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.envelope import NO_STORE, public_url, success, timestamp
+from serve_app.api.envelope import (
+    API_PREFIX,
+    NO_STORE,
+    Context,
+    ExactJSONResponse,
+    public_url,
+    success,
+    timestamp,
+)
 from serve_app.api.openapi import errors, headers, links
+from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PATH, PORTAL_PURPOSE
-from storage import keys, ledger
+from storage import audit, keys, ledger
+from storage.audit import ActorKind, AuditEntry
 from storage.keys import KeyRecord
 from storage.types import KeyStatus
 
@@ -70,14 +86,14 @@ def _key_object(record: KeyRecord) -> Key:
 
 @router.get(
     "/keys",
-    operation_id="listKeys",
-    summary="List API keys",
     response_model=KeyList,
     response_description="The keys, newest first.",
     responses={200: _PRIVATE | {"links": links({"id": "$response.body#/data/0/id"}, "rotateKey")}},
 )
 async def list_keys(request: Request, context: Context, account_id: CurrentAccount) -> Response:
-    """Never with their secrets."""
+    """List API keys.
+
+    Never with their secrets."""
     async with context.database.statement() as connection:
         found = await keys.list_keys(connection, account_id)
     return success(request, [_key_object(record) for record in found], headers=NO_STORE)
@@ -85,8 +101,6 @@ async def list_keys(request: Request, context: Context, account_id: CurrentAccou
 
 @router.get(
     "/keys/portal",
-    operation_id="getKeysPortal",
-    summary="Open the billing page",
     response_model=Answer[PortalLink],
     response_description="The link.",
     responses=errors(ErrorCode.NOT_FOUND) | {200: _PRIVATE},
@@ -94,7 +108,9 @@ async def list_keys(request: Request, context: Context, account_id: CurrentAccou
 async def get_keys_portal(
     request: Request, context: Context, account_id: CurrentAccount
 ) -> Response:
-    """A short-lived link to keys, receipts and credits. Not found if nothing was ever purchased."""
+    """Open the billing page.
+
+    A short-lived link to keys, receipts and credits. Not found if nothing was ever purchased."""
     async with context.database.statement() as connection:
         if not await ledger.has_purchases(connection, account_id):
             raise ApiError(ErrorCode.NOT_FOUND, "Nothing was purchased for this account yet.")
@@ -108,11 +124,9 @@ async def get_keys_portal(
 
 @router.post(
     "/keys/{id}/rotate",
-    operation_id="rotateKey",
-    summary="Rotate an API key",
     response_model=Answer[RotatedKey],
     response_description="The new key.",
-    responses=errors(ErrorCode.NOT_FOUND) | {200: _PRIVATE},
+    responses={200: _PRIVATE},
 )
 async def rotate_key(
     request: Request,
@@ -120,7 +134,9 @@ async def rotate_key(
     account_id: CurrentAccount,
     key_id: Annotated[Uuid, Path(alias="id", description="The key's id.")],
 ) -> Response:
-    """The old key stops working; the new secret is shown this once."""
+    """Rotate an API key.
+
+    The old key stops working; the new secret is shown this once."""
     async with context.database.transaction() as connection:
         issued = await keys.rotate_key(connection, account_id, parse_job_id(key_id))
     if issued is None:
@@ -155,15 +171,15 @@ class Session(TypedDict):
 
 @open_router.post(
     "/sessions",
-    operation_id="createSession",
-    summary="Exchange a sign-in token for a session",
     status_code=201,
     response_model=Answer[Session],
     response_description="The session.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.UNAUTHORIZED) | {201: _PRIVATE},
+    responses=errors(ErrorCode.UNAUTHORIZED) | {201: _PRIVATE},
 )
 async def create_session(request: Request, context: Context, body: SignInBody) -> Response:
-    """The operator issues sign-in links (`vas sessions create`); no other credential."""
+    """Exchange a sign-in token for a session.
+
+    The operator issues sign-in links (`vas sessions create`); no other credential."""
     async with context.database.transaction() as connection:
         session = await keys.exchange_sign_in_link(connection, body.token)
     if session is None:
@@ -174,3 +190,128 @@ async def create_session(request: Request, context: Context, body: SignInBody) -
         )
     data = {"session": session, "expiresInSeconds": int(keys.SESSION_LIFETIME.total_seconds())}
     return success(request, data, status=201, headers=NO_STORE)
+
+
+MOST_ENTRIES = 1000
+"""Of a page."""
+_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+class AuditActor(TypedDict):
+    """Who acted."""
+
+    kind: Annotated[ActorKind, doc("`link` is a session of the account's one-time link.")]
+    id: Annotated[Uuid | None, doc("Of the key or the user.")]
+
+
+class AuditEntryJson(TypedDict):
+    """Something that was done to the account."""
+
+    accountId: Annotated[Uuid, doc("The account.")]
+    position: Annotated[Count, doc("Counts from 1 in the account.", 1)]
+    createdAt: Annotated[str, doc("To the microsecond, in UTC.", "2026-01-31T09:30:00.123456Z")]
+    actor: AuditActor
+    action: Annotated[str, doc("What was done: the operation's name where one does it.")]
+    jobId: Annotated[Uuid | None, doc("The job that it was done to.")]
+    target: Annotated[str | None, doc("Id of the key, user, invitation, endpoint or voice.")]
+    detail: Annotated[str | None, doc("What was set.", "role=viewer")]
+    requestId: Annotated[str, doc("The request that did it; empty for a command.")]
+    address: Annotated[str | None, doc("From where; null once it is erased.", "192.0.2.7")]
+    addressSalt: Annotated[str | None, doc("What the address is hashed with.", None)]
+    addressSha256: Annotated[str | None, doc("Of salt and address together.", None)]
+    hash: Annotated[str, doc("SHA-256 over this entry and the hash before.", "9f86d081…")]
+
+
+class AuditPage(TypedDict):
+    """Entries of the audit log."""
+
+    data: Annotated[list[AuditEntryJson], Field(max_length=MOST_ENTRIES)]
+    hasMore: Annotated[bool, doc("Whether there are later ones.")]
+    requestId: RequestId
+
+
+_STORED = TypeAdapter(AuditEntryJson)
+
+
+@router.get(
+    "/audit",
+    response_model=AuditPage,
+    response_description="Entries, the oldest first.",
+    responses={200: {"headers": headers("Cache-Control")}},
+)
+async def list_audit_log(
+    request: Request,
+    context: Context,
+    account_id: CurrentAccount,
+    after: Annotated[
+        Annotated[int, Field(ge=0, le=10**12), WHOLE_NUMBER],
+        Query(description="Only entries after this position: where the next page goes on."),
+    ] = 0,
+    limit: Annotated[
+        Annotated[int, Field(ge=1, le=MOST_ENTRIES), WHOLE_NUMBER],
+        Query(description="Most entries of a page."),
+    ] = 100,
+) -> Response:
+    """Read the audit log.
+
+    Who did what, when and from where, the oldest first. Nothing is ever changed in it or taken
+    out of it but addresses, when the account is erased: each `hash` covers the entry and the hash
+    before. `vas audit verify --file` checks entries that were saved, one a line."""
+    async with context.database.statement() as connection:
+        found = await audit.list_entries(connection, account_id, after=after, limit=limit + 1)
+    body = {
+        "data": [entry_json(each) for each in found[:limit]],
+        "hasMore": len(found) > limit,
+        "requestId": request.scope["vas_request_id"],
+    }
+    return ExactJSONResponse(body, headers=NO_STORE)
+
+
+def entry_json(entry: AuditEntry) -> AuditEntryJson:
+    """As the interface and exports have it."""
+    return {
+        "accountId": str(entry.account_id),
+        "position": entry.position,
+        "createdAt": entry.created_at.astimezone(UTC).strftime(_TIME),
+        "actor": {
+            "kind": entry.actor_kind,
+            "id": None if entry.actor_id is None else str(entry.actor_id),
+        },
+        "action": entry.action,
+        "jobId": None if entry.job_id is None else str(entry.job_id),
+        "target": entry.target,
+        "detail": entry.detail,
+        "requestId": entry.request_id,
+        "address": entry.address,
+        "addressSalt": entry.address_salt,
+        "addressSha256": entry.address_sha256,
+        "hash": entry.hash,
+    }
+
+
+def entry_line(entry: AuditEntry) -> str:
+    """A line of an export: the entry as JSON."""
+    return json.dumps(entry_json(entry), ensure_ascii=False) + "\n"
+
+
+def read_lines(lines: Iterable[str]) -> Iterator[AuditEntry]:
+    """The entries of an export; raises ValueError for a line that is none."""
+    for line in lines:
+        shown = _STORED.validate_json(line)
+        actor = shown["actor"]
+        yield AuditEntry(
+            account_id=uuid.UUID(shown["accountId"]),
+            position=shown["position"],
+            created_at=datetime.strptime(shown["createdAt"], _TIME).replace(tzinfo=UTC),
+            actor_kind=ActorKind(actor["kind"]),
+            actor_id=None if actor["id"] is None else uuid.UUID(actor["id"]),
+            action=shown["action"],
+            job_id=None if shown["jobId"] is None else uuid.UUID(shown["jobId"]),
+            target=shown["target"],
+            detail=shown["detail"],
+            request_id=shown["requestId"],
+            address=shown["address"],
+            address_salt=shown["addressSalt"],
+            address_sha256=shown["addressSha256"],
+            hash=shown["hash"],
+        )

@@ -11,9 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from pipelines.codec import from_json, to_json
-from pipelines.redaction.patterns import PersonalData
-from pipelines.redaction.texts import (
+from pipelines.across.redaction import (
     FindEntities,
     Known,
     Span,
@@ -23,10 +21,11 @@ from pipelines.redaction.texts import (
     redact_texts,
     remembered,
 )
+from pipelines.across.redaction_patterns import PersonalData
+from pipelines.codec import from_json, to_json
 from pipelines.types import TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.envelope import success
+from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import errors
 from serve_app.api.schemas import Answer, Uuid, doc, each_once
 from serve_app.context import AppContext
@@ -189,22 +188,17 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.post(
     "/jobs/{jobId}/redact",
-    operation_id="redactJob",
-    summary="Hide personal data",
     status_code=202,
     response_model=Answer[RedactedJob],
     response_description="It is being hidden, or was already.",
-    responses=errors(
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.NOT_FOUND,
-        ErrorCode.LEGAL_HOLD,
-        ErrorCode.RESULTS_NOT_READY,
-    ),
+    responses=errors(ErrorCode.LEGAL_HOLD, ErrorCode.RESULTS_NOT_READY),
 )
 async def redact_job(
     request: Request, context: Context, job: CurrentJob, body: RedactionBody
 ) -> Response:
-    """Of a job that has ended; for one to come there is `redact` at its creation.
+    """Hide personal data.
+
+    Of a job that has ended; for one to come there is `redact` at its creation.
 
     Transcripts, captions, chapters, search, summaries, translations, descriptions and writing in
     the picture show `[email]`, `[phone]` and so on in the place of what is found, and clips and
@@ -218,8 +212,7 @@ async def redact_job(
     job has then, whatever its case and accents: a name in the sound is in descriptions and titles
     too, and corrections and labels that come later hide it as well; what a correction has that is
     new is hidden in the other texts within seconds. A speaker whose label has it gets its first
-    label back. Names of files and tracks, and `metadata`, are the customer's own and stay.
-    """
+    label back. Names of files and tracks, and `metadata`, are the customer's own and stay."""
     async with context.database.transaction() as connection:
         locked = await jobs.find_job(connection, job.id, for_update=True)
         if locked is None or locked.erased_at is not None:

@@ -14,20 +14,25 @@ from pydantic import Field
 from starlette.responses import Response
 
 from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
-from serve_app.api.context import API_PREFIX, Context, base_url
-from serve_app.api.envelope import ExactJSONResponse, request_id
+from serve_app.api.envelope import API_PREFIX, Context, ExactJSONResponse, base_url, request_id
 from serve_app.api.openapi import OF_RESULTS, errors, headers, links
-from serve_app.api.pagination import BadCursorError, read_payload, sign_payload
-from serve_app.api.queries import WHOLE_NUMBER, matching, shown
+from serve_app.api.parameters import (
+    WHOLE_NUMBER,
+    BadCursorError,
+    matching,
+    read_payload,
+    shown,
+    sign_payload,
+)
 from serve_app.context import AppContext
-from serve_app.errors import invalid
-from serve_app.search.schemas import SearchPage
+from serve_app.errors import ErrorCode, invalid
 from serve_app.search.service import (
     MAX_ALTERNATIVES,
     MAX_QUERY_CHARACTERS,
     End,
     Likeness,
     Page,
+    SearchPage,
     end_bytes,
     end_of,
     find_alike_page,
@@ -103,11 +108,9 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.get(
     "/search",
-    operation_id="search",
-    summary="Search all results",
     response_model=SearchPage,
     response_description="A page of what was found.",
-    responses=errors(*OF_RESULTS)
+    responses=errors(ErrorCode.NOT_FOUND, *OF_RESULTS)
     | {
         200: {
             "headers": headers(sometimes=["Link"]),
@@ -115,7 +118,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
         }
     },
 )
-async def search_results(
+async def search(
     request: Request,
     context: Context,
     account_id: CurrentAccount,
@@ -129,7 +132,9 @@ async def search_results(
     limit: _Limit = DEFAULT_PAGE,
     cursor: _Cursor = None,
 ) -> Response:
-    """Speech, scene descriptions, writing on the screen, objects and file names, best first.
+    """Search all results.
+
+    Speech, scene descriptions, writing on the screen, objects and file names, best first.
 
     A hit has all words, or, where few do, most of them. Of more than 300 matches the newest are
     ranked. Results are found as soon as their stage is completed. With `mode` `hybrid` what means
@@ -139,8 +144,7 @@ async def search_results(
 
     With `like` scenes that look alike are found, where the service has a model that compares
     pictures (`RESULTS_UNAVAILABLE` else), some seconds after they are completed
-    (`RESULTS_NOT_READY` before); `score` is the cosine of their vectors.
-    """
+    (`RESULTS_NOT_READY` before); `score` is the cosine of their vectors."""
     filters = Filters(
         kinds=tuple(SearchKind if kinds is None else map(SearchKind, kinds.split(","))),
         language=language,

@@ -30,8 +30,8 @@ from models.contracts import (
 )
 from models.registry import PACKAGED, WHISPER_BASE
 from models.tasks import TRANSCRIBE
-from pipelines.speech.decoding import ChunkDecoder
 from pipelines.speech.regions import Chunk
+from pipelines.speech.transcribe import ChunkDecoder
 
 TESTS = Path(__file__).resolve().parents[1]
 SPEECH = TESTS / "media" / "speech"

@@ -5,12 +5,12 @@ the picture in several sizes and marks windows that may show a face; the second 
 each window at a higher resolution, drop most and straighten the rest. A missed face costs a word in
 a description, a false one is a false statement: the last threshold is stricter than the authors'
 0.7. Sizes and thresholds were chosen on the stills for tuning of
-``tests/benchmarks/descriptions.py``. Vectors are SFace's (Zhong et al. 2021), of faces straightened
+``benchmarks/descriptions.py``. Vectors are SFace's (Zhong et al. 2021), of faces straightened
 by their landmarks.
 
 What is upright in the world (walls, posts, door frames) leans alike all over the picture where the
 camera is rolled, and a person whose face is seen from its own height is at eye level. Thresholds of
-that were chosen on the tuning half of ``tests/benchmarks/angles.toml``. The other angles are not
+that were chosen on the tuning half of ``benchmarks/angles.toml``. The other angles are not
 given: lines that run together upwards are as often a street seen from above as a tower from below.
 """
 

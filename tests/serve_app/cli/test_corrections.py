@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmarks.speech.material import load
 from serve_app.cli.corrections import new_words
 from serve_app.cli.output import UsageError
-from tests.benchmarks.speech.material import load
 from tests.places import DEMO
 from tests.serve_app.cli.test_job_commands import vas
 from tests.serve_app.published_jobs import complete, created
