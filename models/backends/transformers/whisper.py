@@ -208,10 +208,19 @@ class WhisperTranscriber:
         decoding = [
             self._spelt(own, languages[0][0]) for own, languages in zip(words, ranked, strict=True)
         ]
-        spans = self._measured(chunks, decoding, encoded)
+        room = self._model.config.max_target_positions - 8
+        fit = [
+            index
+            for index, item in enumerate(decoding)
+            if len(item.tokens) + len(item.words) <= room
+        ]
+        own = [chunks[index] for index in fit], [decoding[index] for index in fit]
+        spans = dict(zip(fit, self._measured(*own, encoded[fit]), strict=True))
         return [
-            tuple(Word(text, *span, 1.0) for text, span in zip(own, placed or (), strict=False))
-            for own, placed in zip(words, spans, strict=True)
+            tuple(Word(text, *span, 1.0) for text, span in zip(texts, placed, strict=True))
+            if (placed := spans.get(index)) is not None
+            else ()
+            for index, texts in enumerate(words)
         ]
 
     def _spelt(self, texts: tuple[str, ...], language: str) -> _Decoding:
@@ -403,12 +412,7 @@ class WhisperTranscriber:
                 [each.language for each in decoding],
             )
             found = list(spans)
-        most = self._model.config.max_target_positions - 8
-        left = [
-            index
-            for index, spans in enumerate(found)
-            if spans is None and len(decoding[index].tokens) <= most
-        ]
+        left = [index for index, spans in enumerate(found) if spans is None]
         if not left or not self._attention.is_able:
             return found
         seconds = [len(chunks[index].samples) / SAMPLE_RATE_HZ for index in left]
