@@ -36,13 +36,13 @@ COMMANDS = {
     ),
     "watch": Listed(
         USE,
-        "watch:watch",
+        "analyze:watch",
         "Analyse every file that comes into a folder, once; results in FILE.vas beside it.",
     ),
-    "search": Listed(USE, "library:search", "Search everything that the account has analysed."),
+    "search": Listed(USE, "remote:search", "Search everything that the account has analysed."),
     "export": Listed(
         USE,
-        "library:export_job",
+        "remote:export_job",
         "Write a job's scenes, chapters or transcript for an editing program or a player.",
     ),
     "verify": Listed(
@@ -52,20 +52,19 @@ COMMANDS = {
     ),
     "compare": Listed(
         USE,
-        "compare:compare",
+        "remote:compare",
         "Compare two cuts: shots removed, added, moved, retimed; words and titles changed.",
     ),
     "review": Listed(
         USE,
-        "compare:review",
+        "remote:review",
         "List what of a job is most worth checking, and the errors expected before and after.",
     ),
-    "jobs": Listed(USE, "library:jobs_app", "The jobs of an account."),
-    "archives": Listed(USE, "archives:archives_app", "Buckets that are analysed object by object."),
-    "corrections": Listed(USE, "corrections:corrections_app", "What people corrected."),
+    "jobs": Listed(USE, "remote:jobs_app", "The jobs of an account."),
+    "archives": Listed(USE, "remote:archives_app", "Buckets that are analysed object by object."),
     "mcp": Listed(
         USE,
-        "library:serve_agents",
+        "remote:serve_agents",
         "Offer the service to agents over the Model Context Protocol (stdio, or --http PORT).",
     ),
     "rerun": Listed(
