@@ -14,7 +14,7 @@ from models.contracts import Picture
 _STROKE_WIDTHS = ((640, 60.0, 0.5), (213, 80.0, 0.6))
 """Of ordinary writing and of very large letters: pixels of the picture's width in which it is
 looked for, least contrast of a stroke in levels, least part of its box that a line fills. Chosen on
-tuning stills of ``tests/benchmarks/descriptions.py``: no still with writing is missed there, and
+tuning stills of ``benchmarks/descriptions.py``: no still with writing is missed there, and
 about half of those without any are read in vain."""
 _STROKE_PX = 13
 """Strokes are thinner."""

@@ -21,7 +21,7 @@ from pipelines.execution.ray_data import map_on_ray
 from pipelines.ingest.pipeline import IngestConfig, IngestContext
 from pipelines.ingest.source import ProbedMedia, SourceMedia, ingest_media, probe_media
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
-from pipelines.speech.summary import SummaryConfig, summarize
+from pipelines.speech.texts import SummaryConfig, summarize
 from pipelines.types import (
     AudioTrack,
     IngestResult,

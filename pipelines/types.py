@@ -378,7 +378,7 @@ class TranscriptResult:
     """Whether confidences are shares of what is right, measured for the model; else they are its
     own probabilities."""
     sound_print: bytes | None = field(default=None, compare=False)
-    """As ``pipelines.media.sound_prints`` writes it; never stored with the transcript."""
+    """As ``pipelines.media.audio`` writes it; never stored with the transcript."""
 
 
 @dataclass(frozen=True, slots=True)

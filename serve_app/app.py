@@ -11,15 +11,20 @@ from fastapi import FastAPI
 
 from serve_app import __version__
 from serve_app.api.authentication import OperationRoute
-from serve_app.api.context import API_PREFIX
 from serve_app.api.downloads import PacingMiddleware, new_downloads
-from serve_app.api.envelope import RequestIdMiddleware, install_error_handlers
+from serve_app.api.envelope import (
+    API_PREFIX,
+    RequestIdMiddleware,
+    install_error_handlers,
+    install_methods,
+)
 from serve_app.api.health import ReadinessProbe
 from serve_app.api.health import router as health_routes
-from serve_app.api.methods import install_methods
 from serve_app.api.openapi import finish
 from serve_app.archives.routes import router as archive_routes
 from serve_app.context import AppContext
+from serve_app.credits.payments import require_provider
+from serve_app.credits.payments import router as payment_routes
 from serve_app.credits.routes import router as credit_routes
 from serve_app.dashboard.routes import ROUTERS as DASHBOARD_ROUTERS
 from serve_app.dashboard.routes import session_api
@@ -35,30 +40,25 @@ from serve_app.jobs.events import router as job_event_routes
 from serve_app.jobs.reruns import router as rerun_routes
 from serve_app.jobs.routes import creation_router as creation_routes
 from serve_app.jobs.routes import router as job_routes
-from serve_app.keys.audit import router as audit_routes
 from serve_app.keys.portal import router as portal_routes
 from serve_app.keys.routes import open_router as sign_in_routes
 from serve_app.keys.routes import router as key_routes
 from serve_app.media.source import router as media_routes
-from serve_app.media.thumbnails import router as thumbnail_routes
 from serve_app.observability.metrics import LEVEL_SECONDS
-from serve_app.payments.routes import router as payment_routes
-from serve_app.payments.service import find_provider
 from serve_app.periodic import Periodic, repeated
 from serve_app.results.duplicates import router as duplicate_routes
 from serve_app.results.edits import router as edit_routes
 from serve_app.results.people import router as people_routes
+from serve_app.results.people import voice_router as voice_routes
 from serve_app.results.receipts import key_router as receipt_key_routes
 from serve_app.results.receipts import router as receipt_routes
 from serve_app.results.redaction import router as redaction_routes
 from serve_app.results.review import router as review_routes
 from serve_app.results.routes import router as result_routes
 from serve_app.results.translations import router as translation_routes
-from serve_app.results.voices import router as voice_routes
 from serve_app.search.routes import router as search_routes
 from serve_app.uploads.leases import UploadLimiter
-from serve_app.uploads.routes import router as upload_routes
-from serve_app.webhooks.endpoints import router as endpoint_routes
+from serve_app.uploads.tus import router as upload_routes
 from serve_app.webhooks.routes import router as webhook_routes
 from serve_app.webhooks.routes import secret_router as webhook_secret_routes
 from serve_app.webhooks.routes import test_router as webhook_test_routes
@@ -83,18 +83,15 @@ _OPERATIONS = (
     creation_routes,
     archive_routes,
     rerun_routes,
-    thumbnail_routes,
     media_routes,
     upload_routes,
     credit_routes,
     webhook_routes,
-    endpoint_routes,
     webhook_test_routes,
     webhook_secret_routes,
     discovery_routes,
     page_routes,
     key_routes,
-    audit_routes,
     sign_in_routes,
     payment_routes,
     portal_routes,
@@ -182,8 +179,7 @@ def build_api(context: AppContext) -> FastAPI:
 
     app = routed_api(lifespan=lifespan)
     app.state.context = context
-    # Loaded here, not by the first notification: the library takes a while.
-    app.state.payment_provider = find_provider(context.settings)
+    require_provider(context.settings)
     app.state.upload_limiter = limiter
     app.state.downloads = new_downloads()
     app.state.job_changes = JobChanges(context.database)

@@ -497,8 +497,7 @@ class Settings(BaseSettings):
         if self.s3_bucket is None:
             return FolderStore(self.data_dir / "objects")
         # boto3 takes a while to load, and only S3 needs it.
-        from storage.objects.s3 import S3Store
-        from storage.objects.s3_multipart import S3Place
+        from storage.objects.s3 import S3Place, S3Store
 
         prefix = self.s3_prefix.strip("/")
         place = S3Place(

@@ -14,8 +14,7 @@ from sqlalchemy import TextClause, Uuid, bindparam, delete, func, literal_column
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import insert
 
-from storage.database import Connection, Database
-from storage.direct import Row
+from storage.database import Connection, Database, Row
 from storage.job_records import JOB_QUERY, JobRecord, job_record
 from storage.keys import fingerprint
 from storage.tables import idempotency_records, jobs

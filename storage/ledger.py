@@ -3,23 +3,222 @@
 Every function takes the caller's transaction. The database refuses a balance below its limit, a
 hold that is not covered, a charge beyond a hold, a second charge, and a charge for a stage that is
 not completed. Locks are taken in the order job, account, refunds.
+
+What an account used and paid, read from the ledger. Months are calendar months in UTC.
+
+Purchases, receipts and refunds; each counts once, in whatever order they are reported.
+
+Every function takes the caller's transaction. An advisory lock serialises what concerns one
+payment. Locks are taken in the order payment, receipt number, account, refunds.
 """
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from typing import Any
 
-from sqlalchemy import Integer, cast, exists, insert, select, text
+from sqlalchemy import Integer, cast, exists, func, literal, select, text, update
+from sqlalchemy.dialects.postgresql import insert
 
+from storage import keys
 from storage.database import Connection, run
 from storage.keys import lock_account
-from storage.money_tables import ledger_entries, refunds
-from storage.tables import accounts, jobs
+from storage.tables import (
+    accounts,
+    jobs,
+    ledger_entries,
+    payment_credentials,
+    payment_events,
+    purchases,
+    refunds,
+)
 from storage.translations import Translation
-from storage.types import LedgerKind, StageName
-from storage.usage import Month
+from storage.types import LedgerKind, StageName, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """A calendar month in UTC."""
+
+    year: int
+    number: int
+
+    @classmethod
+    def of(cls, moment: datetime) -> Month:
+        """The month that ``moment`` falls in."""
+        at = moment.astimezone(UTC)
+        return cls(at.year, at.month)
+
+    @classmethod
+    def parse(cls, text_: str) -> Month:
+        """From ``YYYY-MM``; raises ValueError."""
+        parsed = date.fromisoformat(f"{text_}-01")
+        return cls(parsed.year, parsed.month)
+
+    @property
+    def start(self) -> datetime:
+        return datetime(self.year, self.number, 1, tzinfo=UTC)
+
+    @property
+    def end(self) -> datetime:
+        """The first moment that is not in it any more."""
+        following = self.year * 12 + self.number
+        return datetime(following // 12, following % 12 + 1, 1, tzinfo=UTC)
+
+    def __str__(self) -> str:
+        return f"{self.year:04}-{self.number:02}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobUsage:
+    """What a job counts towards a month, and what it was charged in it."""
+
+    job_id: uuid.UUID
+    created_at: datetime
+    file_name: str
+    tier: Tier
+    billable_seconds: int
+    """0 in a month in which the job was charged but not counted."""
+    charges: dict[StageName, int]
+
+    @property
+    def total_cents(self) -> int:
+        return sum(self.charges.values())
+
+
+@dataclass(frozen=True, slots=True)
+class StageUsage:
+    """A stage's charges in a month."""
+
+    stage: StageName
+    jobs: int
+    amount_cents: int
+
+
+@dataclass(frozen=True, slots=True)
+class DayUsage:
+    """What was charged on a day (UTC), and for how many jobs."""
+
+    day: date
+    cents: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """An entry with the balance and the open holds after it."""
+
+    id: int
+    created_at: datetime
+    kind: LedgerKind
+    balance_delta_cents: int
+    hold_delta_cents: int
+    balance_cents: int
+    held_cents: int
+    job_id: uuid.UUID | None
+    stage: str | None
+    reason: str
+
+
+_JOBS = text(
+    """
+    WITH charges AS (
+        SELECT job_id, jsonb_object_agg(stage, -balance_delta_cents) AS by_stage
+          FROM ledger_entries
+         WHERE account_id = :account AND kind = 'charge'
+           AND created_at >= :start AND created_at < :end
+         GROUP BY job_id
+    )
+    SELECT j.id AS job_id, j.created_at, j.file_name, j.tier,
+           CASE WHEN j.quoted_at >= :start AND j.quoted_at < :end
+                THEN j.billable_seconds ELSE 0 END AS billable_seconds,
+           coalesce(charges.by_stage, '{}') AS charges
+      FROM jobs j LEFT JOIN charges ON charges.job_id = j.id
+     WHERE j.account_id = :account
+       AND (charges.job_id IS NOT NULL
+            OR (j.quoted_at >= :start AND j.quoted_at < :end AND j.charged_cents > 0))
+     ORDER BY j.created_at, j.id
+    """
+)
+_STAGES = text(
+    """
+    SELECT stage, count(*) AS jobs, -sum(balance_delta_cents) AS amount_cents
+      FROM ledger_entries
+     WHERE account_id = :account AND kind = 'charge'
+       AND created_at >= :start AND created_at < :end
+     GROUP BY stage
+    """
+)
+_DAYS = text(
+    """
+    SELECT (created_at AT TIME ZONE 'UTC')::date AS day,
+           (-sum(balance_delta_cents))::bigint AS cents, count(DISTINCT job_id) AS jobs
+      FROM ledger_entries
+     WHERE account_id = :account AND kind = 'charge'
+       AND created_at >= :start AND created_at < :end
+     GROUP BY day ORDER BY day
+    """
+)
+_ENTRIES = text(
+    """
+    SELECT * FROM (
+        SELECT id, created_at, kind, balance_delta_cents, hold_delta_cents,
+               (sum(balance_delta_cents) OVER so_far)::bigint AS balance_cents,
+               (sum(hold_delta_cents) OVER so_far)::bigint AS held_cents,
+               job_id, stage, reason
+          FROM ledger_entries WHERE account_id = :account
+        WINDOW so_far AS (ORDER BY id)
+    ) AS entries ORDER BY id DESC LIMIT :most
+    """
+)
+
+
+async def list_job_usage(
+    connection: Connection, account_id: uuid.UUID, month: Month
+) -> list[JobUsage]:
+    """The jobs that were charged in, or count towards, a month; oldest first."""
+    rows = await connection.execute(_JOBS, _in_month(account_id, month))
+    return [_job_usage(dict(row)) for row in rows.mappings()]
+
+
+async def list_stage_usage(
+    connection: Connection, account_id: uuid.UUID, month: Month
+) -> list[StageUsage]:
+    """Charges of a month, stage by stage, in the stages' order; stages without one are left out."""
+    rows = (await connection.execute(_STAGES, _in_month(account_id, month))).mappings()
+    found = {row["stage"]: row for row in rows}
+    return [
+        StageUsage(stage, found[stage]["jobs"], int(found[stage]["amount_cents"]))
+        for stage in StageName
+        if stage in found
+    ]
+
+
+async def list_day_usage(
+    connection: Connection, account_id: uuid.UUID, month: Month
+) -> list[DayUsage]:
+    """The days of a month on which something was charged."""
+    rows = await connection.execute(_DAYS, _in_month(account_id, month))
+    return [DayUsage(**row) for row in rows.mappings()]
+
+
+async def list_entries(
+    connection: Connection, account_id: uuid.UUID, *, limit: int
+) -> list[LedgerEntry]:
+    """The account's last entries, newest first."""
+    rows = await connection.execute(_ENTRIES, {"account": account_id, "most": limit})
+    return [LedgerEntry(**dict(row) | {"kind": LedgerKind(row["kind"])}) for row in rows.mappings()]
+
+
+def _in_month(account_id: uuid.UUID, month: Month) -> dict[str, object]:
+    return {"account": account_id, "start": month.start, "end": month.end}
+
+
+def _job_usage(row: dict[str, Any]) -> JobUsage:
+    charges = {stage: int(row["charges"].get(stage, 0)) for stage in StageName}
+    return JobUsage(**row | {"tier": Tier(row["tier"]), "charges": charges})
 
 
 class InsufficientCreditsError(Exception):
@@ -341,3 +540,181 @@ async def find_discrepancies(connection: Connection) -> list[Discrepancy]:
     """All discrepancies; empty unless the database's rules were bypassed."""
     rows = (await connection.execute(_DISCREPANCIES)).mappings()
     return [Discrepancy(**row) for row in rows]
+
+
+RECEIPT_LOCK = 0x7661735F72637074
+"""Advisory lock of the next receipt number ("vas_rcpt"): numbers have no gaps."""
+
+OPERATOR = "operator"
+"""Provider of purchases that the operator records by hand: an invoice, a bank transfer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A purchase as the customer sees it."""
+
+    receipt_number: int
+    amount_cents: int
+    provider: str
+    reference: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RefundKey:
+    """A provider's references of a refund and of its payment."""
+
+    provider: str
+    reference: str
+    payment_reference: str
+
+
+async def note_event(connection: Connection, provider: str, event_id: str, event_type: str) -> bool:
+    """Record a provider's event; False if it is recorded already."""
+    statement = (
+        insert(payment_events)
+        .values(provider=provider, event_id=event_id, event_type=event_type)
+        .on_conflict_do_nothing()
+        .returning(payment_events.c.event_id)
+    )
+    return (await connection.execute(statement)).first() is not None
+
+
+async def record_purchase(
+    connection: Connection,
+    account_id: uuid.UUID,
+    amount_cents: int,
+    *,
+    provider: str,
+    reference: str,
+) -> bool:
+    """Credit a payment and number its receipt; False, changing nothing, if it was credited before.
+
+    Refunds reported before it are deducted at once.
+    """
+    await _lock_payment(connection, provider, reference)
+    if await _account_of_payment(connection, provider, reference) is not None:
+        return False
+    purchase_id = uuid.uuid4()
+    await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": RECEIPT_LOCK})
+    query = select(func.coalesce(func.max(purchases.c.receipt_number), 0) + 1)
+    await connection.execute(
+        insert(purchases).values(
+            id=purchase_id,
+            account_id=account_id,
+            receipt_number=int((await connection.execute(query)).scalar_one()),
+            amount_cents=amount_cents,
+            provider=provider,
+            reference=reference,
+        )
+    )
+    await connection.execute(
+        update(refunds)
+        .where(refunds.c.provider == provider, refunds.c.payment_reference == reference)
+        .values(account_id=account_id)
+    )
+    reason = f"purchase {reference} ({provider})"
+    await credit_purchase(connection, account_id, purchase_id, amount_cents, reason)
+    await settle_refunds(connection, account_id)
+    return True
+
+
+async def record_refund(
+    connection: Connection, key: RefundKey, amount_cents: int
+) -> uuid.UUID | None:
+    """Deduct a refund from the account that was credited, now or as soon as it has credits.
+
+    Returns the account; None while the payment is not known.
+    """
+    account_id = await _note_refund(connection, key, amount_cents)
+    if account_id is not None:
+        await settle_refunds(connection, account_id)
+    return account_id
+
+
+async def reverse_refund(connection: Connection, key: RefundKey, amount_cents: int) -> None:
+    """A refund failed, or a dispute was won: return what was deducted, permanently."""
+    account_id = await _note_refund(connection, key, amount_cents)
+    if account_id is not None:
+        await keys.lock_account(connection, account_id)
+    own = (refunds.c.provider == key.provider) & (refunds.c.reference == key.reference)
+    query = select(refunds.c.id, refunds.c.taken_cents).where(own).with_for_update()
+    found = (await connection.execute(query)).one()
+    if account_id is not None and found.taken_cents > 0:
+        await move_refund(connection, account_id, found.id, found.taken_cents, "refund reversed")
+    await connection.execute(
+        update(refunds).where(own, refunds.c.reversed_at.is_(None)).values(reversed_at=func.now())
+    )
+    if account_id is not None:
+        await settle_refunds(connection, account_id)
+
+
+async def _note_refund(
+    connection: Connection, key: RefundKey, amount_cents: int
+) -> uuid.UUID | None:
+    """Store a refund unless it is known; the account of its payment, if that is known."""
+    await _lock_payment(connection, key.provider, key.payment_reference)
+    account_id = await _account_of_payment(connection, key.provider, key.payment_reference)
+    statement = insert(refunds).values(
+        id=uuid.uuid4(),
+        provider=key.provider,
+        reference=key.reference,
+        payment_reference=key.payment_reference,
+        account_id=account_id,
+        amount_cents=amount_cents,
+    )
+    await connection.execute(statement.on_conflict_do_nothing())
+    return account_id
+
+
+async def _lock_payment(connection: Connection, provider: str, reference: str) -> None:
+    label = literal(f"vas payment {provider} {reference}")
+    await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(label, 0))))
+
+
+async def _account_of_payment(
+    connection: Connection, provider: str, reference: str
+) -> uuid.UUID | None:
+    query = select(purchases.c.account_id).where(
+        purchases.c.provider == provider, purchases.c.reference == reference
+    )
+    found: uuid.UUID | None = (await connection.execute(query)).scalar_one_or_none()
+    return found
+
+
+async def list_receipts(
+    connection: Connection, account_id: uuid.UUID, *, limit: int
+) -> list[Receipt]:
+    """The account's receipts, newest first."""
+    query = (
+        select(*[purchases.c[name] for name in Receipt.__dataclass_fields__])
+        .where(purchases.c.account_id == account_id)
+        .order_by(purchases.c.receipt_number.desc())
+        .limit(limit)
+    )
+    return [Receipt(**row) for row in (await connection.execute(query)).mappings()]
+
+
+async def outstanding_refund_cents(connection: Connection, account_id: uuid.UUID) -> int:
+    """Refunds not deducted yet, because the credits were spent or are held."""
+    query = select(
+        func.coalesce(func.sum(refunds.c.amount_cents - refunds.c.taken_cents), 0)
+    ).where(refunds.c.account_id == account_id, refunds.c.reversed_at.is_(None))
+    return int((await connection.execute(query)).scalar_one())
+
+
+async def store_credential(connection: Connection, provider: str, encrypted: bytes) -> None:
+    """Store a provider's secret, encrypted by the caller, in place of any earlier one."""
+    statement = insert(payment_credentials).values(provider=provider, sealed=encrypted)
+    await connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["provider"], set_={"sealed": encrypted, "updated_at": func.now()}
+        )
+    )
+
+
+async def find_credential(connection: Connection, provider: str) -> bytes | None:
+    """The encrypted secret, or None."""
+    query = select(payment_credentials.c.sealed).where(payment_credentials.c.provider == provider)
+    found = (await connection.execute(query)).scalar_one_or_none()
+    return None if found is None else bytes(found)

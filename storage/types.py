@@ -116,7 +116,7 @@ class Tier(StrEnum):
 
 
 class Role(StrEnum):
-    """What a person is in an account; what each may do: serve_app/api/roles.py."""
+    """What a person is in an account; what each may do: serve_app/api/authentication.py."""
 
     OWNER = "owner"
     EDITOR = "editor"

@@ -66,7 +66,7 @@ from pipelines.execution.ray_data import forget_datasets
 from pipelines.execution.ray_start import RayStartError, start_ray
 from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
 from pipelines.ingest.pipeline import IngestConfig
-from pipelines.ingest.raw import RawConfig
+from pipelines.ingest.source import RawConfig
 from pipelines.net.addresses import AddressPolicy
 from pipelines.net.fetch import FetchLimits
 from pipelines.types import CutsBy

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from pipelines.backfill.outcome import Item
 from pipelines.backfill.places import S3_SCHEME, PlaceError, split_s3
-from pipelines.net.share_links import Provider
+from pipelines.net.addresses import Provider
 from storage.types import ProcessingMode
 
 MAX_ID_CHARACTERS = 200

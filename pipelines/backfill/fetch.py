@@ -8,7 +8,7 @@ from pathlib import Path
 from pipelines.backfill.outcome import Item
 from pipelines.backfill.places import S3Access, file_at
 from pipelines.execution.chain import Control
-from pipelines.ingest.raw import RawConfig, decoded_source
+from pipelines.ingest.source import RawConfig, decoded_source
 from pipelines.net.addresses import AddressPolicy
 from pipelines.net.fetch import FetchLimits, fetch
 from pipelines.types import StageCode, StageError

@@ -17,7 +17,7 @@ from storage.objects import ObjectNotFoundError, ObjectStore
 from storage.objects.folder import FolderStore
 
 if TYPE_CHECKING:
-    from storage.objects.s3_multipart import S3Place
+    from storage.objects.s3 import S3Place
 
 S3_SCHEME = "s3://"
 WORK_FOLDER = "_work"
@@ -140,7 +140,7 @@ class BucketPlace:
 
     @property
     def _client(self) -> Any:
-        from storage.objects.s3_multipart import client_of
+        from storage.objects.s3 import client_of
 
         return client_of(self.place)
 
@@ -148,7 +148,7 @@ class BucketPlace:
         return {"Bucket": self.place.bucket, "Key": self.place.prefix + name}
 
     def names(self, folder: str = "") -> Iterator[str]:
-        from storage.objects.s3_multipart import named_errors
+        from storage.objects.s3 import named_errors
 
         prefix = f"{self.place.prefix}{folder}/" if folder else self.place.prefix
         pages = self._client.get_paginator("list_objects_v2").paginate(
@@ -162,20 +162,20 @@ class BucketPlace:
                         yield name
 
     def read_bytes(self, name: str) -> bytes:
-        from storage.objects.s3_multipart import named_errors
+        from storage.objects.s3 import named_errors
 
         with named_errors(name):
             data: bytes = self._client.get_object(**self._at(name))["Body"].read()
         return data
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        from storage.objects.s3_multipart import named_errors
+        from storage.objects.s3 import named_errors
 
         with named_errors(name):
             self._client.put_object(**self._at(name), Body=data)
 
     def delete(self, name: str) -> None:
-        from storage.objects.s3_multipart import named_errors
+        from storage.objects.s3 import named_errors
 
         with named_errors(name):
             self._client.delete_object(**self._at(name))
@@ -185,7 +185,7 @@ class BucketPlace:
             self.delete(name)
 
     def copy_to(self, name: str, sink: BinaryIO) -> None:
-        from storage.objects.s3_multipart import named_errors
+        from storage.objects.s3 import named_errors
 
         with named_errors(name):
             self._client.download_fileobj(Fileobj=sink, **self._at(name))
@@ -210,7 +210,7 @@ def place_at(address: str, access: S3Access) -> Place:
             raise PlaceError(f"{address} is neither a folder nor s3://bucket/prefix.")
         return FolderPlace(Path(address).expanduser().absolute())
     # boto3 takes a while to load, and only S3 needs it.
-    from storage.objects.s3_multipart import S3Place
+    from storage.objects.s3 import S3Place
 
     bucket, key = split_s3(address)
     prefix = key.strip("/")

@@ -2,7 +2,7 @@
 
 ``tests/pipelines/execution/test_ray_data.py`` has a test for each workaround, which fails once Ray
 no longer needs it. Where another version of Ray lacks one of the private parts, an AttributeError
-or ImportError names it at the first dataset. Measured by ``tests/benchmarks/soak.py``.
+or ImportError names it at the first dataset. Measured by ``benchmarks/soak.py``.
 """
 
 from __future__ import annotations

@@ -19,18 +19,19 @@ import av.error
 from av.container import InputContainer
 from av.packet import Packet
 
-from pipelines.ingest.programs import Program, beside, programs_of
+from pipelines.ingest.streams import Program, beside, programs_of
 from pipelines.media.audio import silenced
 from pipelines.media.files import (
+    RangedFile,
     Source,
     codec_name,
     demuxed,
     is_sound_stream,
     open_media,
+    packet_time_ms,
     packets_of,
+    rounded_ms,
 )
-from pipelines.media.ranged import RangedFile
-from pipelines.media.timestamps import packet_time_ms, rounded_ms
 from pipelines.sandbox.child import Emit, MediaRefusedError
 
 _STEPS_BACK_MS = (0, 1_500, 5_000, 30_000, None)

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pipelines.ingest.media_pass import TrackPick
-from pipelines.ingest.pipeline import IngestContext, ingest
-from pipelines.ingest.probe import read_wav_labels
-from pipelines.ingest.sync.align import CERTAIN, Alignment, find_alignment
-from pipelines.ingest.sync.timecode import (
+from pipelines.ingest.pipeline import IngestContext, ingest, read_wav_labels
+from pipelines.ingest.sync import CERTAIN, Alignment, find_alignment
+from pipelines.ingest.timecode import (
     CannotPlaceError,
     Clocks,
     DayTime,

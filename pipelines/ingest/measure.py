@@ -18,8 +18,14 @@ import av.error
 from av.container import InputContainer
 from av.video.frame import VideoFrame
 
-from pipelines.ingest.headers import declared_bytes, family_of, joined_at
-from pipelines.ingest.kinds import STILL, find_beginning, refusal_of
+from pipelines.ingest.headers import (
+    STILL,
+    declared_bytes,
+    family_of,
+    find_beginning,
+    joined_at,
+    refusal_of,
+)
 from pipelines.ingest.streams import ProbeLimits, Tally, candidates, chosen
 from pipelines.media.files import (
     PACKETS_PER_REPORT,
@@ -27,11 +33,11 @@ from pipelines.media.files import (
     Reading,
     Source,
     codec_name,
+    orientation_of,
     packets_of,
+    seconds_ms,
 )
-from pipelines.media.runs import LONGEST_STILL_US, MOST_RUNS
-from pipelines.media.timeline import Layout, NoClockError, lay_out
-from pipelines.media.timestamps import seconds_ms
+from pipelines.media.timeline import LONGEST_STILL_US, MOST_RUNS, Layout, NoClockError, lay_out
 from pipelines.media_types import (
     AudioStream,
     MediaInfo,
@@ -40,7 +46,6 @@ from pipelines.media_types import (
     VideoStream,
     WarningCode,
 )
-from pipelines.orientation import orientation_of
 from pipelines.sandbox.child import MediaRefusedError, MediaUnreadableError
 
 _TRANSFER_PQ = 16

@@ -21,7 +21,7 @@ from av.container import InputContainer
 from av.packet import Packet
 
 from pipelines.ingest.segments import VideoCut, VideoOrder, VideoPiece, shift_needed_ms
-from pipelines.ingest.track_extraction import TrackExtractor, TrackFile
+from pipelines.ingest.tracks import TrackExtractor, TrackFile
 from pipelines.media.files import PACKETS_PER_REPORT, Source, packets_of
 from pipelines.sandbox.child import MediaRefusedError
 

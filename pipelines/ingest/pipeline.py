@@ -6,29 +6,36 @@
 
 Results go into the object store under names that follow from the input, so that a worker that
 takes over finds them and does not compute them again.
+
+Probing: what a file holds, measured from its packets in a confined child process.
 """
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.artifacts import Artifact, digest
-from pipelines.codec import CodecError
+from pipelines.codec import Artifact, CodecError, digest
 from pipelines.execution.chain import Control, ControlSpan, FreeRun, Workspace, parts_of
-from pipelines.ingest import media_pass
+from pipelines.ingest import headers, measure, media_pass
 from pipelines.ingest.media_pass import CutOrder, CutVideo, FilePieces, TrackPick
-from pipelines.ingest.probe import probe, run_media_task
 from pipelines.ingest.segments import VideoOrder
 from pipelines.ingest.streams import ProbeLimits
-from pipelines.ingest.track_extraction import TrackFile
+from pipelines.ingest.timecode import WavLabels
+from pipelines.ingest.tracks import TrackFile
 from pipelines.media.files import Source
 from pipelines.sandbox.confinement import Allowance
-from pipelines.sandbox.parent import ConfinedTask
+from pipelines.sandbox.parent import (
+    Answer,
+    ConfinedTask,
+    TaskCrashedError,
+    TaskRefusedError,
+    run_confined,
+)
 from pipelines.types import (
     AudioTrack,
     IngestResult,
@@ -43,6 +50,70 @@ from pipelines.types import (
 )
 from storage.objects import ObjectStore
 from storage.objects.local_files import temporary_folder
+
+_LABEL_SECONDS = 30
+
+
+def run_media_task(
+    task: ConfinedTask,
+    answer: type[Answer],
+    *,
+    on_event: Callable[[Any], None] = lambda _: None,
+    check: Callable[[], None],
+) -> Answer:
+    """``run_confined`` with its errors as StageErrors: the refusal's code, or INGEST_FAILED."""
+    try:
+        return run_confined(task, answer, on_event=on_event, check=check)
+    except TaskRefusedError as error:
+        raise StageError(StageCode(error.code), error.message) from None
+    except TaskCrashedError as error:
+        raise StageError(StageCode.INGEST_FAILED, str(error)) from error
+
+
+def probe(
+    path: Path,
+    limits: ProbeLimits | None = None,
+    *,
+    check: Callable[[], None] = lambda: None,
+    on_progress: Callable[[float], None] = lambda _: None,
+) -> MediaInfo:
+    """Measure the file at ``path``; ``on_progress`` receives the share read so far, 0 to 1.
+
+    Raises StageError: VALIDATION_FAILED where the file cannot be analysed or exceeds a limit,
+    INGEST_FAILED where reading it failed. Whatever ``check`` raises ends the child.
+    """
+    limits = limits or ProbeLimits()
+    path = path.resolve()
+    seconds = limits.seconds_for(path.stat().st_size)
+    task = ConfinedTask(
+        program=measure.probe,
+        order=(path, limits),
+        allowance=Allowance(limits.memory_bytes, math.ceil(seconds), file_bytes=0),
+        wall_seconds=seconds,
+        readable=(path,),
+    )
+
+    def on_event(event: Any) -> None:
+        on_progress(float(event["fraction"]))
+
+    return run_media_task(task, MediaInfo, on_event=on_event, check=check)
+
+
+def read_wav_labels(path: Path, limits: ProbeLimits, check: Callable[[], None]) -> WavLabels:
+    """Labels that a recorder wrote into a WAV file. Raises StageError EXTERNAL_AUDIO_FAILED."""
+    path = path.resolve()
+    task = ConfinedTask(
+        program=headers.labels,
+        order={"path": str(path)},
+        allowance=Allowance(limits.memory_bytes, _LABEL_SECONDS, file_bytes=0),
+        wall_seconds=_LABEL_SECONDS,
+        readable=(path,),
+    )
+    try:
+        return run_confined(task, WavLabels, check=check)
+    except (TaskRefusedError, TaskCrashedError) as error:
+        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, str(error)) from error
+
 
 INGESTED = Artifact.of(IngestResult, "ingest", version=6)
 """Beside the files that it names, which several results share."""

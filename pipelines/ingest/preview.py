@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.ingest import preview_file
+from pipelines.ingest.pipeline import run_media_task
 from pipelines.ingest.preview_file import EncodeOrder, SmallPicture
-from pipelines.ingest.probe import run_media_task
 from pipelines.ingest.streams import ProbeLimits
 from pipelines.media.files import Source
 from pipelines.sandbox.confinement import Allowance

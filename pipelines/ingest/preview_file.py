@@ -22,12 +22,18 @@ from av.filter import Graph
 from av.packet import Packet
 from av.video.frame import VideoFrame
 
-from pipelines.ingest.programs import beside, programs_of
+from pipelines.ingest.streams import beside, programs_of
 from pipelines.media.audio import silenced
-from pipelines.media.files import ShownOrder, Source, is_sound_stream, packets_of, pixel_aspect
-from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
+from pipelines.media.decoding import is_high_dynamic_range, standard_range
+from pipelines.media.files import (
+    ShownOrder,
+    Source,
+    Turning,
+    is_sound_stream,
+    packets_of,
+    pixel_aspect,
+)
 from pipelines.media_types import Orientation, PixelShape
-from pipelines.orientation import Turning
 from pipelines.sandbox.child import Emit, MediaRefusedError
 
 NAME = "preview.mp4"

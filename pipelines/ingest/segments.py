@@ -35,8 +35,8 @@ from pipelines.media.files import (
     has_guessed_times,
     is_clean_key,
     packets_of,
+    rounded_ms,
 )
-from pipelines.media.timestamps import rounded_ms
 
 _Payload = TypeVar("_Payload")
 

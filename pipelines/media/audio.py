@@ -1,8 +1,22 @@
-"""Reading and writing the audio of tracks as a stream, never a whole track in memory."""
+"""Reading and writing the audio of tracks as a stream, never a whole track in memory.
+
+Fingerprints of sound: for each eighth of a second 72 bits, to find the same recording again.
+
+A bit is the sign of a difference of differences, over half a second and over neighbouring bands, of
+the logarithm of their energy (after Haitsma and Kalker, "A Highly Robust Audio Fingerprinting
+System", 2002), so levels and equalisation do not matter. Bands lie 4 % apart, each as wide as six
+of them: a recording played 4 % faster or slower has the bits of the neighbouring bands.
+
+Frames whose key, a third of the bits, is surest among its neighbours are marks: what is looked up.
+Frames that are all but silent, or muted, are no marks and identify nothing.
+"""
 
 from __future__ import annotations
 
+import functools
+import io
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -125,3 +139,163 @@ def write_flac(stream: BinaryIO, pieces: Iterable[Samples], container_format: st
             position += len(piece)
             container.mux(track.encode(frame))
         container.mux(track.encode(None))
+
+
+FRAME_MS = 125
+BITS = 72
+KEY_BITS = 24
+SHIFTS = (-1, 0, 1)
+"""Bands by which a key is looked up: the other one slower, the same, faster by 4 %."""
+MOST_MARKS = 20_000
+"""Of a track; two hours have about as many."""
+_LOWEST_HZ, _BAND_STEP = 250.0, 1.04
+_BANDS_APART, _FRAMES_APART = 3, 4
+_HOP, _WINDOW = SAMPLE_RATE_HZ * FRAME_MS // 1000, 8192
+_BLOCK_FRAMES = 256
+_SILENCE = 1e-3
+"""Root mean square of a frame: -60 dB of full scale."""
+_WEAK = 3
+"""Bits of a key that may be either way."""
+
+Bits = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SoundPrint:
+    """Of a track: ``bits`` (frames, BITS), ``silent`` (frames,), ``marks`` (n,): the frames that
+    are looked up, ``weak`` (n, SHIFTS, 3): which bits of their keys are the least sure.
+
+    ``start_ms`` is when the first frame is in the media.
+    """
+
+    start_ms: int
+    bits: Bits
+    silent: npt.NDArray[np.bool_]
+    marks: npt.NDArray[np.int32]
+    weak: npt.NDArray[np.uint8]
+
+    @property
+    def marks_ms(self) -> npt.NDArray[np.int64]:
+        return self.start_ms + self.marks.astype(np.int64) * FRAME_MS
+
+    def keys(self, shift: int = 0) -> npt.NDArray[np.int64]:
+        """Of each mark, as what was played faster by so many bands has them."""
+        places = np.arange(KEY_BITS)
+        found: npt.NDArray[np.int64] = self.bits[self.marks][:, 1 + shift + 3 * places] @ (
+            1 << places
+        )
+        return found
+
+    def probes(self, shift: int) -> npt.NDArray[np.int64]:
+        """(marks, 8): keys with the unsure bits either way."""
+        flips = 1 << self.weak[:, SHIFTS.index(shift)].astype(np.int64)
+        choices = (np.arange(1 << _WEAK)[:, None] >> np.arange(_WEAK)) & 1
+        found: npt.NDArray[np.int64] = self.keys(shift)[:, None] ^ (flips @ choices.T)
+        return found
+
+    def muted(self, spans_ms: Iterable[tuple[int, int]]) -> SoundPrint:
+        """Without what is in stretches of the media, nor what touches them."""
+        silent, bits = self.silent.copy(), self.bits.copy()
+        reach = _FRAMES_APART + _WINDOW // _HOP + 1
+        for start, end in spans_ms:
+            first = (start - self.start_ms) // FRAME_MS - reach
+            last = -(-(end - self.start_ms) // FRAME_MS) + reach
+            silent[max(0, first) : max(0, last)] = True
+        bits[silent] = False
+        kept = ~silent[self.marks]
+        return SoundPrint(self.start_ms, bits, silent, self.marks[kept], self.weak[kept])
+
+    def to_bytes(self) -> bytes:
+        """Equal ones give equal bytes."""
+        buffer = io.BytesIO()
+        packed = np.packbits(self.bits, axis=1)
+        for array in (np.int64(self.start_ms), packed, self.silent, self.marks, self.weak):
+            np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=False)
+        return buffer.getvalue()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> SoundPrint:
+        """What ``to_bytes`` wrote. Raises ValueError on other bytes."""
+        buffer = io.BytesIO(data)
+        start, packed, silent, marks, weak = (
+            np.lib.format.read_array(buffer, allow_pickle=False) for _ in range(5)
+        )
+        bits = np.unpackbits(packed, axis=1).astype(np.bool_)
+        return SoundPrint(int(start), bits, silent, marks, weak)
+
+
+def print_of(blocks: Iterable[Samples], start_ms: int = 0) -> SoundPrint:
+    """Of a track whose samples come block by block."""
+    parts = [*_measured(blocks)]
+    empty = np.zeros((0, BITS), np.float32), np.zeros(0, np.bool_)
+    bits, silent, sure, weak = (
+        np.concatenate(each) for each in zip(_coded(*empty), *parts, strict=True)
+    )
+    around = np.pad(sure, 1, constant_values=-1)
+    is_mark = (sure > 0) & (sure >= np.maximum(around[:-2], around[2:]))
+    marks = np.flatnonzero(is_mark).astype(np.int32)
+    marks = marks[:: 1 + len(marks) // MOST_MARKS]
+    return SoundPrint(start_ms, bits, silent, marks, weak[marks])
+
+
+Coded = tuple[Bits, npt.NDArray[np.bool_], npt.NDArray[np.float32], npt.NDArray[np.uint8]]
+
+
+def _measured(blocks: Iterable[Samples]) -> Iterator[Coded]:
+    """Frames, some at a time; the first is centred on the track's start."""
+    held, energies = [np.zeros(_WINDOW // 2, np.float32)], np.zeros((0, BITS + _BANDS_APART))
+    levels, size = np.zeros(0, np.float32), 0
+    ending = [np.zeros(_WINDOW // 2, np.float32)]
+    for block, is_last in _with_end(blocks, ending[0]):
+        held.append(block)
+        size += len(block)
+        if size < _BLOCK_FRAMES * _HOP and not is_last:
+            continue
+        samples = np.concatenate(held)
+        count = max(0, (len(samples) - _WINDOW) // _HOP + 1)
+        held, size = [samples[count * _HOP :]], 0
+        if not count:
+            continue
+        found = _energies(samples, count)
+        energies = np.concatenate([energies, found[0]])
+        levels = np.concatenate([levels, found[1]])
+        if len(energies) <= _FRAMES_APART:
+            continue
+        apart = energies[:, _BANDS_APART:] - energies[:, :-_BANDS_APART]
+        quiet = np.minimum(levels[_FRAMES_APART:], levels[:-_FRAMES_APART]) < _SILENCE
+        yield _coded((apart[_FRAMES_APART:] - apart[:-_FRAMES_APART]).astype(np.float32), quiet)
+        energies, levels = energies[-_FRAMES_APART:], levels[-_FRAMES_APART:]
+
+
+def _with_end(blocks: Iterable[Samples], end: Samples) -> Iterator[tuple[Samples, bool]]:
+    yield from ((block, False) for block in blocks)
+    yield end, True
+
+
+def _energies(samples: Samples, count: int) -> tuple[Samples, Samples]:
+    """(count, bands): logarithms; (count,): root mean squares."""
+    rows = np.lib.stride_tricks.sliding_window_view(samples, _WINDOW)[::_HOP][:count]
+    spectrum = np.abs(np.fft.rfft(rows * np.hanning(_WINDOW).astype(np.float32), axis=1)) ** 2
+    bands = spectrum.astype(np.float32) @ _bands()
+    floor = 1e-6 + 1e-4 * bands.mean(axis=1, keepdims=True)
+    return np.log(bands + floor), np.sqrt(np.mean(rows**2, axis=1))
+
+
+@functools.lru_cache(maxsize=1)
+def _bands() -> npt.NDArray[np.float32]:
+    """(bins, bands): triangles over the logarithm of the frequency."""
+    centres = np.log(_LOWEST_HZ) + np.arange(BITS + _BANDS_APART) * np.log(_BAND_STEP)
+    frequencies = np.fft.rfftfreq(_WINDOW, 1 / SAMPLE_RATE_HZ)
+    places = np.log(np.maximum(frequencies, 1.0))
+    away = np.abs(places[:, None] - centres) / (_BANDS_APART * np.log(_BAND_STEP))
+    bands: npt.NDArray[np.float32] = np.clip(1 - away, 0, None).astype(np.float32)
+    return bands
+
+
+def _coded(strengths: npt.NDArray[np.float32], silent: npt.NDArray[np.bool_]) -> Coded:
+    sizes = np.abs(strengths)
+    own = [sizes[:, 1 + shift + 3 * np.arange(KEY_BITS)] for shift in SHIFTS]
+    sure = np.sort(own[1], axis=1)[:, : KEY_BITS // 3].mean(axis=1)
+    weak = np.stack([np.argsort(each, axis=1, kind="stable")[:, :_WEAK] for each in own], axis=1)
+    bits = (strengths > 0) & ~silent[:, None]
+    return bits, silent, np.where(silent, -1, sure).astype(np.float32), weak.astype(np.uint8)

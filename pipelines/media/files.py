@@ -1,26 +1,231 @@
-"""Opening a file that nobody vouches for. Runs in the confined child process."""
+"""Opening a file that nobody vouches for. Runs in the confined child process.
+
+Ticks of a time base as whole milliseconds, and the one map from a file's clock to media time.
+
+A file whose bytes are fetched as they are read. Runs in the confined child process.
+
+The child has no network: it names the bytes that it needs in an event, and its parent puts them
+into the file before it answers (``storage.objects.RangedCopy``).
+
+How a stored picture stands, by its display matrix or its tag. Confined child processes import
+this.
+"""
 
 from __future__ import annotations
 
 import heapq
+import io
+import math
+import os
+import struct
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import av
 import av.error
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.packet import Packet
+from av.sidedata.sidedata import SideDataContainer
 from av.stream import Discard, Disposition, Stream
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from pipelines.media.ranged import RangedFile
-from pipelines.media.timestamps import Clock
+from pipelines.media_types import Orientation
 from pipelines.sandbox.child import MediaRefusedError
+
+
+def rounded_ms(ticks: int, time_base: Fraction) -> int:
+    """``ticks`` of ``time_base`` seconds in whole milliseconds, halves away from zero.
+
+    Matroska muxers round the same way, so a time survives being cut into a segment.
+    """
+    numerator = abs(ticks) * time_base.numerator * 1000
+    denominator = time_base.denominator
+    magnitude = (2 * numerator + denominator) // (2 * denominator)
+    return magnitude if ticks >= 0 else -magnitude
+
+
+def seconds_ms(seconds: Fraction) -> int:
+    """The same of seconds."""
+    return rounded_ms(seconds.numerator, Fraction(1, seconds.denominator))
+
+
+def packet_time_ms(packet: Packet[Any], origin_ms: int) -> int | None:
+    """The time of the packet's picture; None where it has none."""
+    if packet.pts is None or packet.time_base is None:
+        return None
+    return rounded_ms(packet.pts, packet.time_base) - origin_ms
+
+
+class ClockPiece(NamedTuple):
+    """From its ``packet`` on (counted from 0) the stream's times are ``offset_ms`` later.
+
+    ``shown_only``: of that packet only, and only the time at which it is shown.
+    """
+
+    stream: int
+    packet: int
+    offset_ms: int
+    shown_only: bool = False
+
+
+class Clock:
+    """Moves packets' times by the pieces; every packet of a stream must pass, in order."""
+
+    def __init__(self, pieces: Iterable[tuple[int, int, int, bool]]) -> None:
+        """``pieces`` are ClockPieces, or their plain values."""
+        self._due: dict[int, deque[ClockPiece]] = {}
+        for piece in sorted(ClockPiece(*values) for values in pieces):
+            self._due.setdefault(piece.stream, deque()).append(piece)
+        self._passed = dict.fromkeys(self._due, 0)
+        self._offsets_ms = dict.fromkeys(self._due, 0)
+
+    def apply(self, stream: int, packet: Packet[Any]) -> None:
+        """Move the times of the stream's next packet."""
+        if stream not in self._due or not packet.size:
+            return
+        due, number, extra_ms = self._due[stream], self._passed[stream], 0
+        self._passed[stream] += 1
+        while due and due[0].packet == number:
+            piece = due.popleft()
+            if piece.shown_only:
+                extra_ms = piece.offset_ms
+            else:
+                self._offsets_ms[stream] = piece.offset_ms
+        offset_ms, tick_ms = self._offsets_ms[stream], 1000 * packet.time_base
+        if packet.pts is not None:
+            packet.pts += round((offset_ms + extra_ms) / tick_ms)
+        if packet.dts is not None:
+            packet.dts += round(offset_ms / tick_ms)
+
+
+_BLOCK_BYTES = 256 << 10
+MOST_FETCHED_BYTES = 16 * _BLOCK_BYTES
+"""At once, where a file is read from one place on; each fetch is a request to the bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """The event: these bytes are needed, from ``first`` up to, not including, ``end``."""
+
+    first: int
+    end: int
+
+
+class RangedFile(io.RawIOBase):
+    """The file at ``path``; ``emit`` sends a Fetch and waits until the bytes are there."""
+
+    def __init__(self, path: Path, emit: Callable[[object], None]) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self._size = os.fstat(self._descriptor).st_size
+        self._emit = emit
+        self._at = 0
+        self._fetched: set[int] = set()
+        self._run_blocks = 1
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._at + len(buffer), self._size)
+        for block in range(self._at // _BLOCK_BYTES, -(-end // _BLOCK_BYTES)):
+            if block not in self._fetched:
+                self._fetch(block)
+        data = os.pread(self._descriptor, max(0, end - self._at), self._at)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def _fetch(self, block: int) -> None:
+        goes_on = block - 1 in self._fetched
+        self._run_blocks = (
+            min(MOST_FETCHED_BYTES // _BLOCK_BYTES, self._run_blocks * 2) if goes_on else 1
+        )
+        run = range(block, block + self._run_blocks)
+        end = min(run.stop * _BLOCK_BYTES, self._size)
+        self._emit(Fetch(block * _BLOCK_BYTES, end))
+        self._fetched |= {*run}
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
+
+
+EXIF_ORIENTATIONS = {
+    1: Orientation(0),
+    2: Orientation(0, mirrored=True),
+    3: Orientation(180),
+    4: Orientation(180, mirrored=True),
+    5: Orientation(270, mirrored=True),
+    6: Orientation(90),
+    7: Orientation(90, mirrored=True),
+    8: Orientation(270),
+}
+"""By the value of the tag Orientation (Exif 2.32, 4.6.4)."""
+
+
+@dataclass(slots=True)
+class Turning:
+    """How the pictures of a stream stand, frame after frame as they are decoded.
+
+    Of H.264 and HEVC a picture may state it for those that follow, until a key frame that states
+    nothing (ITU-T H.264, D.2.27; repetition period 1).
+    """
+
+    now: Orientation = field(default_factory=Orientation)
+
+    def of(self, frame: VideoFrame) -> Orientation:
+        """Take the next frame; as it is to be shown."""
+        stated = _stated(frame)
+        if stated is not None or frame.key_frame:
+            self.now = stated or Orientation()
+        return self.now
+
+
+def orientation_of(frame: VideoFrame) -> Orientation:
+    """What a decoded frame's display matrix states, to a quarter turn."""
+    return _stated(frame) or Orientation()
+
+
+def _stated(frame: VideoFrame) -> Orientation | None:
+    """None where the frame has no matrix.
+
+    The matrix (ISO 14496-12, 8.3.2) takes (x, y), downwards, to (a x + c y, b x + d y). PyAV 18
+    lists no side data of frames that have some of a kind that it does not know, which those with
+    EXIF do: of these only the turn is known.
+    """
+    try:
+        # ``frame.side_data`` keeps what it lists, which keeps the frame: no frame would be freed
+        # before Python looks for cycles, and by then there are hundreds.
+        listed: Any = SideDataContainer(frame)  # type: ignore[call-arg]  # Its stub lacks it.
+        found = [bytes(data) for data in listed if data.type.name == "DISPLAYMATRIX"]
+    except ValueError:
+        return Orientation(round(-frame.rotation / 90) * 90 % 360)
+    if not found:
+        return None
+    a, b, _, c, d = struct.unpack("5i", found[0][:20])
+    mirrored = a * d - b * c < 0
+    sign = -1 if mirrored else 1
+    degrees = math.degrees(math.atan2(sign * b, sign * a))
+    return Orientation(round(degrees / 90) * 90 % 360, mirrored)
+
 
 CONTAINERS = (
     "mov", "matroska", "avi", "mxf", "mpegts", "mpeg", "mpegvideo", "asf", "flv", "live_flv",

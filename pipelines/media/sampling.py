@@ -22,8 +22,13 @@ import numpy as np
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from pipelines.media.files import OPEN_OPTIONS, chosen_stream, demuxed, has_guessed_times
-from pipelines.media.timestamps import packet_time_ms
+from pipelines.media.files import (
+    OPEN_OPTIONS,
+    chosen_stream,
+    demuxed,
+    has_guessed_times,
+    packet_time_ms,
+)
 from pipelines.sandbox.child import Emit
 
 if TYPE_CHECKING:

@@ -29,14 +29,14 @@ from pipelines.net.addresses import (
     UrlError,
     check_url_text,
 )
-from pipelines.net.safe_connections import (
+from pipelines.net.safe_http import (
     BlockedAddressError,
     Resolver,
+    SafeTransport,
     TransportLimits,
     Watch,
     system_addresses,
 )
-from pipelines.net.safe_http import SafeTransport
 
 SCHEMES = ("s3", "gs")
 MAX_PREFIX_BYTES = 1024

@@ -1,21 +1,120 @@
-"""Measured times for the words of a correction: a track's sound through the task ``align``."""
+"""Measured times for the words of a correction: a track's sound through the task ``align``.
+
+Times of words, settled by how loud the sound is. Pure.
+
+The attention of a decoder, which words get their times from, runs ahead of the sound and gives the
+pause before a word to it. Against forced alignments of three readings starts were early by 0.06 s
+in the median (by 0.3 s after a pause) and ends by 0.04 s.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import RawIOBase
 from pathlib import Path
 
-from models.contracts import SAMPLE_RATE_HZ, Samples, SpokenText
+import numpy as np
+import numpy.typing as npt
+
+from models.contracts import SAMPLE_RATE_HZ, Samples, SpokenText, Word
 from models.tasks import WordAligner
 from pipelines.media.audio import SampleReader, read_blocks
-from pipelines.media.ranged import Fetch, RangedFile
-from pipelines.speech.edits import Span, aligned, passages_of
-from pipelines.speech.word_times import settled
+from pipelines.media.files import Fetch, RangedFile
+from pipelines.speech.edits import aligned, passages_of
 from pipelines.speech.words import to_ms
 from pipelines.types import AudioTrack, TranscriptSegment
 from storage.objects import ObjectStore
+
+_FRAME_SECONDS = 0.01
+_AHEAD_SECONDS = 0.06
+"""So much earlier than the sound the alignment is."""
+_QUIET_SHARE = 0.4
+"""Of the way from the quietest to the loudest frames of a chunk, in dB: below it nobody speaks."""
+_QUIET_SECONDS = 0.06
+"""A pause is at least so long: the closures of stops are mostly shorter."""
+_NEAR_SECONDS = 0.12
+"""A pause that begins so soon after a word's start, or ends so shortly before its end, is none of
+the word."""
+_SWALLOWED_SECONDS = 0.4
+"""A pause inside a word that is longer parts it from what is none of it."""
+_LEAST_SECONDS = 0.04
+"""What is left of a word at least."""
+
+_LONGEST_SECONDS = 0.6
+_SECONDS_A_LETTER = 0.12
+"""No word lasts longer than these allow: what comes after it is something else."""
+
+Span = tuple[float, float]
+
+
+def settled(words: Sequence[Word], samples: Samples, speech: Sequence[Span] = ()) -> list[Word]:
+    """The words of a chunk without the pauses around and inside them, in order, none overlapping.
+
+    ``words`` and ``speech``, where it was detected, are in seconds of ``samples``.
+    """
+    seconds = len(samples) / SAMPLE_RATE_HZ
+    pauses = [each for each in _pauses(samples) if not _is_soft_speech(each, speech)]
+    found: list[Word] = []
+    earliest = 0.0
+    for word in words:
+        start = min(word.start_seconds + _AHEAD_SECONDS, seconds)
+        end = min(word.end_seconds + _AHEAD_SECONDS, seconds)
+        start, end = _without_pauses(max(start, earliest), max(end, earliest), pauses)
+        end = min(end, start + _LONGEST_SECONDS + _SECONDS_A_LETTER * len(word.text))
+        found.append(Word(word.text, start, end, word.confidence))
+        earliest = end
+    return found
+
+
+def _is_soft_speech(pause: Span, speech: Sequence[Span]) -> bool:
+    """Whether somebody speaks in a long pause, only less loudly than before and after it."""
+    length = pause[1] - pause[0]
+    inside = sum(max(0.0, min(pause[1], end) - max(pause[0], start)) for start, end in speech)
+    return length >= _SWALLOWED_SECONDS and inside > length / 2
+
+
+def _pauses(samples: Samples) -> list[Span]:
+    """Where a chunk is quiet, in seconds."""
+    levels = _levels(samples)
+    if not len(levels):
+        return []
+    low, high = np.percentile(levels, [5, 95])
+    quiet = np.concatenate([[False], levels < low + _QUIET_SHARE * (high - low), [False]])
+    edges = np.flatnonzero(np.diff(quiet)).reshape(-1, 2) * _FRAME_SECONDS
+    return [(start, end) for start, end in edges.tolist() if end - start >= _QUIET_SECONDS]
+
+
+def _levels(samples: Samples) -> npt.NDArray[np.float64]:
+    """dB of full scale of each frame, over three of them."""
+    size = round(SAMPLE_RATE_HZ * _FRAME_SECONDS)
+    whole = samples[: len(samples) // size * size].astype(np.float64).reshape(-1, size)
+    power: npt.NDArray[np.float64] = np.mean(whole**2, axis=1)
+    if not len(power):
+        return power
+    smooth = np.convolve(np.pad(power, 1, mode="edge"), np.full(3, 1 / 3), mode="valid")
+    levels: npt.NDArray[np.float64] = 10 * np.log10(np.maximum(smooth, 1e-9))
+    return levels
+
+
+def _without_pauses(start: float, end: float, pauses: Sequence[Span]) -> Span:
+    inside = [
+        (max(start, low), min(end, high)) for low, high in pauses if low < end and high > start
+    ]
+    for low, high in inside:
+        if high - low < _SWALLOWED_SECONDS:
+            continue
+        if low - start > end - high:
+            end = min(end, low)
+        else:
+            start = max(start, high)
+    for low, high in inside:
+        if low - start <= _NEAR_SECONDS and end - high >= _LEAST_SECONDS:
+            start = max(start, high)
+        elif end - high <= _NEAR_SECONDS and low - start >= _LEAST_SECONDS:
+            end = min(end, low)
+    return start, max(start, end)
+
 
 _AROUND_MS = 500
 """Sound before and after a segment, as far as no other one is there: a word that was not made out
@@ -24,7 +123,7 @@ may begin or end in it."""
 
 def align_segment(
     segment: TranscriptSegment,
-    room: Span,
+    room: tuple[int, int],
     language: str | None,
     track: AudioTrack,
     model: WordAligner,

@@ -4,27 +4,412 @@ A cue begins with what is spoken in it. Where it would be too short to be read, 
 pause after it, the cues around it give way by as much as the house allows, a cue of the same
 speaker is joined to it, or two speakers share one, each with a dash. What speech still leaves too
 little time for is a violation: only a person can shorten a text.
+
+Transcripts as cues: what is on the screen at a time, in lines. Pure.
+
+The usual limits of readable subtitles: 42 columns a line, two lines and seven seconds a cue,
+20 columns a second; all but the seconds can be chosen. Within them cues and lines end at pauses,
+after punctuation and before the words that open a phrase (BBC's and Netflix's subtitle guidelines);
+in scripts without spaces between phrases. Each segment is cut by dynamic programming, so that one
+bad break early on does not force another later; one that fits a cue is a cue.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import math
+import re
 import tomllib
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
+from functools import lru_cache
 from importlib.resources import files
+from itertools import accumulate, pairwise
+from operator import add, sub
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
 from pipelines.codec import CodecError, from_json
-from pipelines.speech.cues import CUE_MAX_MS, USUAL, CaptionLimits, Cue, build_cues, cut_cues
-from pipelines.speech.script import SPACELESS, columns
-from pipelines.speech.words import joined
+from pipelines.speech.words import (
+    RIGHT_TO_LEFT,
+    SPACELESS,
+    are_unspaced,
+    columns,
+    ends_sentence,
+    isolated,
+    joined,
+    line_ends,
+    parts_of,
+    runs_right_to_left,
+)
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
+
+CUE_MAX_MS = 7_000
+CUE_COMFORT_MS = 1_000
+"""A cue is left on the screen at least this long where no other cue follows."""
+
+
+def _set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_CLAUSE_OPENERS = _set(
+    "and but or so because that which who whom whose when where while if then as after before"
+    " until unless although though since"
+)
+"""English words that open a clause: a break before one is natural."""
+_PHRASE_OPENERS = _set(
+    "than for with without from into onto over under through between about against of to in on"
+    " at by"
+)
+_CLINGERS = _set(
+    "a an the my your his her its our their this that these those is are was were am be been being"
+    " have has had do does did will would can could shall should may might must not no very more"
+    " i you he she it we they and or but of to in on at by for with from as than if when"
+)
+"""English words that belong to what follows: a break after one disturbs."""
+_CLAUSE_ENDS = (",", ";", ":", "–", "—", "、", "，")
+_PARTICLE = re.compile("[\u3041-\u309f][^\u3041-\u309f]")
+"""Where a Japanese phrase ends: a particle, or an ending, before the next stem."""
+
+_LONG_PAUSE_MS = 400
+_CUE_COST = 1.0
+_FULLNESS_COST = 0.5
+"""Two cues of fifty columns read better than one of eighty and one of twenty."""
+_HURRY_COST = 2.0
+_INSIDE_COST = 3.0
+"""Of a break inside a word, or a phrase without spaces, that is wider than a line."""
+_UNEVEN_COST = 10.0
+_NOT_SIMPLE = re.compile(" (?:n['’]t|[^\\w\"(¿¡«“‘–—$€£#&+-])|[^ -\u058f\u2010-\u205e]").search
+"""A space that is not between two words, or a character that may not have one column."""
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionLimits:
+    """What a cue may hold, and how fast it is to be read."""
+
+    line_columns: int = 42
+    lines: int = 2
+    columns_per_second: int = 20
+    """A target: speech that is faster makes cues that are too."""
+    is_strict: bool = False
+    """Whether no cue is to be faster where the text can be cut otherwise."""
+    gap_ms: int = 0
+    """What a cue loses of its time to the next."""
+    shortest_ms: int = 0
+    longest_ms: int = CUE_MAX_MS
+    balance_percent: int = 0
+    """Of the longer of two lines, what the shorter has at least, where a text can be divided so."""
+
+
+USUAL = CaptionLimits()
+
+
+class Cue(NamedTuple):
+    """One caption: lines of text shown from ``start_ms`` to ``end_ms``."""
+
+    start_ms: int
+    end_ms: int
+    lines: tuple[str, ...]
+    speaker: str | None
+
+
+def build_cues(segments: Sequence[TranscriptSegment], limits: CaptionLimits = USUAL) -> list[Cue]:
+    """Cues in order, never overlapping, each at least 1 ms and at most ``longest_ms`` long.
+
+    A cue stays into the pause after it as long as it takes to read. The last one does not: where
+    the media ends is not known here.
+    """
+    cues: list[Cue] = []
+    read_ms = earliest_ms = 0
+    for spoken, width in cut_cues(segments, limits):
+        start_ms = max(spoken.start_ms, earliest_ms)
+        if earliest_ms < min(read_ms, start_ms):
+            cues[-1] = cues[-1]._replace(end_ms=min(read_ms, start_ms))
+        earliest_ms = min(max(spoken.end_ms, start_ms + 1), start_ms + limits.longest_ms)
+        cues.append(spoken._replace(start_ms=start_ms, end_ms=earliest_ms))
+        needed_ms = max(CUE_COMFORT_MS, -(-width * 1000 // limits.columns_per_second))
+        read_ms = start_ms + min(limits.longest_ms, needed_ms)
+    return cues
+
+
+def cut_cues(
+    segments: Iterable[TranscriptSegment], limits: CaptionLimits
+) -> Iterator[tuple[Cue, int]]:
+    """Each cue with the times of its words, and its columns in one line."""
+    for segment in segments:
+        for start_ms, end_ms, lines, width in _cut(segment, limits):
+            yield Cue(start_ms, end_ms, lines, segment.speaker), width
+
+
+def plain(text: str) -> str:
+    """``text`` in one line: a line end inside a word would end its cue and begin another."""
+    return " ".join(_CONTROL.sub(" ", text).split())
+
+
+def _cut(
+    segment: TranscriptSegment, limits: CaptionLimits
+) -> Iterator[tuple[int, int, tuple[str, ...], int]]:
+    """Start, end, lines and columns of the segment's cues: the cheapest within the limits."""
+    written, words, room = segment.text, segment.words, limits.line_columns
+    start_ms, end_ms = words[0].start_ms, words[-1].end_ms
+    # All characters have one column, and all spaces are between two words.
+    is_simple = written.isprintable() and not _NOT_SIMPLE(f" {written} ")
+    pieces = [] if is_simple else _spoken(words)
+    if not is_simple:
+        written = "".join(itertools.chain.from_iterable((each.gap, each.text) for each in pieces))
+    if not written:
+        return
+    width = columns(written)
+    turn = runs_right_to_left(written) if RIGHT_TO_LEFT.search(written) else None
+    if width <= room and end_ms - start_ms <= limits.longest_ms:
+        yield start_ms, end_ms, (_turned(written, turn),), width
+        return
+    texts = written.split(" ")
+    if is_simple and len(texts) == len(words) and max(map(len, texts)) <= room:
+        text = _Text.of_words(written, words)
+    else:
+        text = _Text.of(list(_fitting(pieces or _spoken(words), room)))
+    for start, end in _bounds(text, limits):
+        lines = tuple(_turned(line, turn) for line in _lines(text, start, end, limits))
+        times = text.timed[start].start_ms, text.timed[end - 1].end_ms
+        yield *times, lines, text.width(start, end)
+
+
+def _turned(line: str, is_right_to_left: bool | None) -> str:
+    """The line of a text of that direction; None: of one without words from right to left."""
+    return line if is_right_to_left is None else isolated(line, right_to_left=is_right_to_left)
+
+
+class _Piece(NamedTuple):
+    """What no line is broken in: a word, a phrase, or a part of one that is wider than a line."""
+
+    text: str
+    start_ms: int
+    end_ms: int
+    gap: str = ""
+    """What stands before it: a space, or nothing."""
+    is_inside: bool = False
+    """Whether it begins inside a word or phrase."""
+
+
+def _spoken(words: Sequence[TranscriptWord]) -> list[_Piece]:
+    pieces: list[_Piece] = []
+    before = ""
+    for word in words:
+        text = word.text
+        if " " in text or not text.isprintable():
+            text = plain(text)
+        if text:
+            gap = " " if before and not are_unspaced(before, text) else ""
+            pieces.append(_Piece(text, word.start_ms, word.end_ms, gap))
+            before = text
+    return pieces
+
+
+def _fitting(words: Sequence[_Piece], width: int) -> Iterator[_Piece]:
+    """The words in pieces that fit a line; parts of one that does not share its time evenly."""
+    is_spaceless = any(SPACELESS.search(word.text) for word in words)
+    for piece in _phrases(words) if is_spaceless else words:
+        if columns(piece.text) <= width:
+            yield piece
+            continue
+        parts = parts_of(piece.text, width)
+        length_ms, count = piece.end_ms - piece.start_ms, len(parts)
+        for i, part in enumerate(parts):
+            start_ms = piece.start_ms + length_ms * i // count
+            end_ms = piece.start_ms + length_ms * (i + 1) // count
+            yield _Piece(part, start_ms, end_ms, "" if i else piece.gap, is_inside=i > 0)
+
+
+def _phrases(words: Sequence[_Piece]) -> Iterator[_Piece]:
+    """The words as pieces between the places where a line may end, whatever a word is taken for."""
+    text = "".join(itertools.chain.from_iterable((word.gap, word.text) for word in words))
+    ends = list(accumulate(len(word.gap) + len(word.text) for word in words))
+
+    def time_ms(position: int, index: int) -> int:
+        word = words[index]
+        passed = len(word.text) - (ends[index] - position)
+        return word.start_ms + (word.end_ms - word.start_ms) * passed // len(word.text)
+
+    for begin, end in pairwise(sorted(line_ends(text) | {0, len(text)})):
+        phrase = text[begin:end].rstrip(" ")
+        if phrase:
+            last = begin + len(phrase)
+            start_ms = time_ms(begin, bisect_right(ends, begin))
+            end_ms = time_ms(last, bisect_left(ends, last))
+            gap = " " if text[begin - 1 : begin] == " " else ""
+            yield _Piece(phrase, start_ms, end_ms, gap)
+
+
+@dataclass(slots=True)
+class _Text:
+    """A segment in pieces, field by field."""
+
+    pieces: Sequence[str]
+    timed: Sequence[_Piece | TranscriptWord]
+    """The pieces again, or the words that they are."""
+    begins: Sequence[int]
+    """Columns before each piece, the space before it included."""
+    ends: Sequence[int]
+    """Columns up to the end of each piece."""
+    insides: frozenset[int] = frozenset()
+    """Pieces that begin inside a word or phrase."""
+    plain: str | None = None
+    """The text, where each of its characters is a column."""
+
+    @classmethod
+    def of(cls, pieces: Sequence[_Piece]) -> _Text:
+        texts, _, _, gaps, inside = zip(*pieces, strict=True)
+        widths = list(map(columns, texts))
+        ends = list(accumulate(map(add, widths, map(len, gaps))))
+        begins = list(map(sub, ends, widths))
+        insides = frozenset(itertools.compress(itertools.count(), inside))
+        return cls(texts, pieces, begins, ends, insides)
+
+    @classmethod
+    def of_words(cls, text: str, words: Sequence[TranscriptWord]) -> _Text:
+        """Words of a simple text, with a space between: all that most transcripts have."""
+        texts = text.split(" ")
+        ends = list(map(add, accumulate(map(len, texts)), itertools.count()))
+        begins = [0, *(end + 1 for end in ends[:-1])]
+        return cls(texts, words, begins, ends, plain=text)
+
+    def width(self, start: int, end: int) -> int:
+        """Columns of the pieces from ``start`` to before ``end``."""
+        return self.ends[end - 1] - self.begins[start]
+
+    def line_end(self, start: int, width: int) -> int:
+        """How far a line of ``width`` columns goes from piece ``start``."""
+        return bisect_right(self.ends, self.begins[start] + width)
+
+    def cue_end(self, start: int, limits: CaptionLimits) -> int:
+        """How far a cue goes from piece ``start``."""
+        end = start
+        for _ in range(limits.lines):
+            if end < len(self.ends):
+                end = self.line_end(end, limits.line_columns)
+        latest_ms = self.timed[start].start_ms + limits.longest_ms
+        while end > start + 1 and self.timed[end - 1].end_ms > latest_ms:
+            end -= 1
+        return end
+
+    def break_cost(self, end: int) -> float:
+        """How much a break before piece ``end`` disturbs: 0 after a sentence, 3 in a word."""
+        if end in self.insides:
+            return _INSIDE_COST
+        left, right = self.pieces[end - 1], self.pieces[end]
+        cost = _cost_after(left)
+        if cost == 1.0:
+            cost -= _gain_before(right)
+            if self.begins[end] == self.ends[end - 1] and _PARTICLE.match(left[-1] + right[0]):
+                cost -= 0.6
+        pause_ms = self.timed[end].start_ms - self.timed[end - 1].end_ms
+        if cost < 0.2 or pause_ms <= 0:
+            return cost
+        return cost * (1 - 0.9 * min(_LONG_PAUSE_MS, pause_ms) / _LONG_PAUSE_MS)
+
+    def written(self, start: int, end: int) -> str:
+        """The pieces from ``start`` to before ``end``."""
+        if self.plain is not None:
+            return self.plain[self.begins[start] : self.ends[end - 1]]
+        gaps = map(sub, self.begins[start + 1 : end], self.ends[start : end - 1])
+        others = map(add, map(" ".__mul__, gaps), self.pieces[start + 1 : end])
+        return "".join([self.pieces[start], *others])
+
+
+def _bounds(text: _Text, limits: CaptionLimits) -> list[tuple[int, int]]:
+    """The first piece of each cue and the one after its last, at the least cost over all."""
+    count, first_end = len(text.pieces), text.cue_end(0, limits)
+    if first_end == count:
+        return [(0, count)]
+    room, speed = limits.lines * limits.line_columns, limits.columns_per_second
+    least = limits.shortest_ms * speed / 1000
+    until_ms = [each.start_ms for each in text.timed] + [text.timed[-1].end_ms]
+    best = [0.0] + [math.inf] * count
+    came_from = [0] * (count + 1)
+
+    def extend(start: int, ends: Iterable[int]) -> None:
+        for end in ends:
+            width = text.width(start, end)
+            cost = best[start] + _CUE_COST + _FULLNESS_COST * (width / room) ** 2
+            time_ms = until_ms[end] - until_ms[start] - limits.gap_ms
+            rate = max(width, least) * 1000 / max(1, time_ms)
+            if rate > speed:
+                cost += _HURRY_COST * (rate / speed - 1 + limits.is_strict)
+            if end < count:
+                cost += text.break_cost(end)
+            if cost <= best[end]:
+                best[end], came_from[end] = cost, start
+
+    extend(0, range(1, first_end + 1))
+    # From here on a cue may be the last. Two cues are most often enough, and three cost more.
+    last = bisect_left(range(count), count, key=lambda start: text.cue_end(start, limits))
+    for start in range(last, first_end + 1):
+        extend(start, [count])
+    if min(best[1 : first_end + 1]) + 2 * _CUE_COST < best[count]:
+        for start in range(1, count):
+            extend(start, range(start + 1, text.cue_end(start, limits) + 1))
+    bounds = [count]
+    while bounds[-1]:
+        bounds.append(came_from[bounds[-1]])
+    return list(pairwise(reversed(bounds)))
+
+
+def _lines(text: _Text, first: int, last: int, limits: CaptionLimits) -> list[str]:
+    """As few lines as hold the pieces: about equally long, and broken between phrases."""
+    width = limits.line_columns
+    lines, end = 1, text.line_end(first, width)
+    while end < last:
+        lines, end = lines + 1, text.line_end(end, width)
+    even = text.width(first, last) / lines
+    # Where the lines so far may end -> the cheapest way to it: its cost, and where its lines begin.
+    ways: dict[int, tuple[float, tuple[int, ...]]] = {first: (0.0, ())}
+    for others in range(lines - 1, 0, -1):
+        # What is left fits the other lines.
+        nearest = bisect_left(text.begins, text.ends[last - 1] - others * (width + 1) + 1)
+        found: dict[int, tuple[float, tuple[int, ...]]] = {}
+        for start, (before, starts) in ways.items():
+            furthest = min(text.line_end(start, width), last - 1)
+            for end in range(max(nearest, start + 1), furthest + 1):
+                cost = before + abs(text.width(start, end) - even) / width
+                cost += 0.4 * text.break_cost(end)
+                if end not in found or cost <= found[end][0]:
+                    found[end] = cost, (*starts, start)
+        ways = found
+    costs = {s: cost + abs(text.width(s, last) - even) / width for s, (cost, _) in ways.items()}
+    if lines == 2 and limits.balance_percent:
+        for start in costs:
+            shorter, longer = sorted((text.width(first, start), text.width(start, last)))
+            costs[start] += _UNEVEN_COST * (shorter * 100 < longer * limits.balance_percent)
+    begin = min(reversed(costs), key=lambda start: costs[start])
+    bounds = [*ways[begin][1], begin, last]
+    return [text.written(*line) for line in pairwise(bounds)]
+
+
+@lru_cache(maxsize=4096)
+def _cost_after(text: str) -> float:
+    """Of a break after a word, whatever follows it."""
+    if ends_sentence(text):
+        return 0.0
+    if text.endswith(_CLAUSE_ENDS):
+        return 0.15
+    return 1.7 if text.lower() in _CLINGERS or text[-1].isdigit() else 1.0
+
+
+@lru_cache(maxsize=4096)
+def _gain_before(text: str) -> float:
+    """How much less a break disturbs because the phrase is new."""
+    word = text.lower()
+    return 0.6 if word in _CLAUSE_OPENERS else 0.2 if word in _PHRASE_OPENERS else 0.0
+
 
 NO_PICTURE_RATE = Fraction(25)
 _JOIN_MS = 1_000

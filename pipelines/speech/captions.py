@@ -10,10 +10,8 @@ from itertools import groupby
 from pysubs2 import SSAEvent, SSAFile
 
 from models.contracts import SoundKind
-from pipelines.speech.caption_rules import HouseRules, cues_of
-from pipelines.speech.cues import USUAL, CaptionLimits, Cue, plain
-from pipelines.speech.script import RIGHT_TO_LEFT, isolated, runs_right_to_left
-from pipelines.speech.words import joined
+from pipelines.speech.caption_rules import USUAL, CaptionLimits, Cue, HouseRules, cues_of, plain
+from pipelines.speech.words import RIGHT_TO_LEFT, isolated, joined, runs_right_to_left
 from pipelines.types import Speaker, TimedSound, TranscriptSegment, TranscriptWord
 
 _XML_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -9,38 +9,118 @@ Windows and chunks follow from the audio only; sharding only groups them into ta
 are the same for every shard length, and after every retry. Every chunk has its own language, so
 that a recording may change it, and so has each part of a chunk that changes it; a part whose
 language is uncertain is transcribed again in that of its track.
+
+Confidences of words as shares of what is right: the recogniser's log-odds, moved and stretched.
+
+Platt's scaling (1999), its numbers in ``calibration.toml``. Texts and times stay as they are. Pure.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from pathlib import Path
 
 from models.contracts import Samples
 from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
-from pipelines.media.audio import LEVEL_FRAME_SECONDS, read_blocks
-from pipelines.media.sound_prints import SoundPrint, print_of
-from pipelines.speech.calibration import calibrated, word_calibrations
-from pipelines.speech.coverage import founded, uncovered
+from pipelines.media.audio import LEVEL_FRAME_SECONDS, SoundPrint, print_of, read_blocks
 from pipelines.speech.languages import PROBABLE, LanguageChoice, SpokenPart, elected, is_noise
-from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
-from pipelines.speech.script import in_one_script
-from pipelines.speech.sounds import find_sounds, without_sung
-from pipelines.speech.speakers import SpeakerRules, attribute, find_turns, find_voices, place_turns
-from pipelines.speech.transcribe import WORDS, ChunkWords, ShardTask, Transcribe, without_overlaps
-from pipelines.speech.voices import VOICES, EmbedVoices, Stretch, join_voices, plan_stretches
-from pipelines.speech.words import SegmentLimits, TimeSpan, build_segments, place_words, to_ms
+from pipelines.speech.regions import (
+    SHARDS,
+    ChunkLimits,
+    CutTrack,
+    Shard,
+    Sharding,
+    find_sounds,
+    without_sung,
+)
+from pipelines.speech.speakers import (
+    VOICES,
+    EmbedVoices,
+    SpeakerRules,
+    Stretch,
+    attribute,
+    find_turns,
+    find_voices,
+    join_voices,
+    place_turns,
+    plan_stretches,
+)
+from pipelines.speech.transcribe import (
+    WORDS,
+    ChunkWords,
+    ShardTask,
+    Transcribe,
+    founded,
+    uncovered,
+    without_overlaps,
+)
+from pipelines.speech.words import (
+    SegmentLimits,
+    TimeSpan,
+    build_segments,
+    in_one_script,
+    place_words,
+    to_ms,
+)
 from pipelines.types import (
     AudioTrack,
     PipelineWarning,
     SpeakerVoice,
     TranscriptResult,
+    TranscriptSegment,
     WarningCode,
 )
+
+_LEAST_PROBABILITY = 0.005
+"""What is nearer to 0 or 1 is taken for this: no share of a few hundred words is nearer."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordCalibration:
+    """``bias`` and ``slope`` of the log-odds that a word is right, over those given for it."""
+
+    bias: float
+    slope: float
+
+    def confidence(self, probability: float) -> float:
+        """The share of words of such a probability that is right."""
+        return 1 / (1 + math.exp(-self.bias - self.slope * log_odds(probability)))
+
+
+def log_odds(probability: float) -> float:
+    """Within what a calibration is of."""
+    sure = min(max(probability, _LEAST_PROBABILITY), 1 - _LEAST_PROBABILITY)
+    return math.log(sure / (1 - sure))
+
+
+@functools.cache
+def word_calibrations() -> Mapping[str, WordCalibration]:
+    """By the digest of the transcriber that each was measured with."""
+    table = tomllib.loads(files("pipelines.speech").joinpath("calibration.toml").read_text())
+    return {name: WordCalibration(row["bias"], row["slope"]) for name, row in table.items()}
+
+
+def calibrated(found: TranscriptResult, calibration: WordCalibration) -> TranscriptResult:
+    """The transcript with such confidences; a segment's is the share of its words that is right."""
+    segments = tuple(_calibrated(segment, calibration) for segment in found.segments)
+    return replace(found, segments=segments, calibrated=True)
+
+
+def _calibrated(segment: TranscriptSegment, calibration: WordCalibration) -> TranscriptSegment:
+    words = tuple(
+        replace(word, confidence=calibration.confidence(word.confidence)) for word in segment.words
+    )
+    mean = sum(word.confidence for word in words) / len(words)
+    return replace(segment, confidence=mean, words=words)
+
 
 _VOICES_SHARE, _REGIONS_SHARE = 0.2, 0.05
 """Shares of the progress that voices and cutting the track stand for."""

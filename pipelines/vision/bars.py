@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from models.contracts import Box, Picture
 from pipelines.media_types import Orientation
-from pipelines.vision.features import FrameFacts, FrameFeatures
-from pipelines.vision.planes import LUMA_HEIGHT, LUMA_WIDTH, Bytes
+from pipelines.vision.features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, FrameFacts, FrameFeatures
 
 WHOLE = Box(0.0, 0.0, 1.0, 1.0)
 

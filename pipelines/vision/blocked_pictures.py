@@ -20,9 +20,8 @@ import numpy as np
 from PIL import Image
 
 from models.contracts import Picture
-from pipelines.media.files import CONTAINERS, OPEN_OPTIONS
+from pipelines.media.files import CONTAINERS, EXIF_ORIENTATIONS, OPEN_OPTIONS, orientation_of
 from pipelines.media_types import Orientation
-from pipelines.orientation import EXIF_ORIENTATIONS, orientation_of
 
 _PLAIN_CONTRAST = 12.0
 """Levels. The hash of a plainer picture identifies nothing: many plain pictures share one."""

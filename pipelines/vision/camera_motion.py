@@ -17,8 +17,7 @@ import numpy.typing as npt
 from models.contracts import CameraMotion
 from pipelines.media_types import Orientation
 from pipelines.vision.cuts.measures import contrast
-from pipelines.vision.features import FrameFeatures, Times
-from pipelines.vision.planes import LUMA_HEIGHT, LUMA_WIDTH, Bytes
+from pipelines.vision.features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, FrameFeatures, Times
 
 PAIR_GAP_MS = 200
 MAX_PAIRS = 24

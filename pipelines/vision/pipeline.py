@@ -25,10 +25,9 @@ import numpy as np
 from models.contracts import Box, TextLine
 from models.provider import ModelProvider
 from models.tasks import DETECT_OBJECTS, EMBED_PHRASES
-from pipelines.artifacts import Made
-from pipelines.execution.chain import Control, Mapper, Workspace, parts_of
+from pipelines.codec import Made
+from pipelines.execution.chain import Control, Mapper, Workspace, parts_of, vision_work
 from pipelines.execution.ray_data import map_on_ray
-from pipelines.processor_time import vision_work
 from pipelines.types import (
     Person,
     PipelineWarning,
@@ -43,6 +42,21 @@ from pipelines.vision.bars import inside
 from pipelines.vision.camera_motion import pair_times
 from pipelines.vision.cuts.pipeline import FoundCuts, find_cuts
 from pipelines.vision.cuts.selection import CutConfig
+from pipelines.vision.detections import (
+    DETECTIONS,
+    CheckPolicy,
+    Detections,
+    DetectObjects,
+    FindFaces,
+    ObjectsConfig,
+    checked_times,
+    group_faces,
+    object_times,
+    object_tracks,
+    sampled_stills,
+    scene_things,
+    seen_about,
+)
 from pipelines.vision.features import (
     FEATURES,
     FeaturesConfig,
@@ -57,19 +71,7 @@ from pipelines.vision.fingerprints import (
     picture_of,
     sample_times,
 )
-from pipelines.vision.objects import (
-    DETECTIONS,
-    Detections,
-    DetectObjects,
-    ObjectsConfig,
-    object_times,
-    object_tracks,
-    scene_things,
-    seen_about,
-)
-from pipelines.vision.people import FindFaces, group_faces, sampled_stills
 from pipelines.vision.policy import ContentPolicy
-from pipelines.vision.policy_step import CheckPolicy, checked_times
 from pipelines.vision.scenes import (
     SCENES,
     DescribeConfig,

@@ -17,7 +17,7 @@ from models.tasks import ContentClassifier
 
 _HASH = re.compile(r"[0-9a-fA-F]{16}(?=\s|$)")
 DEFAULT_DISTANCE = 8
-"""Of 64 bits. Measured on the shared media (tests/benchmarks/README.md): re-encoding, scaling and
+"""Of 64 bits. Measured on the shared media (benchmarks/README.md): re-encoding, scaling and
 crops of up to a twelfth from each side stay within it, other media does not come near."""
 
 

@@ -20,7 +20,7 @@ from models.contracts import (
 from models.pictures import by_what_they_show, palette
 from models.provider import ModelProvider
 from models.tasks import DESCRIBE_SCENES, EMBED_PICTURES
-from pipelines.artifacts import Artifact, Made, digest
+from pipelines.codec import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
 from pipelines.types import Scene, Segment, StageCode, StageError, StillFrame, Tag, VideoSource
 from pipelines.vision.bars import WHOLE, cropped, inside, upright_box

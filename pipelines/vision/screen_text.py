@@ -21,11 +21,10 @@ from models.contracts import Box, TextLine
 from models.pictures import TEXT_COLUMNS, TEXT_ROWS, may_show_text
 from models.provider import ModelProvider
 from models.tasks import READ_TEXT
-from pipelines.artifacts import Artifact, Made
+from pipelines.codec import Artifact, Made
 from pipelines.execution.chain import Step, Workspace
 from pipelines.types import ScreenText, StageCode, VideoSource
-from pipelines.vision.features import features_key, strokes_from_bytes
-from pipelines.vision.planes import STROKES_EVERY_MS, Bytes
+from pipelines.vision.features import STROKES_EVERY_MS, Bytes, features_key, strokes_from_bytes
 from pipelines.vision.stills import SegmentTimes, StillsConfig, segment_stills
 from storage.objects import ObjectStore
 

@@ -24,17 +24,21 @@ from av.video.stream import VideoStream as AvVideoStream
 from models.contracts import Picture
 from pipelines.codec import from_json
 from pipelines.execution.chain import Workspace
-from pipelines.media.decoding import decode_segment, seek
-from pipelines.media.files import OPEN_OPTIONS, chosen_stream, has_guessed_times
+from pipelines.media.decoding import decode_segment, is_high_dynamic_range, seek, standard_range
+from pipelines.media.files import OPEN_OPTIONS, chosen_stream, has_guessed_times, packet_time_ms
 from pipelines.media.sampling import PicturesOrder, PicturesRead, SharedPicture, read_pictures
-from pipelines.media.timestamps import packet_time_ms
-from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
 from pipelines.media_types import Orientation
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import ConfinedTask, TaskCrashedError, TaskRefusedError, run_confined
 from pipelines.types import Segment, VideoSource, VideoStream
-from pipelines.vision.features import FEATURES, FrameLook, features_key
-from pipelines.vision.planes import LUMA_HEIGHT, LUMA_WIDTH, Bytes
+from pipelines.vision.features import (
+    FEATURES,
+    LUMA_HEIGHT,
+    LUMA_WIDTH,
+    Bytes,
+    FrameLook,
+    features_key,
+)
 
 _DECORD_LACKS = frozenset({"av1", "vvc"})
 """Codecs that the FFmpeg inside decord 0.6 has no decoder for."""
@@ -47,7 +51,7 @@ _WORTH_A_CHILD, _WORTH_A_CHILD_INTERLACED = 8, 2
 """From so many stills of a segment on that are no key frames, decord reads them, all in one batch
 of one child. Its start takes 0.25 processor seconds, each still of 1080p 0.02; seeking takes 0.01
 for a key frame, 0.06 for another, and leads to none that is interlaced: see
-``tests/benchmarks/README.md``."""
+``benchmarks/README.md``."""
 _DECORD_MEMORY_BYTES = 6 << 30
 _LARGEST_PICTURE_BYTES = 8_192 * 8_192 * 3
 _DECORD_SECONDS = 600.0

@@ -2,13 +2,22 @@
 
 A route's class decides, before anything else of the request is looked at, in
 this order: credential (401), rate (429), suspension (403).
+
+Request rates: buckets, their limits, and the headers that state what is left.
+
+What each role may do: two tables, which every route of a session reads.
+
+Keys have no scopes: whoever has one may call all that takes a key. Roles are those of people in the
+dashboard. A route that stands in no table fails as it is made.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import math
 import re
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 from urllib.parse import quote
@@ -17,16 +26,14 @@ from fastapi import Depends, Path, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from serve_app.api.bodies import with_json_object
-from serve_app.api.queries import require_plain_query
-from serve_app.api.rate_limits import Bucket, check_rate, client_address, rate_headers
-from serve_app.api.roles import OPERATIONS, Permission, require
+from serve_app.api.parameters import require_plain_query, with_json_object
 from serve_app.api.schemas import Uuid
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.observability.logs import note
 from storage.access import (
     Caller,
+    Window,
     authenticate_and_count,
     authenticate_count_and_read,
     count_request,
@@ -35,6 +42,170 @@ from storage.audit import Actor, ActorKind, act_as
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.keys import KEY_PREFIX, SESSION_PREFIX, find_session, is_owner_suspended
+from storage.types import Role
+
+
+class Bucket(StrEnum):
+    """What is counted together, per account (``discovery``: per client address)."""
+
+    READS = "reads"
+    CREATION = "creation"
+    WRITES = "writes"
+    WEBHOOK_TEST = "webhook_test"
+    DISCOVERY = "discovery"
+
+
+LIMITS: dict[Bucket, int] = {
+    Bucket.READS: 600,
+    Bucket.CREATION: 30,
+    Bucket.WRITES: 120,
+    Bucket.WEBHOOK_TEST: 5,
+    Bucket.DISCOVERY: 120,
+}
+"""Requests a minute."""
+
+
+def rate_headers(bucket: Bucket, window: Window) -> dict[str, str]:
+    """``X-RateLimit-*`` for every answer that was counted."""
+    limit = LIMITS[bucket]
+    return {
+        "X-RateLimit-Limit": str(limit),
+        "X-RateLimit-Remaining": str(max(0, limit - window.used)),
+        "X-RateLimit-Reset": str(window.resets_at),
+    }
+
+
+def check_rate(bucket: Bucket, window: Window) -> None:
+    """Raises RATE_LIMITED if this request is one too many."""
+    if window.used > LIMITS[bucket]:
+        wait_seconds = max(1, math.ceil(window.resets_at - window.now))
+        raise ApiError(
+            ErrorCode.RATE_LIMITED,
+            f"At most {LIMITS[bucket]} such requests a minute.",
+            headers={"Retry-After": str(wait_seconds)},
+        )
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def client_address(request: Request, trusted: Sequence[Network]) -> str:
+    """The nearest address that is not one of our proxies'.
+
+    ``X-Forwarded-For`` grows to the right, so it is read from there, and only
+    as far as each hop that added to it is trusted: what a client wrote itself
+    is never believed.
+    """
+    peer = request.client.host if request.client else "unknown"
+    hops = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
+    address = peer
+    for hop in reversed([hop.strip() for hop in hops if hop.strip()]):
+        if not _is_trusted(address, trusted):
+            break
+        if not _is_address(hop):
+            break
+        address = hop
+    return address
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_trusted(text: str, trusted: Sequence[Network]) -> bool:
+    if not _is_address(text):
+        return False
+    address = ipaddress.ip_address(text)
+    return any(address in network for network in trusted)
+
+
+class Permission(StrEnum):
+    """What operations and pages need of a role."""
+
+    READ = "read"
+    """Jobs and their results."""
+    WRITE = "write"
+    """Create, correct, erase; read what a redaction hides."""
+    BILLING = "billing"
+    """Credits, usage and receipts."""
+    MANAGE = "manage"
+    """Keys, webhooks and their secrets."""
+    PEOPLE = "people"
+    """Users, invitations, sessions and the audit log."""
+
+
+ROLES: Mapping[Role, frozenset[Permission]] = {
+    Role.OWNER: frozenset(Permission),
+    Role.EDITOR: frozenset({Permission.READ, Permission.WRITE}),
+    Role.VIEWER: frozenset({Permission.READ}),
+    Role.BILLER: frozenset({Permission.BILLING}),
+}
+
+_OPERATIONS: Mapping[Permission, str] = {
+    Permission.READ: """
+        listJobs getJob getScenes getTranscript listAudioTracks list_audio_tracks_alias
+        getAudioTrack get_audio_track getChapters getSummary getPeople getClip exportJob search
+        listTranscriptRevisions listTranslations getTranslation lintCaptions streamJobEvents
+        listVoices listWebhookDeliveries getReceipt compareJobs listArchives getArchive
+        listArchiveObjects getReview listDuplicates listArchiveDuplicates getComparison
+    """,
+    Permission.WRITE: """
+        createJob createJobFromUrl createBatch cancelJob cancelJobDeprecated eraseJob rerunJob
+        redactJob editTranscript revertTranscript createTranslation nameSpeaker resetSpeaker
+        nameVoice deleteVoice deletePeople createArchive changeArchive pauseArchive resumeArchive
+        deleteArchive
+    """,
+    Permission.BILLING: "getQuota getKeysPortal",
+    Permission.MANAGE: """
+        listKeys rotateKey getWebhookSecret rotateWebhookSecret sendTestWebhook
+        listWebhookEndpoints createWebhookEndpoint getWebhookEndpoint changeWebhookEndpoint
+        deleteWebhookEndpoint rotateWebhookEndpoint
+    """,
+    Permission.PEOPLE: "listAuditLog",
+}
+_PAGES: Mapping[Permission | None, str] = {
+    None: "sign_out get_nothing",
+    Permission.READ: """
+        get_jobs get_jobs_with_slash get_job get_captions get_changes get_part get_whole get_search
+        get_archives get_compare
+    """,
+    Permission.WRITE: "create_from_urls erase_job cancel_job change_archive",
+    Permission.BILLING: "get_account",
+    Permission.MANAGE: """
+        get_keys create_key rotate_key revoke_key rotate_webhook_secret add_endpoint
+        delete_endpoint rotate_endpoint
+    """,
+    Permission.PEOPLE: """
+        get_people invite withdraw_invitation change_role remove_user make_link end_session
+        get_audit export_audit
+    """,
+}
+
+OPERATIONS: Mapping[str, Permission] = {
+    name: permission for permission, names in _OPERATIONS.items() for name in names.split()
+}
+"""By operation, or by function where a route is none of the interface document."""
+PAGES: Mapping[str, Permission | None] = {
+    name: permission for permission, names in _PAGES.items() for name in names.split()
+}
+"""By function; None: for everybody who is signed in."""
+
+
+def may(role: Role, permission: Permission | None) -> bool:
+    """Whether a person of this role may do what needs this permission."""
+    return permission is None or permission in ROLES[role]
+
+
+def require(role: Role, permission: Permission | None) -> None:
+    """Raises ROLE_NOT_ALLOWED."""
+    if not may(role, permission):
+        message = f"Your role, {role}, does not include this."
+        raise ApiError(ErrorCode.ROLE_NOT_ALLOWED, message, extra={"role": str(role)})
+
 
 _RANDOM_PART = r"[A-Za-z0-9_-]{43}"
 _KEY_FORM = re.compile(re.escape(KEY_PREFIX) + _RANDOM_PART)

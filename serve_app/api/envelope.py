@@ -1,31 +1,84 @@
-"""Answers: the success and error envelopes, request ids, and what becomes of exceptions."""
+"""Answers: the success and error envelopes, request ids, and what becomes of exceptions.
+
+Which methods a path takes: 405 and ``Allow`` for a known path with another method.
+
+A route by itself knows only its own method, and ``/jobs/{jobId}`` would take
+``GET /jobs/batch`` for a job. Concrete paths come before templates, as OpenAPI
+has it, whatever the method.
+
+What endpoints read of a request: the application context and the public addresses.
+
+Pages from Jinja2 templates. Text is escaped unless it is markup already.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, overload
+from pathlib import Path
+from typing import Annotated, Any, overload
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup, escape
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve_app.api.methods import allow_header
+from serve_app import API_PREFIX
+from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.observability.logs import enter_context, leave_context
+from serve_app.observability.logs import Span, Tracing, enter_context, leave_context, traced
 from serve_app.observability.metrics import NULL_METRICS, Metrics, record_request
-from serve_app.observability.tracing import Span, Tracing, traced
 from storage.database import UNAVAILABLE
 from storage.objects import ObjectStoreUnavailableError
+
+
+def install_methods(app: FastAPI, routers: Iterable[APIRouter]) -> None:
+    """Make ``allow_header`` know the routers; call it before they are included."""
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    found: dict[str, set[str]] = {}
+    for route in routes:
+        found.setdefault(route.path, set()).update(route.methods or ())
+    app.state.methods_by_path = found
+    for path, methods in _shadowed(routes, found):
+        app.router.add_route(path, _refuse, methods=sorted(methods), include_in_schema=False)
+
+
+def allow_header(request: Request) -> str:
+    """``Allow`` for the request's path."""
+    known: dict[str, set[str]] = request.app.state.methods_by_path
+    template = getattr(request.scope.get("route"), "path", "")
+    methods = known.get(request.scope["path"]) or known.get(template) or set()
+    return ", ".join(sorted(methods))
+
+
+def _shadowed(routes: list[APIRoute], found: dict[str, set[str]]) -> Iterator[tuple[str, set[str]]]:
+    """Concrete paths, with the methods that only a template which matches them takes."""
+    for path, own in found.items():
+        others = {
+            method
+            for route in routes
+            if "{" not in path and route.path != path and route.path_regex.match(path)
+            for method in route.methods or ()
+        }
+        if others - own:
+            yield path, others - own
+
+
+async def _refuse(request: Request) -> Response:
+    raise HTTPException(405)
+
 
 log = logging.getLogger("vas.http")
 
@@ -281,3 +334,56 @@ def _http_failure(request: Request, error: HTTPException) -> ApiError:
     return ApiError(
         ErrorCode.INVALID_REQUEST, str(error.detail), status=error.status_code, headers=headers
     )
+
+
+__all__ = ["API_PREFIX", "Context", "base_url", "context_of"]
+
+
+def context_of(request: Request) -> AppContext:
+    """What this process was built with."""
+    context: AppContext = request.app.state.context
+    return context
+
+
+# Asynchronous, as all dependencies here: FastAPI calls others in a thread.
+async def _current_context(request: Request) -> AppContext:
+    return context_of(request)
+
+
+Context = Annotated[AppContext, Depends(_current_context)]
+"""What this process was built with, as a parameter of an endpoint."""
+
+
+def base_url(request: Request) -> str:
+    """The service's base address, path prefix included."""
+    return f"{public_url(request)}{API_PREFIX}"
+
+
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def templates(folder: Path) -> Environment:
+    """The templates of ``folder``, with the filters ``prose`` and ``json``."""
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"prose": prose, "json": as_json}
+    return environment
+
+
+def prose(text: str) -> Markup:
+    """Text with `code` in backticks."""
+    parts = _CODE.split(text)
+    marked = (
+        Markup("<code>{}</code>").format(part) if n % 2 else escape(part)
+        for n, part in enumerate(parts)
+    )
+    return Markup().join(marked)
+
+
+def as_json(value: Any) -> str:
+    """A value as examples show it."""
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)

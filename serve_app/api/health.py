@@ -12,11 +12,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from serve_app.api.context import Context
+from serve_app.api.envelope import Context
 from serve_app.context import AppContext
 from serve_app.crypto import DecryptionError
-from storage.database import database_revision, newest_revision
-from storage.direct import NoSessionError
+from storage.database import NoSessionError, database_revision, newest_revision
 from storage.webhooks import find_any_encrypted_secret
 
 router = APIRouter(include_in_schema=False)

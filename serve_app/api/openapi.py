@@ -7,10 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from serve_app.api.authentication import Auth, OperationRoute
-from serve_app.api.context import API_PREFIX
-from serve_app.api.envelope import DOCS_ERRORS_PATH
-from serve_app.api.rate_limits import LIMITS, Bucket
+from serve_app.api.authentication import LIMITS, Auth, Bucket, OperationRoute
+from serve_app.api.envelope import API_PREFIX, DOCS_ERRORS_PATH
 from serve_app.api.schemas import PARAM_EXAMPLES, error_schemas, schema_name
 from serve_app.errors import CATALOGUE, ErrorCode
 from storage.keys import KEY_PREFIX, SESSION_PREFIX

@@ -14,12 +14,17 @@ from typing_extensions import TypedDict
 
 from pipelines.net.buckets import split_bucket_address
 from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
-from serve_app.api.context import API_PREFIX, Context, base_url
-from serve_app.api.envelope import ExactJSONResponse, success, timestamp
+from serve_app.api.envelope import (
+    API_PREFIX,
+    Context,
+    ExactJSONResponse,
+    base_url,
+    success,
+    timestamp,
+)
 from serve_app.api.idempotency import create_once
 from serve_app.api.openapi import errors, headers
-from serve_app.api.pagination import read_cursor, sign_payload
-from serve_app.api.queries import WHOLE_NUMBER, one_of
+from serve_app.api.parameters import WHOLE_NUMBER, one_of, read_cursor, sign_payload
 from serve_app.api.schemas import (
     NO_NUL_PATTERN,
     WHOLE,

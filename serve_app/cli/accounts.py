@@ -442,7 +442,7 @@ async def list_audit(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most entries.")] = 100,
 ) -> Record:
     """List who did what, the latest first."""
-    from serve_app.keys.audit import entry_json
+    from serve_app.keys.routes import entry_json
 
     found = await keys.get_account(connection, account)
     entries = await audit.list_entries(connection, found.id, before=2**62, limit=limit)
@@ -457,7 +457,7 @@ def audit_export(
     data: DataOption = None,
 ) -> None:
     """Write an account's whole audit log, an entry as JSON a line."""
-    from serve_app.keys.audit import entry_line
+    from serve_app.keys.routes import entry_line
 
     async def export(connection: Connection) -> None:
         found = await keys.get_account(connection, account)
@@ -476,7 +476,7 @@ def audit_verify(
 ) -> None:
     """Verify that no entry was changed, taken out or put in; with an account and an export, that
     the account's log goes on from the export too. Exits 1 where it does not."""
-    from serve_app.keys.audit import read_lines
+    from serve_app.keys.routes import read_lines
 
     exported = audit.ChainCheck()
     if file is not None:

@@ -17,8 +17,7 @@ from pipelines.backfill.places import Place, S3Access, place_at
 from pipelines.codec import to_json
 from pipelines.types import Scene
 from serve_app.deployment.data import prepared
-from serve_app.jobs.metadata import Metadata
-from serve_app.jobs.rendering import warning_document
+from serve_app.jobs.answers import Metadata, warning_document
 from serve_app.results.transcripts import track_transcript
 from serve_app.settings import Settings
 from storage import keys

@@ -34,13 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from serve_app.settings import Settings
-    from storage import keys, ledger, purchases, usage
+    from storage import keys, ledger
     from storage.database import Connection
-    from storage.usage import JobUsage, Month
+    from storage.ledger import JobUsage, Month
 else:
-    keys, ledger, purchases, usage = lazily(
-        "storage.keys", "storage.ledger", "storage.purchases", "storage.usage"
-    )
+    keys, ledger = lazily("storage.keys", "storage.ledger")
 
 
 class AlreadyRecordedError(Exception):
@@ -66,7 +64,7 @@ _SECRET = re.compile(r"whsec_[\x21-\x7e]{16,}")
 
 async def _balance(connection: Connection, account_id: uuid.UUID) -> Record:
     account = await keys.get_account(connection, str(account_id))
-    outstanding = await purchases.outstanding_refund_cents(connection, account_id)
+    outstanding = await ledger.outstanding_refund_cents(connection, account_id)
     return account_record(account) | {"outstandingRefundCents": outstanding}
 
 
@@ -90,11 +88,11 @@ async def record_purchase(
 ) -> Record:
     """Record money that came in another way than through the payment provider."""
     found = await keys.get_account(connection, account)
-    if not await purchases.record_purchase(
-        connection, found.id, cents, provider=purchases.OPERATOR, reference=reference
+    if not await ledger.record_purchase(
+        connection, found.id, cents, provider=ledger.OPERATOR, reference=reference
     ):
         raise AlreadyRecordedError(f"The purchase {reference} is recorded already.")
-    [receipt] = await purchases.list_receipts(connection, found.id, limit=1)
+    [receipt] = await ledger.list_receipts(connection, found.id, limit=1)
     return record_of(receipt, "receipt_number") | await _balance(connection, found.id)
 
 
@@ -105,8 +103,8 @@ async def record_refund(
     refund: Annotated[str, typer.Option(help="What the refund is called; recorded once.")],
 ) -> Record:
     """Take back the credits of a purchase that was recorded by hand and is being repaid."""
-    key = purchases.RefundKey(purchases.OPERATOR, refund, reference)
-    account_id = await purchases.record_refund(connection, key, cents)
+    key = ledger.RefundKey(ledger.OPERATOR, refund, reference)
+    account_id = await ledger.record_refund(connection, key, cents)
     if account_id is None:
         raise keys.AccountNotFoundError(f"of the purchase {reference}")
     return await _balance(connection, account_id)
@@ -135,7 +133,7 @@ async def list_ledger(
         *("id", "created_at", "kind", "balance_delta_cents", "hold_delta_cents"),
         *("balance_cents", "held_cents", "job_id", "stage", "reason"),
     )
-    entries = await usage.list_entries(connection, found.id, limit=limit)
+    entries = await ledger.list_entries(connection, found.id, limit=limit)
     return {"entries": [record_of(each, *names) for each in entries]}
 
 
@@ -150,7 +148,7 @@ async def audit_ledger(connection: Connection) -> Record:
 
 def usage_csv(lines: Iterable[JobUsage]) -> str:
     """A header and a line a job."""
-    from serve_app.exports.spreadsheets import csv_table
+    from serve_app.exports.timeline import csv_table
 
     header = [
         *("job_id", "created_at", "file_name", "tier", "billable_seconds"),
@@ -180,7 +178,7 @@ def print_usage(
 
     async def list_usage(connection: Connection) -> list[JobUsage]:
         found = await keys.get_account(connection, account)
-        return await usage.list_job_usage(connection, found.id, chosen)
+        return await ledger.list_job_usage(connection, found.id, chosen)
 
     lines = fetch(data, list_usage)
     if as_csv:
@@ -195,9 +193,9 @@ def print_usage(
 
 def _month(text: str | None) -> Month:
     if text is None:
-        return usage.Month.of(datetime.now(UTC))
+        return ledger.Month.of(datetime.now(UTC))
     try:
-        return usage.Month.parse(text)
+        return ledger.Month.parse(text)
     except ValueError as error:
         raise typer.BadParameter("A month is written YYYY-MM.", param_hint="--month") from error
 
@@ -213,7 +211,7 @@ def store_secret(
 
     async def store(connection: Connection, complete: Settings) -> Record:
         encrypted = encrypter_of(complete).encrypt(secret)
-        await purchases.store_credential(connection, provider, encrypted)
+        await ledger.store_credential(connection, provider, encrypted)
         return {"provider": provider, "stored": True}
 
     show(in_service(settings_with(data), store), as_json=as_json)

@@ -12,8 +12,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from serve_app.api.authentication import CurrentAccount, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.envelope import success
+from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.schemas import Answer, Count, doc
 from serve_app.context import AppContext
 from storage import jobs, keys, ledger

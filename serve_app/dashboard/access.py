@@ -23,20 +23,22 @@ from fastapi.routing import APIRoute
 from starlette.responses import RedirectResponse, Response
 
 from serve_app.api.authentication import (
+    PAGES,
+    Bucket,
     Handler,
     KeyedRoute,
     OperationRoute,
+    Permission,
     actor_of,
+    client_address,
     count_requests,
+    may,
     parse_job_id,
+    require,
     session_actor,
 )
-from serve_app.api.bodies import read_bounded
-from serve_app.api.context import context_of
-from serve_app.api.envelope import public_url, request_id
-from serve_app.api.queries import require_plain_query
-from serve_app.api.rate_limits import Bucket, client_address
-from serve_app.api.roles import PAGES, Permission, may, require
+from serve_app.api.envelope import context_of, public_url, request_id
+from serve_app.api.parameters import read_bounded, require_plain_query
 from serve_app.dashboard import PATH, SIGN_IN_PATH
 from serve_app.dashboard.pages import error_page
 from serve_app.errors import ApiError, ErrorCode, invalid

@@ -13,9 +13,15 @@ from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
 from pipelines.types import StageCode
-from serve_app.api.context import Context, base_url
-from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
-from serve_app.api.queries import WHOLE_NUMBER, whole_number
+from serve_app.api.envelope import Context, base_url
+from serve_app.api.parameters import (
+    WHOLE_NUMBER,
+    BadCursorError,
+    Cursor,
+    decode_cursor,
+    encode_cursor,
+    whole_number,
+)
 from serve_app.api.urls import still_path
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
@@ -25,9 +31,8 @@ from serve_app.dashboard.pages import page
 from serve_app.dashboard.results import Part, lines_part, scenes_part, speaker_labels
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import service
-from serve_app.jobs.answers import JobSummary
+from serve_app.jobs.answers import JobSummary, render_job, render_summary
 from serve_app.jobs.plans import JobPlan, Planner, plan_batch, plan_from_url
-from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.jobs.schemas import CreateBatchBody, CreateJobFromUrlBody
 from serve_app.media.source import PlayableMedia, find_media
 from serve_app.observability.metrics import record_job_end

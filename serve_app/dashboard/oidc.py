@@ -10,10 +10,8 @@ from dataclasses import replace
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from serve_app.api.authentication import actor_of, count_requests
-from serve_app.api.context import Context
-from serve_app.api.envelope import public_url
-from serve_app.api.rate_limits import Bucket, client_address
+from serve_app.api.authentication import Bucket, actor_of, client_address, count_requests
+from serve_app.api.envelope import Context, public_url
 from serve_app.context import AppContext
 from serve_app.dashboard import OIDC_PATH, PATH
 from serve_app.dashboard.access import COOKIE, OpenPageRoute, SentForm, set_session_cookie

@@ -17,7 +17,7 @@ from models.profiles import has_task, how_to_add, listed_weights, replicas_of
 from models.registry import REGISTRY
 from models.tasks import Purpose, Task
 from serve_app.api.authentication import parse_job_id
-from serve_app.api.context import Context
+from serve_app.api.envelope import Context
 from serve_app.api.health import ReadinessProbe
 from serve_app.context import AppContext
 from serve_app.dashboard import OPERATOR_PATH
@@ -33,7 +33,7 @@ from serve_app.errors import ApiError, ErrorCode
 from serve_app.settings import Settings
 from storage import keys, metrics
 from storage.database import database_revision
-from storage.usage import Month
+from storage.ledger import Month
 
 log = logging.getLogger("vas.operator")
 

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from serve_app import __version__
-from serve_app.api.html import templates
+from serve_app.api.envelope import templates
 from serve_app.errors import CATALOGUE, ApiError, ErrorCode
 from storage.keys import display_key
 

@@ -3,6 +3,8 @@
 Scripts fetch the pages of parts, and take the part out of them; without scripts they are read one
 after the other. A timeline needs a little of everything, and so does who searches in a job: those
 are answers of their own, made once.
+
+Two cuts side by side as a page.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from pipelines.speech.edits import Difference, differences
-from serve_app.api.context import Context
-from serve_app.api.queries import WHOLE_NUMBER
+from serve_app.api.downloads import LargeResults
+from serve_app.api.envelope import Context
+from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.urls import still_path
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
@@ -30,12 +33,21 @@ from serve_app.dashboard.access import CurrentViewer, PageRoute, Viewer
 from serve_app.dashboard.pages import HEADERS, page, takes_gzip
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.exports.captions import lint
+from serve_app.exports.comparisons import (
+    ComparisonJson,
+    ComparisonStatus,
+    request_comparison,
+    result_json,
+    status_json,
+)
 from serve_app.jobs import service
 from serve_app.results.scenes import scene_json, scenes_of
 from serve_app.results.transcripts import at_revision, choose_track, read_tracks, transcript_of
-from storage.job_records import JobRecord
+from storage.comparisons import get_document
+from storage.job_records import JobRecord, list_jobs
 from storage.result_parts import Element, Parts
 from storage.results import Track, list_tracks
+from storage.types import ComparisonState
 
 _MOST_CHANGES = 1_000
 
@@ -228,3 +240,50 @@ async def _find(
     if parts is None:
         raise ApiError(ErrorCode.NOT_FOUND, "The job has no such results.")
     return job, parts
+
+
+_JOBS_SHOWN = 100
+_REFRESH_SECONDS = "3"
+
+
+@router.get(f"{PATH}/compare")
+async def get_compare(
+    request: Request,
+    context: Context,
+    viewer: CurrentViewer,
+    answer: LargeResults,
+    before: Annotated[str, Query(alias="from")] = "",
+    after: Annotated[str, Query(alias="to")] = "",
+) -> Response:
+    """What became of a cut in another, with stills; a form of the latest jobs above. It is loaded
+    again until the comparison is made."""
+    problem: ApiError | None = None
+    status: ComparisonStatus | None = None
+    found: ComparisonJson | None = None
+    if before and after:
+        try:
+            asked = await request_comparison(context, viewer.account.id, before, after)
+            status = status_json(asked)
+        except ApiError as error:
+            problem = error
+        else:
+            async with context.database.statement() as connection:
+                document = await get_document(connection, asked.id)
+            if document is not None:
+                make = partial(result_json, asked, document, context, "")
+                found = await answer.prepared(request, len(document), make)
+    async with context.database.statement() as connection:
+        listed = await list_jobs(connection, viewer.account.id, limit=_JOBS_SHOWN)
+    shown = await page(
+        request,
+        "compare.html",
+        status=200 if problem is None else problem.status,
+        jobs=listed,
+        chosen={"from": before, "to": after},
+        problem=problem,
+        comparison=status,
+        found=found,
+    )
+    if status is not None and status["state"] == ComparisonState.PENDING:
+        shown.headers["Refresh"] = _REFRESH_SECONDS
+    return shown

@@ -10,21 +10,18 @@ from starlette.routing import BaseRoute
 
 import storage.people
 from serve_app.api.authentication import KeyedRoute, SessionRoute
-from serve_app.api.context import API_PREFIX, Context
+from serve_app.api.envelope import API_PREFIX, Context
 from serve_app.dashboard import (
     INVITATION_PATH,
     OPERATOR_PATH,
     PATH,
     SIGN_IN_PATH,
     account,
-    archives,
-    compare,
     jobs,
+    library,
     oidc,
     operators,
-    people,
     results,
-    search,
 )
 from serve_app.dashboard.access import (
     COOKIE,
@@ -187,11 +184,8 @@ ROUTERS = (
     router,
     jobs.router,
     results.router,
-    search.router,
-    compare.router,
+    library.router,
     account.router,
-    archives.router,
-    people.router,
     operators.router,
     rest_router,
 )

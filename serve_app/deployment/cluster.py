@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.speech.caption_rules import read_rules
-from serve_app.observability.tracing import exporter_class
-from serve_app.payments.service import find_provider
+from serve_app.credits.payments import require_provider
+from serve_app.observability.logs import exporter_class
 from serve_app.pricing import load_prices
 from serve_app.settings import (
     DEPRECATED_NAMES,
@@ -46,7 +46,7 @@ def app(args: dict[str, Any]) -> Application:
     settings = cluster_settings(args)
     load_prices(settings.price_file)
     read_rules(settings.caption_rules_file)
-    find_provider(settings)
+    require_provider(settings)
     if settings.traces_url is not None:
         exporter_class()
     migrate(settings.database_url or "")

@@ -29,12 +29,11 @@ import psutil
 from models.profiles import Choice
 from pipelines.execution.ray_start import quiet, start_ray
 from pipelines.speech.caption_rules import read_rules
+from serve_app.credits.payments import require_provider
 from serve_app.deployment.data import DataFolderError, prepared, write_privately
 from serve_app.deployment.model_choice import chosen_models, require_machine
 from serve_app.deployment.proxy import LONGEST_HAPROXY_FOLDER, node_environment, reachable
-from serve_app.observability.logs import logging_for
-from serve_app.observability.tracing import exporter_class
-from serve_app.payments.service import find_provider
+from serve_app.observability.logs import exporter_class, logging_for
 from serve_app.pricing import load_prices
 from serve_app.settings import InvalidSettingsError, Settings
 
@@ -103,7 +102,7 @@ def _require_what_is_named(settings: Settings) -> Choice:
     load_prices(settings.price_file)
     read_rules(settings.caption_rules_file)
     load_tag_bank(settings.tags_file)
-    find_provider(settings)
+    require_provider(settings)
     if settings.traces_url is not None:
         exporter_class()
     authorities = settings.webhook_ca_file

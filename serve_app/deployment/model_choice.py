@@ -24,7 +24,7 @@ from models.provider import LocalModels, ServedModels
 from models.registry import REGISTRY
 from models.tasks import EMBED_FACES, EMBED_PHRASES, EMBED_PICTURES, EMBED_TEXT, Task
 from models.weights import WeightsError
-from serve_app.encoder import PictureEncoder, TextEncoder
+from serve_app.context import PictureEncoder, TextEncoder
 from serve_app.settings import GIB, Settings
 
 _DRIVER_SECONDS = 20.0

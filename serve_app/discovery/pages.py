@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from pipelines.types import StageCode, WarningCode
-from serve_app.api.html import as_json, templates
+from serve_app.api.envelope import as_json, templates
 from serve_app.api.schemas import OPTIONAL_FIELDS, REQUIRED_FIELDS
 from serve_app.errors import CATALOGUE, ErrorCode
 

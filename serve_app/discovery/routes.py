@@ -16,10 +16,9 @@ from typing_extensions import TypedDict
 
 from serve_app import pricing
 from serve_app.api.authentication import KeylessRoute, add_answer_headers
-from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.envelope import success
+from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import errors, headers
-from serve_app.api.queries import NUMBER, WHOLE_NUMBER
+from serve_app.api.parameters import NUMBER, WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, doc
 from serve_app.errors import ErrorCode
 from serve_app.media import formats

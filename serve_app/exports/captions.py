@@ -19,6 +19,8 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from pipelines.speech.caption_rules import (
+    USUAL,
+    CaptionLimits,
     CaptionRule,
     HouseRules,
     cues_of,
@@ -36,20 +38,16 @@ from pipelines.speech.captions import (
     to_vtt,
     with_sounds,
 )
-from pipelines.speech.cues import USUAL, CaptionLimits
 from pipelines.types import Speaker, TranscriptSegment
-from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
+from serve_app.api.authentication import CurrentJob, KeyedRoute, Permission, require
 from serve_app.api.downloads import FilePlace
-from serve_app.api.envelope import success
+from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import errors, headers
-from serve_app.api.queries import WHOLE_NUMBER
-from serve_app.api.roles import Permission, require
+from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, Seconds, Uuid, doc
 from serve_app.context import AppContext
 from serve_app.errors import ErrorCode, invalid
-from serve_app.exports.spreadsheets import csv_table
-from serve_app.exports.timeline import find_sources
+from serve_app.exports.timeline import csv_table, find_sources
 from serve_app.results import transcripts
 from serve_app.results.availability import require_stage
 from serve_app.results.routes import RESULT_ERRORS, TrackQuery

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from pipelines.codec import from_json
-from pipelines.media.ranged import MOST_FETCHED_BYTES, Fetch
+from pipelines.media.files import MOST_FETCHED_BYTES, Fetch
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import (
     ConfinedTask,
@@ -24,12 +24,11 @@ from pipelines.sandbox.parent import (
     run_confined,
 )
 from pipelines.types import Timeline
-from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
+from serve_app.api.authentication import Bucket, CurrentJob, KeyedRoute
 from serve_app.api.downloads import ClipPlace, DownloadPlace, RangedContent, ranged_response
+from serve_app.api.envelope import API_PREFIX, Context
 from serve_app.api.openapi import OF_RESULTS, errors, headers
-from serve_app.api.queries import NUMBER
-from serve_app.api.rate_limits import Bucket
+from serve_app.api.parameters import NUMBER
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.exports.captions import attachment
 from serve_app.media.formats import MAX_DURATION_SECONDS

@@ -17,21 +17,25 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from pipelines.speech.word_changes import WordChange, Words, changed_words
+from pipelines.across.comparison import (
+    ShotChange,
+    ShotPair,
+    TitleChange,
+    changed_titles,
+    compare_shots,
+)
+from pipelines.speech.edits import WordChange, Words, changed_words
 from pipelines.types import Scene, ScreenText
-from pipelines.vision.comparison import ShotChange, ShotPair, compare_shots
 from pipelines.vision.fingerprints import Fingerprints
-from pipelines.vision.titles import TitleChange, changed_titles
 from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
-from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.downloads import LargeResults
-from serve_app.api.envelope import public_url, success, timestamp
+from serve_app.api.envelope import API_PREFIX, Context, public_url, success, timestamp
 from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.schemas import Answer, Count, Seconds, Share, Timestamp, Url, Uuid, doc
 from serve_app.api.urls import OVERVIEW_STILL, still_path
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.exports import timeline_files
+from serve_app.exports import timeline
 from serve_app.exports.captions import attachment
 from serve_app.exports.timeline import Section, find_sources, frame_timeline
 from serve_app.results.availability import no_result, require_stage
@@ -186,8 +190,8 @@ FCM: NON-DROP FRAME
 * COMMENT: moved: from 00:00:21.480 to 00:00:26.000
 """
 _FILES = {
-    ComparisonFormat.OTIO: ("application/vnd.pixar.opentimelineio+json", timeline_files.to_otio),
-    ComparisonFormat.EDL: ("text/plain", timeline_files.to_edl),
+    ComparisonFormat.OTIO: ("application/vnd.pixar.opentimelineio+json", timeline.to_otio),
+    ComparisonFormat.EDL: ("text/plain", timeline.to_edl),
 }
 _COME_BACK = {"Retry-After": "5"}
 MOST_SAMPLES = 40_000

@@ -11,13 +11,13 @@ from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from pipelines.speech.chapters import Chapter
+from pipelines.across.chapters import Chapter
 from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.downloads import FilePlace
+from serve_app.api.envelope import API_PREFIX, Context
 from serve_app.api.openapi import OF_RESULTS, errors, headers
 from serve_app.errors import invalid
-from serve_app.exports import timeline_files
+from serve_app.exports import timeline as timeline_files
 from serve_app.exports.captions import attachment
 from serve_app.exports.timeline import FrameTimeline, Section, find_sources, frame_timeline
 from serve_app.results.chapters import find_chapters_of

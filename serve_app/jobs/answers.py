@@ -1,20 +1,46 @@
-"""Answers about jobs, as ``rendering`` makes them."""
+"""Answers about jobs, as ``rendering`` makes them.
+
+The ``metadata`` of a job: small, flat, echoed as it came.
+
+When a running job will be done, from how far its stages are and how long that took. Pure.
+
+A stored job as the API shows it: pure functions from records to JSON values.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NotRequired
+import json
+import math
+import re
+from collections.abc import Mapping
+from itertools import permutations
+from typing import Annotated, Any, Literal, NotRequired, cast
 
-from pydantic import ConfigDict, Field, with_config
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, with_config
+from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
-from pipelines.types import StageCode, WarningCode
-from serve_app.api.schemas import Count, RequestId, Seconds, Share, Timestamp, Url, Uuid, doc
-from serve_app.jobs.metadata import EchoedMetadata
-from serve_app.results.redaction import RedactionJson
+from pipelines.codec import from_json
+from pipelines.types import ClipSpan, PipelineWarning, StageCode, WarningCode
+from serve_app.api.envelope import timestamp
+from serve_app.api.schemas import (
+    NO_NUL_PATTERN,
+    Count,
+    RequestId,
+    Seconds,
+    Share,
+    Timestamp,
+    Url,
+    Uuid,
+    doc,
+)
+from serve_app.results.redaction import RedactionJson, redaction_json
 from serve_app.results.scenes import OVERVIEW, OverviewJson, ProcessedScene
 from serve_app.results.transcripts import TranscriptEntry
-from storage.job_records import LEGACY_STATUSES
+from storage.job_records import LEGACY_STATUSES, JobRecord, StageRecord
 from storage.types import (
+    ANALYSES,
+    ENDED_STATUSES,
     JobState,
     Priority,
     ProcessingMode,
@@ -23,6 +49,65 @@ from storage.types import (
     StageStatus,
     Tier,
 )
+
+MAX_ENTRIES = 50
+MAX_VALUE_CHARACTERS = 500
+MAX_BYTES = 16 * 1024
+_KEY = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+
+
+def check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return ``metadata`` if it is within the limits; the error names the entry at fault."""
+    if len(metadata) > MAX_ENTRIES:
+        raise PydanticCustomError("metadata", f"must have at most {MAX_ENTRIES} entries")
+    for key, value in metadata.items():
+        problem = _problem(key, value)
+        if problem is not None:
+            raise _blaming_entry(key, problem)
+    if len(json.dumps(metadata, ensure_ascii=False).encode()) > MAX_BYTES:
+        raise PydanticCustomError("metadata", f"must be at most {MAX_BYTES} bytes of JSON")
+    return metadata
+
+
+def _problem(key: str, value: Any) -> str | None:
+    if not _KEY.fullmatch(key):
+        return "a key must be 1 to 40 characters of A-Z a-z 0-9 _ . -"
+    if isinstance(value, str):
+        too_long = len(value) > MAX_VALUE_CHARACTERS
+        return f"must be at most {MAX_VALUE_CHARACTERS} characters long" if too_long else None
+    if isinstance(value, float) and not math.isfinite(value):
+        return "must be a finite number"
+    if value is not None and not isinstance(value, (bool, int, float)):
+        return "must be a string, a number, a boolean or null"
+    return None
+
+
+def _blaming_entry(key: str, problem: str) -> ValidationError:
+    error = InitErrorDetails(
+        type=PydanticCustomError("metadata_entry", problem), loc=(key,), input=None
+    )
+    return ValidationError.from_exception_data("metadata", [error])
+
+
+EchoedMetadata = Annotated[
+    dict[str, Any],
+    doc(
+        f"Your own data, echoed on the job and in its webhooks: at most {MAX_ENTRIES} "
+        f"entries, {MAX_BYTES} bytes as JSON.",
+        {"assetId": "A-1042"},
+        json_schema_extra={
+            "maxProperties": MAX_ENTRIES,
+            "propertyNames": {"pattern": "^[A-Za-z0-9_.-]{1,40}$"},
+            "additionalProperties": {
+                "type": ["string", "number", "boolean", "null"],
+                "maxLength": MAX_VALUE_CHARACTERS,
+                "pattern": NO_NUL_PATTERN,
+            },
+        },
+    ),
+]
+Metadata = Annotated[EchoedMetadata, AfterValidator(check_metadata)]
+
 
 FileName = Annotated[str, doc("Name of the media file.", "interview.mp4")]
 
@@ -250,3 +335,232 @@ class JobPage(TypedDict):
     hasMore: Annotated[bool, doc("Whether another page follows.", False)]
     nextCursor: Annotated[str | None, doc("Pass it as `cursor` for the next page.", None)]
     requestId: NotRequired[RequestId]
+
+
+_LEAST_PROGRESS = 0.03
+"""Before that a stage's pace shows nothing: models are loading, the first shards are running."""
+_START_SECONDS = 2.0
+"""Of a stage's time, in which workers start and nothing moves yet."""
+_TRUSTED_PROGRESS = 0.15
+"""Where a stage's own pace counts as much as what was expected of it."""
+
+
+def timings_of(gain: float, expected_seconds: Mapping[StageName, float]) -> dict[str, float]:
+    """What ingest stores with its own timings for ``seconds_left``.
+
+    ``expected_seconds`` of an analysis by itself; without those of which nothing is known.
+    """
+    expected = {f"{stage}_expected": seconds for stage, seconds in expected_seconds.items()}
+    return {"gain": gain} | expected
+
+
+def gain_alone(cpus: float, transcribers: float) -> float:
+    """How much faster an analysis gets once it no longer shares the processors.
+
+    Pictures are read on all of them, transcribers take one each: on two processors with
+    two transcribers each analysis gets half of what it gets alone, on many hardly less.
+    """
+    return 1.0 + min(1.0, transcribers / max(1.0, cpus))
+
+
+def alone_seconds(seconds: float, beside_seconds: float, gain: float) -> float:
+    """What ``seconds`` come to alone, if another analysis ran for ``beside_seconds`` of them."""
+    shared = min(seconds, beside_seconds)
+    return seconds - shared + shared / gain
+
+
+def seconds_left(stages: Mapping[StageName, StageRecord]) -> float | None:
+    """Seconds until the last analysis ends; None where too little is known yet."""
+    ingest = stages[StageName.INGEST]
+    if ingest.status is not StageStatus.COMPLETED:
+        return None
+    gain = ingest.timings.get("gain", 1.0)
+    left = [0.0, 0.0]
+    for name, other in permutations(ANALYSES):
+        if stages[name].status in ENDED_STATUSES:
+            continue
+        expected = ingest.timings.get(f"{name}_expected")
+        seconds = _left_alone(stages[name], stages[other], expected, gain)
+        if seconds is None:
+            return None
+        left.append(seconds)
+    # The longer one has the processors to itself once the other has ended.
+    shorter, longer = sorted(left)[-2:]
+    return shorter * gain + longer - shorter
+
+
+def _left_alone(
+    stage: StageRecord, other: StageRecord, expected_seconds: float | None, gain: float
+) -> float | None:
+    """What a running analysis has left by itself.
+
+    At first what was expected counts, then ever more its own pace; None where there is neither.
+    """
+    whole, progress = expected_seconds, stage.progress
+    if progress >= _LEAST_PROGRESS:
+        moving = max(stage.seconds - _START_SECONDS, stage.seconds / 2)
+        by_pace = alone_seconds(moving, other.seconds, gain) / progress
+        trust = progress**2 / (progress**2 + _TRUSTED_PROGRESS**2)
+        whole = by_pace if whole is None else trust * by_pace + (1 - trust) * whole
+    return None if whole is None else (1 - progress) * whole
+
+
+_LEGACY_STATUS = {
+    JobState.AWAITING_UPLOAD: "AWAITING_UPLOAD",
+    JobState.QUEUED: "QUEUED",
+    JobState.PROCESSING: "PROCESSING",
+    JobState.CANCELLED: "FAILED_CANCELLED",
+    JobState.EXPIRED: "FAILED_EXPIRED",
+}
+_STAGE_SHARE = {StageName.INGEST: 0.1, StageName.VISION: 0.45, StageName.TRANSCRIPT: 0.45}
+"""Share of each stage in the job's progress, before the skipped ones are left out."""
+
+
+def render_job(job: JobRecord, base_url: str) -> Job:
+    """The Job object without ``processedData``."""
+    rendered: Job = {
+        **render_summary(job),  # type: ignore[typeddict-item]  # it lacks what a job may lack
+        "stages": _stages(job, with_errors=True),
+        "links": links(job, base_url),
+        "warnings": cast("list[JobWarning]", job.warnings),
+    }
+    if job.source.continuous:
+        rendered["clips"] = _clips(job)
+    retention: RetentionJson = {}
+    if job.source.source_retention_seconds is not None:
+        retention["sourceSeconds"] = job.source.source_retention_seconds
+    if job.source.result_retention_days is not None:
+        retention["resultDays"] = job.source.result_retention_days
+    if retention:
+        rendered["retention"] = retention
+    return rendered
+
+
+def _clips(job: JobRecord) -> list[ProgrammeClip]:
+    """The clips of a timeline; where each starts is known once ingest has seen all of them."""
+    spans = {span["index"]: from_json(ClipSpan, span) for span in job.clips or []}
+    return [
+        {
+            "index": index,
+            "fileName": clip.name,
+            "startTime": spans[index].start_ms / 1000 if spans else None,
+            "durationSeconds": spans[index].duration_ms / 1000 if spans else None,
+            "metadata": clip.metadata,
+        }
+        for index, clip in enumerate(job.source.clips)
+    ]
+
+
+def render_summary(job: JobRecord) -> JobSummary:
+    """The reduced form of list items."""
+    rendered: JobSummary = {
+        "jobId": str(job.id),
+        "state": job.state,
+        "processingMode": job.processing_mode,
+        "priority": job.priority,
+        "stages": _stages(job, with_errors=False),
+        "metadata": job.metadata,
+        "fileName": job.file_name,
+        "tier": job.tier,
+        "createdAt": timestamp(job.created_at),
+        "startedAt": timestamp(job.started_at),
+        "completedAt": timestamp(job.completed_at),
+        "durationSeconds": None if job.duration_ms is None else job.duration_ms / 1000,
+        "progress": progress(job),
+        "chargedCents": job.charged_cents,
+        "callbackUrl": job.callback_url,
+        "originalFilename": job.file_name,
+        "status": legacy_status(job),
+        "estimatedCompletionTimeSeconds": estimated_seconds(job),
+    }
+    if job.state is JobState.FAILED:
+        rendered["error"] = _error(job)
+        rendered["errorMessage"] = job.error_message
+    if job.rerun_of is not None:
+        rendered["rerunOf"] = str(job.rerun_of)
+    if job.erased_at is not None:
+        rendered["erasedAt"] = timestamp(job.erased_at)
+    if job.source.redact:
+        rendered["redaction"] = redaction_json(job)
+    if job.batch_id is not None:
+        rendered |= {"batchId": str(job.batch_id), "index": cast("int", job.batch_index)}
+    names = job.track_names
+    if len(names) > 1:
+        rendered |= {
+            "audioTrackCount": len(names),
+            "audioTracksCompleted": job.tracks_completed,
+            "audioTrackNames": names,
+        }
+    return rendered
+
+
+def _stages(job: JobRecord, *, with_errors: bool) -> Stages:
+    return {
+        "ingest": _stage(job.stages[StageName.INGEST], with_error=with_errors),
+        "vision": _stage(job.stages[StageName.VISION], with_error=with_errors),
+        "transcript": _stage(job.stages[StageName.TRANSCRIPT], with_error=with_errors),
+    }
+
+
+def _stage(stage: StageRecord, *, with_error: bool) -> Stage:
+    rendered: Stage = {"status": stage.status, "progress": round(stage.progress, 6)}
+    if stage.skip_reason is not None:
+        rendered["reason"] = stage.skip_reason
+    if with_error and stage.error_code is not None:
+        rendered["error"] = _error(stage)
+    return rendered
+
+
+def _error(failed: JobRecord | StageRecord) -> JobError:
+    return {"code": cast("StageCode", failed.error_code), "message": failed.error_message}
+
+
+def links(job: JobRecord, base_url: str) -> Links:
+    """Absolute URLs of the job and its results; ``base_url`` includes the path prefix."""
+    job_url = f"{base_url}/jobs/{job.id}"
+    return {"self": job_url, "transcript": f"{job_url}/transcript", "scenes": f"{job_url}/scenes"}
+
+
+def estimated_seconds(job: JobRecord) -> float | None:
+    """Seconds until a job that is being processed is done; None where there is no estimate."""
+    left = seconds_left(job.stages) if job.state is JobState.PROCESSING else None
+    return None if left is None else round(left, 1)
+
+
+def progress(job: JobRecord) -> float:
+    """0 to 1 over the stages that run; 1 once all of them have ended."""
+    done = total = 0.0
+    for name, stage in job.stages.items():
+        if stage.status is StageStatus.SKIPPED:
+            continue
+        total += _STAGE_SHARE[name]
+        ended = stage.status in ENDED_STATUSES
+        done += _STAGE_SHARE[name] * (1.0 if ended else stage.progress)
+    if total == 0:
+        return 1.0
+    return round(done / total, 6)
+
+
+def legacy_status(job: JobRecord) -> str:
+    """The ``status`` that older clients read (decisions.md §2)."""
+    if job.state is JobState.COMPLETED:
+        return "VISION_COMPLETED" if job.scene_count else "VIDEO_COMPLETED_NO_SCENES"
+    if job.state is JobState.FAILED:
+        if job.error_code == "FETCH_FAILED":
+            return "FAILED_FETCH"
+        failed = [name for name in StageName if job.stages[name].status is StageStatus.FAILED]
+        return f"{failed[0].upper()}_FAILED" if failed else "INGEST_FAILED"
+    return _LEGACY_STATUS[job.state]
+
+
+def warning_document(warning: PipelineWarning, stage: StageName) -> JobWarning:
+    """A warning of ``stage`` as it is stored and shown, without what it is not about."""
+    about = {
+        "stage": warning.stage or stage,
+        "trackIndex": warning.track_index,
+        "startTime": None if warning.start_ms is None else warning.start_ms / 1000,
+        "endTime": None if warning.end_ms is None else warning.end_ms / 1000,
+    }
+    known = {name: value for name, value in about.items() if value is not None}
+    shown = {"code": warning.code, "message": warning.message, **known}
+    return cast("JobWarning", shown)

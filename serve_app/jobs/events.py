@@ -14,13 +14,12 @@ from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
 from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context, base_url
 from serve_app.api.downloads import EventsPlace
-from serve_app.api.envelope import NO_STORE
+from serve_app.api.envelope import API_PREFIX, NO_STORE, Context, base_url
 from serve_app.api.openapi import errors, headers
 from serve_app.context import AppContext
 from serve_app.errors import ErrorCode
-from serve_app.jobs.rendering import render_job
+from serve_app.jobs.answers import render_job
 from serve_app.periodic import Periodic
 from storage import jobs
 from storage.database import UNAVAILABLE, Database

@@ -24,7 +24,7 @@ from serve_app.api.urls import (
 )
 from serve_app.crypto import Encrypter
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.jobs.metadata import check_metadata
+from serve_app.jobs.answers import check_metadata
 from serve_app.jobs.schemas import (
     AudioTrackOptions,
     Body,
@@ -40,7 +40,7 @@ from serve_app.jobs.schemas import (
     plain_file_name,
 )
 from serve_app.media.formats import in_address, tier_of
-from serve_app.observability.tracing import current_traceparent
+from serve_app.observability.logs import current_traceparent
 from serve_app.settings import Settings
 from storage.job_records import JobSource, NewJob, SourceAudio, SourceClip
 from storage.types import JobState, Priority, ProcessingMode, Tier

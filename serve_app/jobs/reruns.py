@@ -15,8 +15,7 @@ from typing_extensions import TypedDict
 
 from serve_app import pricing
 from serve_app.api.authentication import CreationRoute, CurrentJob
-from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.envelope import success
+from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import errors
 from serve_app.api.schemas import Answer, Count, Uuid, doc
 from serve_app.context import AppContext

@@ -15,24 +15,44 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from serve_app.api.authentication import CreationRoute, CurrentAccount, CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context, base_url
 from serve_app.api.downloads import LargeResults
-from serve_app.api.envelope import ExactJSONResponse, public_url, success
+from serve_app.api.envelope import (
+    API_PREFIX,
+    Context,
+    ExactJSONResponse,
+    base_url,
+    public_url,
+    success,
+)
 from serve_app.api.idempotency import create_once
 from serve_app.api.openapi import errors, headers, links
-from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
-from serve_app.api.queries import WHOLE_NUMBER, matching, one_of, shown
+from serve_app.api.parameters import (
+    WHOLE_NUMBER,
+    BadCursorError,
+    Cursor,
+    decode_cursor,
+    encode_cursor,
+    matching,
+    one_of,
+    shown,
+)
 from serve_app.api.schemas import Answer
 from serve_app.context import AppContext
 from serve_app.errors import ErrorCode, invalid
 from serve_app.jobs import service
-from serve_app.jobs.answers import BatchResult, CreatedUploadJob, Job, JobPage
+from serve_app.jobs.answers import (
+    BatchResult,
+    CreatedUploadJob,
+    Job,
+    JobPage,
+    render_job,
+    render_summary,
+)
 from serve_app.jobs.plans import Planner, plan_batch, plan_from_url, plan_upload
-from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.jobs.schemas import CreateBatchBody, CreateJobBody, CreateJobFromUrlBody
 from serve_app.jobs.service import create_jobs
 from serve_app.observability.metrics import record_job_end
-from serve_app.uploads.urls import direct_urls, upload_fields
+from serve_app.uploads.access import direct_urls, upload_fields
 from storage import results
 from storage.database import Connection
 from storage.job_records import LEGACY_FILTERS, JobRecord, list_jobs

@@ -28,7 +28,7 @@ from pipelines.net.addresses import MAX_CALLBACK_URL_LENGTH, MAX_URL_LENGTH
 from pipelines.net.buckets import BucketAccess
 from serve_app.api.schemas import NO_NUL_PATTERN, WHOLE, doc, each_once
 from serve_app.api.urls import CallbackUrl
-from serve_app.jobs.metadata import Metadata
+from serve_app.jobs.answers import Metadata
 from serve_app.results.redaction import RedactedKinds
 
 MAX_AUDIO_TRACKS = 16

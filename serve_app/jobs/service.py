@@ -21,8 +21,8 @@ from serve_app.api.authentication import parse_job_id
 from serve_app.api.envelope import timestamp
 from serve_app.context import AppContext
 from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
+from serve_app.jobs.answers import render_job
 from serve_app.jobs.plans import JobPlan
-from serve_app.jobs.rendering import render_job
 from serve_app.results.redaction import redact_again
 from serve_app.results.scenes import StoredSeen, read_seen, seen_json
 from serve_app.results.transcripts import legacy_entries, transcript_of

@@ -11,16 +11,13 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from serve_app.api.authentication import count_requests, parse_job_id
-from serve_app.api.context import Context
-from serve_app.api.html import templates
-from serve_app.api.rate_limits import Bucket
+from serve_app.api.authentication import Bucket, count_requests, parse_job_id
+from serve_app.api.envelope import Context, templates
 from serve_app.crypto import BadSignatureError
-from storage import keys, purchases, usage
+from storage import keys, ledger
 from storage.database import Connection
 from storage.keys import Account, KeyRecord, display_key
-from storage.purchases import Receipt
-from storage.usage import Month, StageUsage
+from storage.ledger import Month, Receipt, StageUsage
 
 PORTAL_PATH = "/portal"
 PORTAL_PURPOSE = "portal"
@@ -82,12 +79,12 @@ async def _read_billing(connection: Connection, account_id: uuid.UUID) -> Billin
         month=month,
         month_seconds=sum(
             line.billable_seconds
-            for line in await usage.list_job_usage(connection, account_id, month)
+            for line in await ledger.list_job_usage(connection, account_id, month)
         ),
-        stages=await usage.list_stage_usage(connection, account_id, month),
-        receipts=await purchases.list_receipts(connection, account_id, limit=RECEIPTS_SHOWN),
+        stages=await ledger.list_stage_usage(connection, account_id, month),
+        receipts=await ledger.list_receipts(connection, account_id, limit=RECEIPTS_SHOWN),
         keys=await keys.list_keys(connection, account_id),
-        outstanding_refund_cents=await purchases.outstanding_refund_cents(connection, account_id),
+        outstanding_refund_cents=await ledger.outstanding_refund_cents(connection, account_id),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from starlette.concurrency import run_in_threadpool
 from typing_extensions import TypedDict
 
-from pipelines.speech.chapters import Chapter, Vector, find_chapters
+from pipelines.across.chapters import Chapter, Vector, find_chapters
 from pipelines.types import TranscriptSegment
 from serve_app.api.schemas import Count, Seconds, Uuid, doc
 from serve_app.context import AppContext

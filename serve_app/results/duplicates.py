@@ -10,13 +10,11 @@ from pydantic import Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from pipelines.duplicates import DuplicateKind
+from pipelines.across.duplicates import DuplicateKind
 from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.envelope import ExactJSONResponse
+from serve_app.api.envelope import API_PREFIX, Context, ExactJSONResponse
 from serve_app.api.openapi import errors
-from serve_app.api.pagination import read_cursor, sign_payload
-from serve_app.api.queries import WHOLE_NUMBER, one_of
+from serve_app.api.parameters import WHOLE_NUMBER, one_of, read_cursor, sign_payload
 from serve_app.api.schemas import Count, RequestId, Seconds, Share, Uuid, doc
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.results.availability import no_result

@@ -12,8 +12,8 @@ from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
+from pipelines.across.redaction import Known, Span
 from pipelines.codec import from_json, to_json
-from pipelines.redaction.texts import Known, Span
 from pipelines.speech.edits import (
     Edit,
     EditError,
@@ -26,11 +26,10 @@ from pipelines.speech.edits import (
 )
 from pipelines.types import Speaker, SpeakerTurn, TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.downloads import turn_if_large
-from serve_app.api.envelope import success, timestamp
+from serve_app.api.envelope import API_PREFIX, Context, success, timestamp
 from serve_app.api.openapi import errors
-from serve_app.api.queries import WHOLE_NUMBER
+from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import WHOLE, Answer, Count, Timestamp, Uuid, doc
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid

@@ -17,8 +17,7 @@ from typing_extensions import TypedDict
 import pipelines
 from serve_app import __version__
 from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.envelope import success
+from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import errors
 from serve_app.api.schemas import Answer, Count, Uuid, doc
 from serve_app.crypto import PublicKeyJson, canonical

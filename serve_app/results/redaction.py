@@ -11,9 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from pipelines.codec import from_json, to_json
-from pipelines.redaction.patterns import PersonalData
-from pipelines.redaction.texts import (
+from pipelines.across.redaction import (
     FindEntities,
     Known,
     Span,
@@ -23,10 +21,11 @@ from pipelines.redaction.texts import (
     redact_texts,
     remembered,
 )
+from pipelines.across.redaction_patterns import PersonalData
+from pipelines.codec import from_json, to_json
 from pipelines.types import TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.envelope import success
+from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import errors
 from serve_app.api.schemas import Answer, Uuid, doc, each_once
 from serve_app.context import AppContext

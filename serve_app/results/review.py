@@ -10,14 +10,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from pipelines.review import Doubt, Expected, Review, ReviewReason, review_of
+from pipelines.across.review import Doubt, Expected, Review, ReviewReason, review_of
 from pipelines.types import TranscriptResult
 from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.downloads import LargeResults
-from serve_app.api.envelope import success
+from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import errors
-from serve_app.api.queries import WHOLE_NUMBER
+from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, Seconds, Share, Uuid, doc
 from serve_app.errors import ErrorCode
 from serve_app.results.routes import RESULT_ERRORS, TrackQuery

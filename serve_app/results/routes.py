@@ -12,11 +12,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.downloads import LargeResults, ResultAnswer
-from serve_app.api.envelope import success
+from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import errors
-from serve_app.api.queries import WHOLE_NUMBER, matching
+from serve_app.api.parameters import WHOLE_NUMBER, matching
 from serve_app.api.schemas import Answer, doc
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode

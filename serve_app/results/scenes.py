@@ -14,8 +14,7 @@ from typing_extensions import TypedDict
 from models.contracts import Box, CameraMotion, ShotAngle, ShotType
 from pipelines.codec import decode, list_parts
 from pipelines.types import Scene, ScreenText
-from serve_app.api.context import context_of
-from serve_app.api.envelope import public_url
+from serve_app.api.envelope import context_of, public_url
 from serve_app.api.schemas import Count, Seconds, Share, Url, Uuid, doc
 from serve_app.api.urls import OVERVIEW_STILL, still_path
 from serve_app.results.availability import require_stage

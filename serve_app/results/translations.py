@@ -15,8 +15,7 @@ from models.languages import written_language
 from models.profiles import translation_targets
 from serve_app import pricing
 from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.envelope import success, timestamp
+from serve_app.api.envelope import API_PREFIX, Context, success, timestamp
 from serve_app.api.openapi import errors
 from serve_app.api.schemas import Answer, Count, Timestamp, Uuid, doc
 from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid

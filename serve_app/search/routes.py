@@ -14,20 +14,25 @@ from pydantic import Field
 from starlette.responses import Response
 
 from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
-from serve_app.api.context import API_PREFIX, Context, base_url
-from serve_app.api.envelope import ExactJSONResponse, request_id
+from serve_app.api.envelope import API_PREFIX, Context, ExactJSONResponse, base_url, request_id
 from serve_app.api.openapi import OF_RESULTS, errors, headers, links
-from serve_app.api.pagination import BadCursorError, read_payload, sign_payload
-from serve_app.api.queries import WHOLE_NUMBER, matching, shown
+from serve_app.api.parameters import (
+    WHOLE_NUMBER,
+    BadCursorError,
+    matching,
+    read_payload,
+    shown,
+    sign_payload,
+)
 from serve_app.context import AppContext
 from serve_app.errors import invalid
-from serve_app.search.schemas import SearchPage
 from serve_app.search.service import (
     MAX_ALTERNATIVES,
     MAX_QUERY_CHARACTERS,
     End,
     Likeness,
     Page,
+    SearchPage,
     end_bytes,
     end_of,
     find_alike_page,

@@ -1,4 +1,7 @@
-"""A search: its query read, a page of it found, snippets cut."""
+"""A search: its query read, a page of it found, snippets cut.
+
+What a search answers.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,23 @@ import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 
 import numpy as np
+from typing_extensions import TypedDict
 
-from serve_app.encoder import PictureEncoder, TextEncoder
+from serve_app.api.schemas import Count, RequestId, Seconds, Uuid, doc
+from serve_app.context import PictureEncoder, TextEncoder
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result
-from serve_app.search.schemas import MatchedRange, SearchHitJson, SearchMode, Snippet
 from storage import jobs, search
 from storage.database import Database
 from storage.results import find_thumbnail_key
 from storage.search import (
     MARK_START,
     MARK_STOP,
+    Alternative,
+    Clause,
     Filters,
     Match,
     MatchedPlace,
@@ -29,8 +35,67 @@ from storage.search import (
     Ranking,
 )
 from storage.search_vectors import STILLS, NoVectorsError, find_still
-from storage.search_words import Alternative, Clause
 from storage.types import SearchKind, SkipReason, StageName
+
+SearchMode = Literal["text", "hybrid", "like"]
+
+
+class MatchedRange(TypedDict):
+    """A part of a snippet that matches, in characters (Unicode code points) of its text."""
+
+    start: Annotated[Count, doc("Its first character, from 0.", 5)]
+    end: Annotated[Count, doc("The character after its last.", 12)]
+
+
+class Snippet(TypedDict):
+    """The text around a match: plain text, never markup."""
+
+    text: Annotated[str, doc("As said, read or described.", "Good morning.")]
+    ranges: Annotated[
+        list[MatchedRange],
+        doc("What matches, in order; none overlap. Empty where the meaning alone does."),
+    ]
+
+
+class SearchHitJson(TypedDict):
+    """Something that was found."""
+
+    jobId: Annotated[Uuid, doc("The job.")]
+    fileName: Annotated[str, doc("Name of the job's media file.", "interview.mp4")]
+    kind: SearchKind
+    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.", 1.2)]
+    endTime: Annotated[Seconds, doc("Where it ends, in seconds of the media.", 2.06)]
+    trackIndex: NotRequired[Annotated[Count, doc("Audio track of what is said.", 0)]]
+    sceneIndex: NotRequired[Annotated[Count, doc("The scene, where one was found.", 0)]]
+    speaker: NotRequired[Annotated[str, doc("Who says it.", "speaker_0")]]
+    speakerLabel: NotRequired[Annotated[str, doc("The name that the speaker was given.", "Anna")]]
+    snippet: Snippet
+    score: Annotated[float, doc("Higher is better; of use within one search only.", 0.84, ge=0)]
+    foundBy: Annotated[
+        list[Literal["words", "meaning", "picture"]],
+        doc(
+            "What of it matches the query: its words, their meaning, or the scene's still.",
+            ["words"],
+        ),
+    ]
+
+
+class SearchPage(TypedDict):
+    """A page of what was found, best first."""
+
+    data: Annotated[list[SearchHitJson], doc("May hold fewer than `limit`.")]
+    hasMore: Annotated[bool, doc("Whether another page follows.", False)]
+    nextCursor: Annotated[str | None, doc("Pass it as `cursor` for the next page.", None)]
+    mode: Annotated[
+        SearchMode,
+        doc(
+            "`text`: by the words of the query; `hybrid`: by its meaning too, and by what stills "
+            "show; `like`: by what stills look like.",
+            "text",
+        ),
+    ]
+    requestId: RequestId
+
 
 MAX_QUERY_CHARACTERS = 500
 MAX_ALTERNATIVES = 8

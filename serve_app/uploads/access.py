@@ -1,29 +1,152 @@
-"""One file of one job behind a signed URL: checks before a byte is read, CORS, completion."""
+"""One file of one job behind a signed URL: checks before a byte is read, CORS, completion.
+
+Upload URLs of a job: signed, expiring, no API key needed.
+
+Direct uploads: files that clients put into the object store, past the service.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
 
 from fastapi import Request
 from starlette.responses import Response
 
 from pipelines.types import WarningCode
 from serve_app.api.authentication import parse_job_id, require_active_owner
-from serve_app.api.context import context_of
+from serve_app.api.envelope import API_PREFIX, context_of
 from serve_app.context import AppContext
-from serve_app.crypto import BadSignatureError, ExpiredSignatureError
+from serve_app.crypto import BadSignatureError, ExpiredSignatureError, Signer
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.settings import Settings
-from serve_app.uploads.urls import UPLOAD_PURPOSE
 from storage import jobs, uploads
 from storage.database import Connection
 from storage.job_records import JobRecord
+from storage.objects import (
+    DirectUpload,
+    DirectUploadStore,
+    ObjectStore,
+    ObjectStoreUnavailableError,
+)
 from storage.types import JobState
-from storage.uploads import Upload
+from storage.uploads import (
+    AUDIO_SLOT,
+    MEDIA_SLOT,
+    TRACK_SLOT,
+    AwaitedUpload,
+    Upload,
+    extend_awaited_upload,
+    lease_awaited_uploads,
+    source_prefix,
+)
+
+UPLOAD_PURPOSE = "upload"
+UPLOADS_PATH = f"{API_PREFIX}/uploads"
+UPLOAD_HEADERS = {"Content-Type": "application/octet-stream"}
+
+
+def upload_path(upload: Upload) -> str:
+    """The path, unsigned, that one file of a job is PUT to."""
+    return f"{UPLOADS_PATH}/{upload.job_id}/{upload.slot}"
+
+
+def resumable_path(upload: Upload) -> str:
+    """The path, unsigned, at which the same file is taken over tus."""
+    return f"{upload_path(upload)}/resumable"
+
+
+def resumable_key(job_id: uuid.UUID, slot: str) -> str:
+    """Where in the object store a resumable upload grows, and lies once it is complete."""
+    return f"{source_prefix(job_id)}/{slot}"
+
+
+def direct_key(job_id: uuid.UUID, slot: str) -> str:
+    """Where a client puts a file past the service; it is moved once it is there."""
+    return f"{source_prefix(job_id)}/direct/{slot}"
+
+
+def arrived_key(job_id: uuid.UUID, slot: str, version: str) -> str:
+    """Where such a file is moved to; each version of it elsewhere."""
+    mark = hashlib.sha256(version.encode()).hexdigest()[:16]
+    return f"{source_prefix(job_id)}/arrived/{slot}-{mark}"
+
+
+async def direct_urls(
+    store: ObjectStore, uploads: list[Upload], settings: Settings
+) -> dict[str, str]:
+    """Addresses in the store itself, by slot, for the files that it takes with one PUT.
+
+    None with a store that clients cannot reach. Signing may have to fetch the
+    machine's credentials, so it is done outside any transaction.
+    """
+    if not isinstance(store, DirectUploadStore):
+        return {}
+    takes = store
+    lifetime = settings.upload_lifetime_seconds
+    return {
+        item.slot: await asyncio.to_thread(
+            takes.presigned_put_url, direct_key(item.job_id, item.slot), expires_seconds=lifetime
+        )
+        for item in uploads
+        if (item.declared_bytes or 0) <= takes.largest_put_bytes
+    }
+
+
+def upload_fields(
+    job: JobRecord,
+    uploads: list[Upload],
+    *,
+    signer: Signer,
+    settings: Settings,
+    public: str,
+    direct: dict[str, str],
+) -> dict[str, Any]:
+    """What ``POST /jobs`` adds to the Job object; ``direct`` is what ``direct_urls`` made."""
+    if job.upload_expires_at is None:
+        raise ValueError("The job takes no uploads.")
+    expires_at = int(job.upload_expires_at.timestamp())
+
+    def address(path: str) -> str:
+        return public + signer.sign_path(UPLOAD_PURPOSE, path, expires_at=expires_at)
+
+    urls = {item.slot: address(upload_path(item)) for item in uploads} | direct
+    resumable = {item.slot: address(resumable_path(item)) for item in uploads}
+    fields: dict[str, Any] = {
+        "uploadUrl": urls.pop(MEDIA_SLOT),
+        "resumableUploadUrl": resumable.pop(MEDIA_SLOT),
+        "uploadMethod": "PUT",
+        "uploadHeaders": UPLOAD_HEADERS,
+        "expiresInSeconds": settings.upload_lifetime_seconds,
+        "maxUploadBytes": settings.max_upload_bytes(job.tier),
+    }
+    if AUDIO_SLOT in urls:
+        fields |= {
+            "audioUploadUrl": urls[AUDIO_SLOT],
+            "audioResumableUploadUrl": resumable[AUDIO_SLOT],
+            "audioUploadHeaders": UPLOAD_HEADERS,
+        }
+    elif urls:
+        fields["audioTrackUploadUrls"] = [
+            {
+                "trackIndex": int(slot.removeprefix(TRACK_SLOT)),
+                "url": urls[slot],
+                "resumableUrl": resumable[slot],
+                "headers": UPLOAD_HEADERS,
+            }
+            for slot in urls
+        ]
+        fields["audioUploadHeaders"] = UPLOAD_HEADERS
+    return fields
+
 
 _EXPOSED = (
     "Location, Retry-After, Tus-Checksum-Algorithm, Tus-Extension, Tus-Max-Size, Tus-Resumable, "
@@ -200,3 +323,109 @@ async def record_complete(
             )
     if earlier.completed_at is not None and earlier.object_key != object_key:
         await asyncio.to_thread(context.objects.delete, earlier.object_key)
+
+
+log = logging.getLogger("vas.uploads")
+
+Result = TypeVar("Result")
+
+LOOK_SECONDS = 0.5
+_LOOKS_A_ROUND = 96
+_LOOKS_AT_ONCE = 8
+_MOVES_AT_ONCE = 4
+_MOVE_LEASE = timedelta(minutes=2)
+"""The largest file that one PUT can store is copied inside the store by then."""
+_AGAIN = timedelta(seconds=2)
+
+
+class DirectUploadWatcher:
+    """Looks in the store for the files that jobs wait for. Several may run: rows are leased.
+
+    A file is copied before its job is queued: its URL stays valid, so that the client could
+    otherwise change the file under the running job.
+    """
+
+    def __init__(self, context: AppContext, store: DirectUploadStore) -> None:
+        self._context = context
+        self._store = store
+        self._threads = ThreadPoolExecutor(_LOOKS_AT_ONCE + _MOVES_AT_ONCE, "direct-uploads")
+        self._free_to_move = asyncio.Semaphore(_MOVES_AT_ONCE)
+        self._moving: set[asyncio.Task[None]] = set()
+
+    async def look(self) -> None:
+        """Look for the files that are due; an unavailable store is retried later."""
+        async with self._context.database.transaction() as connection:
+            awaited = await lease_awaited_uploads(connection, limit=_LOOKS_A_ROUND)
+        for start in range(0, len(awaited), _LOOKS_AT_ONCE):
+            some = awaited[start : start + _LOOKS_AT_ONCE]
+            try:
+                found = await asyncio.gather(*map(self._find, some))
+            except ObjectStoreUnavailableError as error:
+                log.warning("uploads are not looked for: %s", error)
+                return
+            for item, upload in zip(some, found, strict=True):
+                if upload is not None:
+                    task = asyncio.create_task(self._accept(item, upload))
+                    self._moving.add(task)
+                    task.add_done_callback(self._moving.discard)
+
+    async def settle(self) -> None:
+        """Wait until every file that was found is processed."""
+        await asyncio.gather(*self._moving)
+
+    async def _find(self, item: AwaitedUpload) -> DirectUpload | None:
+        key = direct_key(item.job_id, item.slot)
+        return await self._in_thread(lambda: self._store.find_direct_upload(key))
+
+    async def _accept(self, item: AwaitedUpload, upload: DirectUpload) -> None:
+        """Accept or refuse a file; after any failure it is looked for again."""
+        async with self._free_to_move:
+            held = await self._hold(item, _MOVE_LEASE)
+            if held is None:
+                return
+            try:
+                if upload.size_bytes > self._context.settings.max_upload_bytes(item.tier):
+                    await self._refuse(item, upload)
+                else:
+                    # Copy and record it, and only then remove the original. Whatever ends this in
+                    # between, the file can be found until it is recorded; one that is left
+                    # afterwards is removed with the job's other objects.
+                    source = direct_key(item.job_id, item.slot)
+                    target = arrived_key(item.job_id, item.slot, upload.version)
+                    if await self._in_thread(
+                        lambda: self._store.copy_direct_upload(source, upload, target)
+                    ):
+                        size_bytes = upload.size_bytes
+                        await record_complete(
+                            self._context, item.job_id, item.slot, size_bytes, target
+                        )
+                        await self._in_thread(lambda: self._context.objects.delete(source))
+            except ApiError as error:
+                # The job has ended; the file is removed with its other objects.
+                log.info("job %s: %s came too late: %s", item.job_id, item.slot, error)
+            except Exception:
+                log.exception("job %s: %s could not be taken over", item.job_id, item.slot)
+            await self._hold(held, _AGAIN)
+
+    async def _hold(self, item: AwaitedUpload, lease: timedelta) -> AwaitedUpload | None:
+        async with self._context.database.transaction() as connection:
+            return await extend_awaited_upload(connection, item, lease=lease)
+
+    async def _refuse(self, item: AwaitedUpload, upload: DirectUpload) -> None:
+        """Queue the job, which ingest fails for the size that is recorded here; delete the file.
+
+        There is no request to answer with 413, and no transition from awaiting_upload to failed.
+        """
+        async with self._context.database.transaction() as connection:
+            job = await jobs.find_job(connection, item.job_id, for_update=True)
+            if job is None or job.state is not JobState.AWAITING_UPLOAD:
+                return
+            await uploads.complete_upload(connection, item.job_id, item.slot, upload.size_bytes)
+            await jobs.set_state(
+                connection, item.job_id, expected=JobState.AWAITING_UPLOAD, state=JobState.QUEUED
+            )
+        key = direct_key(item.job_id, item.slot)
+        await self._in_thread(lambda: self._context.objects.delete(key))
+
+    async def _in_thread(self, call: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)

@@ -21,9 +21,8 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from serve_app.api.context import Context
 from serve_app.api.downloads import LEAST_BYTES_A_SECOND, ClientPace
-from serve_app.api.envelope import success
+from serve_app.api.envelope import Context, success
 from serve_app.context import AppContext
 from serve_app.crypto import ExpiredSignatureError
 from serve_app.errors import ApiError, ErrorCode
@@ -38,6 +37,7 @@ from serve_app.uploads.access import (
     record_complete,
     require_awaiting,
     require_room,
+    resumable_key,
     too_large,
     unauthorized,
 )
@@ -47,7 +47,6 @@ from serve_app.uploads.leases import (
     heartbeat_running,
     upload_limiter,
 )
-from serve_app.uploads.urls import resumable_key
 from storage import uploads
 from storage.database import UNAVAILABLE
 

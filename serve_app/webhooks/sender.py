@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from pipelines.net.safe_connections import system_addresses
+from pipelines.net.safe_http import system_addresses
 from serve_app.context import AppContext
 from serve_app.observability.metrics import WEBHOOK_ATTEMPTS
 from serve_app.periodic import Periodic, repeated

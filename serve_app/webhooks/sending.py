@@ -17,16 +17,14 @@ from pathlib import Path
 import httpx
 
 from pipelines.net.addresses import AddressPolicy
-from pipelines.net.safe_connections import (
+from pipelines.net.safe_http import (
+    AsyncResolver,
+    AsyncSafeTransport,
     BlockedAddressError,
     NameResolutionError,
     TlsError,
     TransportLimits,
     system_addresses,
-)
-from pipelines.net.safe_http import (
-    AsyncResolver,
-    AsyncSafeTransport,
     system_addresses_async,
     tls_context,
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pipelines.processor_time import transcript_work, vision_work
+from pipelines.execution.chain import transcript_work, vision_work
 from pipelines.types import IngestResult
-from serve_app.jobs.eta import alone_seconds, gain_alone
+from serve_app.jobs.answers import alone_seconds, gain_alone
 from storage.types import StageName
 
 _START_SECONDS = 1.0

@@ -13,8 +13,8 @@ from datetime import timedelta
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pipelines.duplicates import Duplicate, MediaPrint, duplicates, shot_keys, sound_probes
-from pipelines.media.sound_prints import SoundPrint
+from pipelines.across.duplicates import Duplicate, MediaPrint, duplicates, shot_keys, sound_probes
+from pipelines.media.audio import SoundPrint
 from pipelines.types import StageStoppedError
 from pipelines.vision.fingerprints import Fingerprints
 from serve_app.context import AppContext

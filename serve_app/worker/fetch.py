@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from pipelines.execution.chain import Control, parts_of
 from pipelines.ingest.external_audio import ExternalFile
-from pipelines.ingest.raw import RawConfig, decoded_source
-from pipelines.ingest.source import ClipFile, SourceMedia, naming_clip
-from pipelines.ingest.sync.timecode import SyncMode
+from pipelines.ingest.source import ClipFile, RawConfig, SourceMedia, decoded_source, naming_clip
+from pipelines.ingest.timecode import SyncMode
 from pipelines.net.fetch import FetchLimits, fetch
 from pipelines.types import StageCode, StageError
 from serve_app.api.urls import address_policy
@@ -159,7 +158,7 @@ def decoded_clip(
 ) -> str:
     """The object to analyse of a clip called ``file_name``: decoded where it is camera RAW.
 
-    Raises as ``pipelines.ingest.raw.decoded_source``.
+    Raises as ``pipelines.ingest.source.decoded_source``.
     """
     return decoded_source(
         source_key,

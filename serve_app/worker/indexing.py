@@ -12,8 +12,7 @@ import cv2
 import numpy as np
 
 from models.contracts import PICTURE_DIMENSIONS, Picture
-from serve_app.context import AppContext
-from serve_app.encoder import PictureEncoder, TextEncoder
+from serve_app.context import AppContext, PictureEncoder, TextEncoder
 from storage import search_vectors
 from storage.database import Connection, Database
 from storage.objects import InvalidKeyError, ObjectNotFoundError, ObjectStore

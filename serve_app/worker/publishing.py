@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.across.redaction import Known
+from pipelines.across.redaction_patterns import PersonalData
 from pipelines.codec import to_json
-from pipelines.redaction.patterns import PersonalData
-from pipelines.redaction.texts import Known
 from pipelines.speech.speakers import recognise
 from pipelines.stages import skip_reason
 from pipelines.types import (
@@ -27,7 +27,7 @@ from pipelines.types import (
     TimedSentence,
 )
 from serve_app import pricing
-from serve_app.jobs.rendering import warning_document
+from serve_app.jobs.answers import warning_document
 from serve_app.jobs.service import end_job, finish_if_ended
 from serve_app.pricing import PriceTable
 from serve_app.results.receipts import StageReceipt

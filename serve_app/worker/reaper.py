@@ -13,8 +13,8 @@ from pipelines.execution.chain import is_stop_marker
 from serve_app.context import AppContext
 from serve_app.jobs.service import end_job, erase_job
 from serve_app.observability.metrics import record_job_end
-from serve_app.uploads.partials import finish_for_lost_writers
-from serve_app.uploads.urls import direct_key
+from serve_app.uploads.access import direct_key
+from serve_app.uploads.tus import finish_for_lost_writers
 from storage import access, comparisons, jobs, keys, results, uploads
 from storage.cleaning import (
     CleaningRound,

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from pipelines.codec import to_json
-from pipelines.redaction.patterns import PersonalData
-from pipelines.redaction.pictures import Places, cover_pictures, hidden_places
-from pipelines.redaction.texts import (
+from pipelines.across.redaction import (
     FindEntities,
     Known,
+    Places,
     Span,
+    cover_pictures,
+    hidden_places,
     merged,
     redact_scenes,
     redact_segments,
@@ -23,6 +23,8 @@ from pipelines.redaction.texts import (
     redact_texts,
     remembered,
 )
+from pipelines.across.redaction_patterns import PersonalData
+from pipelines.codec import to_json
 from pipelines.types import Scene, StageStoppedError, TimedSentence, TrackOutcome
 from serve_app.context import AppContext
 from serve_app.observability.logs import log_context

@@ -14,14 +14,14 @@ from datetime import timedelta
 from uuid import UUID
 
 from models.provider import ModelProvider
+from pipelines.across.redaction import Known
 from pipelines.codec import from_json
 from pipelines.execution.chain import Workspace, release_free_memory
-from pipelines.redaction.texts import Known
 from pipelines.stages import FAILURE_CODES, OUTAGE_PAUSES_SECONDS, StageRunner
 from pipelines.types import IngestResult, StageError, StageStoppedError
 from serve_app.context import AppContext
 from serve_app.jobs.service import announce_progress
-from serve_app.observability.logs import log_context, note
+from serve_app.observability.logs import Span, log_context, note, traced
 from serve_app.observability.metrics import (
     LEVEL_SECONDS,
     DatabaseMetrics,
@@ -29,10 +29,9 @@ from serve_app.observability.metrics import (
     record_job_end,
     record_stage,
 )
-from serve_app.observability.tracing import Span, traced
 from serve_app.periodic import Periodic, repeated
 from serve_app.results.redaction import known_of
-from serve_app.uploads.direct import LOOK_SECONDS, DirectUploadWatcher
+from serve_app.uploads.access import LOOK_SECONDS, DirectUploadWatcher
 from serve_app.worker import publishing
 from serve_app.worker.alignment import ALIGN_SECONDS, Realigner
 from serve_app.worker.archives import ArchiveKeeper

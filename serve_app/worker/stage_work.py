@@ -16,8 +16,15 @@ from models.profiles import concurrent_inputs, digest_of
 from models.provider import ModelProvider
 from models.registry import REGISTRY
 from models.tasks import EMBED_VOICE, SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
-from pipelines.artifacts import digest
-from pipelines.codec import to_json
+from pipelines.across.redaction import (
+    Known,
+    cover_pictures,
+    hidden_places,
+    redact_scenes,
+    redact_sentences,
+    remembered,
+)
+from pipelines.codec import digest, to_json
 from pipelines.execution.chain import Control, ControlSpan, Workspace, parts_of
 from pipelines.ingest.pipeline import (
     PROBE_SHARE,
@@ -26,13 +33,11 @@ from pipelines.ingest.pipeline import (
 )
 from pipelines.ingest.preview import is_playable
 from pipelines.ingest.source import ProbedMedia
-from pipelines.redaction.pictures import cover_pictures, hidden_places
-from pipelines.redaction.texts import Known, redact_scenes, redact_sentences, remembered
 from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
 from pipelines.speech.speakers import MAX_SPEAKERS, SpeakerRules
-from pipelines.speech.summary import SummaryConfig
+from pipelines.speech.texts import SummaryConfig
 from pipelines.stages import MediaStages, StageRunner
 from pipelines.types import (
     AudioTrack,
@@ -51,8 +56,7 @@ from pipelines.vision.cuts.selection import CutConfig
 from pipelines.vision.pipeline import VisionConfig
 from pipelines.vision.scenes import DescribeConfig
 from serve_app.context import AppContext
-from serve_app.jobs.eta import timings_of
-from serve_app.jobs.rendering import warning_document
+from serve_app.jobs.answers import timings_of, warning_document
 from serve_app.observability.metrics import record_media
 from serve_app.results.redaction import redacted_kinds, want_preview
 from serve_app.results.transcripts import track_transcript

@@ -10,11 +10,7 @@ from datetime import timedelta
 
 from models.provider import ModelProvider
 from pipelines.codec import from_json, to_json
-from pipelines.speech.translation import (
-    TranslationError,
-    passages_of,
-    translate_passages,
-)
+from pipelines.speech.texts import TranslationError, passages_of, translate_passages
 from pipelines.types import AudioTrack, TranscriptResult, TranscriptSegment
 from serve_app.context import AppContext
 from serve_app.jobs.service import announce_translation

@@ -13,7 +13,6 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection, create_engine, inspect, pool, text
 
-import storage.money_tables  # noqa: F401  (its tables belong to the metadata)
 from storage.database import LOCK_SECONDS, MIGRATION_LOCK, schema_functions
 from storage.tables import metadata
 

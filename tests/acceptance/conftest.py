@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from benchmarks.service_jobs import first_seconds
 from serve_app.client.api import ApiClient
 from tests.acceptance.camera_raw import decoders
 from tests.acceptance.service import ANSWER_SECONDS, JOB_SECONDS, Service, running
-from tests.benchmarks.service_jobs import first_seconds
 from tests.pipelines.net.fetch_servers import Authority
 from tests.places import DEMO
 

@@ -20,7 +20,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from serve_app.api.rate_limits import LIMITS, Bucket
+from serve_app.api.authentication import LIMITS, Bucket
 from serve_app.errors import CATALOGUE, ErrorCode
 from tests.acceptance.service import Service, wait_until
 from tests.contract.document_cases import (

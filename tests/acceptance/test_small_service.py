@@ -18,14 +18,14 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from serve_app.api.rate_limits import LIMITS, Bucket
+from benchmarks.service_jobs import first_seconds
+from serve_app.api.authentication import LIMITS, Bucket
 from serve_app.cli.accounts import create_account, create_key
 from serve_app.cli.output import in_transaction
 from serve_app.client.api import ApiClient
 from serve_app.settings import Settings
 from storage.objects.s3 import S3Store
 from tests.acceptance.service import Service, running, wait_until
-from tests.benchmarks.service_jobs import first_seconds
 from tests.places import DEMO
 from tests.serve_app.running_api import within_a_minute
 from tests.storage.s3_server import everything_in, fresh_store, s3_process

@@ -12,12 +12,12 @@ import httpx
 import psutil
 import pytest
 
+from benchmarks.service_jobs import first_seconds
 from serve_app.deployment import local as local_service
 from serve_app.errors import ApiError
 from serve_app.jobs.service import cancel_job
 from storage.database import embedded_postgres
 from tests.acceptance.service import Service, running, wait_until
-from tests.benchmarks.service_jobs import first_seconds
 from tests.places import DEMO, PROJECT
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
+from benchmarks.dashboard import SCENES, long_job
 from storage import keys, people
 from storage.types import Role
-from tests.benchmarks.dashboard import SCENES, long_job
 from tests.browser.line import Line
 from tests.browser.visits import (
     DESK,

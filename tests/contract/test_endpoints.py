@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from storage import keys, purchases
+from storage import keys, ledger
 from tests.contract.calling import RATE_HEADERS, Caller, ContractApi, refusal, shown
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide
 from tests.contract.spec_rows import ROWS, covers, covers_each, row_cells, rows_of
@@ -41,8 +41,8 @@ def buy(caller: Caller) -> None:
     """A purchase in the account's ledger."""
     account_id = caller.customer.account_id
     caller.api.transact(
-        lambda c: purchases.record_purchase(
-            c, account_id, 500, provider=purchases.OPERATOR, reference=str(account_id)
+        lambda c: ledger.record_purchase(
+            c, account_id, 500, provider=ledger.OPERATOR, reference=str(account_id)
         )
     )
 

@@ -25,18 +25,20 @@ from pipelines.backfill.manifest import ManifestError, read_manifest
 from pipelines.backfill.places import S3Access
 from pipelines.codec import from_json, to_json
 from pipelines.ingest.headers import wav_labels
-from pipelines.ingest.sync.timecode import WavLabels, from_labels, parse_timecode
+from pipelines.ingest.timecode import WavLabels, from_labels, parse_timecode
 from pipelines.net.addresses import (
     MAX_URL_LENGTH,
     ParsedUrl,
+    Provider,
     UrlError,
     check_callback_url,
     check_redirect,
     check_url_text,
+    direct_download_url,
     is_internal_name,
     is_public_address,
 )
-from pipelines.net.fetch_responses import (
+from pipelines.net.fetch import (
     content_range,
     content_type,
     declared_bytes,
@@ -44,9 +46,8 @@ from pipelines.net.fetch_responses import (
     retry_after_seconds,
     validator,
 )
-from pipelines.net.share_links import Provider, direct_download_url
+from pipelines.speech.caption_rules import CUE_MAX_MS
 from pipelines.speech.captions import to_srt, to_txt, to_vtt
-from pipelines.speech.cues import CUE_MAX_MS
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
 from serve_app.webhooks.signing import TOLERANCE_SECONDS, VerificationError, signature, verify
 from tests.fuzzing.feeding import Feed, as_text

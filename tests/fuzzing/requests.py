@@ -19,15 +19,24 @@ from fastapi import Request
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 
-from serve_app.api.bodies import MAX_DEPTH, parse_json_object
+from serve_app.api.authentication import client_address
 from serve_app.api.idempotency import idempotency_key
-from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
-from serve_app.api.queries import NUMBER, WHOLE_NUMBER, one_of, require_plain_query
-from serve_app.api.rate_limits import client_address
+from serve_app.api.parameters import (
+    MAX_DEPTH,
+    NUMBER,
+    WHOLE_NUMBER,
+    BadCursorError,
+    Cursor,
+    decode_cursor,
+    encode_cursor,
+    one_of,
+    parse_json_object,
+    require_plain_query,
+)
 from serve_app.crypto import BadSignatureError, Signer
 from serve_app.errors import ApiError
 from serve_app.exports.captions import attachment
-from serve_app.exports.spreadsheets import harmless
+from serve_app.exports.timeline import harmless
 from serve_app.jobs.plans import MAX_UNKNOWN_FIELDS, unknown_field_warnings
 from serve_app.jobs.schemas import CreateJobBody
 from serve_app.observability.logs import without_secrets

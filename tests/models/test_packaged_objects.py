@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
+from benchmarks.descriptions import read_frame
 from models.backends.packaged.objects import (
     CLASSES,
     PackagedObjectDetector,
@@ -17,7 +18,6 @@ from models.backends.packaged.objects import (
 from models.contracts import Picture
 from models.registry.packaged import PACKAGED
 from models.tasks import DETECT_OBJECTS
-from tests.benchmarks.descriptions import read_frame
 from tests.media.studio.indoors import HOST
 from tests.media.studio.people import Pose, draw_person
 from tests.places import SHARED_MEDIA

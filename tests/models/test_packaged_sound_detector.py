@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.speech.noises import made
 from models.backends.packaged.sounds import FireRedSoundDetector
 from models.contracts import SAMPLE_RATE_HZ, Samples, SoundKind
 from models.provider import LocalModels
@@ -14,7 +15,6 @@ from models.registry.packaged import FIRE_RED
 from models.tasks import DETECT_SOUNDS
 from models.weights import WeightsError
 from pipelines.media.audio import read_blocks
-from tests.benchmarks.speech.noises import made
 
 SPEECH = Path(__file__).resolve().parents[1] / "media" / "speech"
 DETECTOR = LocalModels().get(DETECT_SOUNDS)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from benchmarks.speech.noises import made
 from models.contracts import (
     ACTIVITY_FRAME_SAMPLES,
     ACTIVITY_FRAMES,
@@ -20,7 +21,6 @@ from models.contracts import (
 from models.provider import LocalModels
 from models.tasks import SEGMENT_SPEAKERS
 from pipelines.media.audio import SampleReader, read_blocks
-from tests.benchmarks.speech.noises import made
 
 SPEECH = Path(__file__).resolve().parents[1] / "media" / "speech"
 SEGMENTER = LocalModels().get(SEGMENT_SPEAKERS)

@@ -24,8 +24,8 @@ from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Sample
 from models.languages import SPOKEN_LANGUAGES, is_in_another_script
 from models.registry.packaged import PACKAGED, WHISPER_BASE
 from models.tasks import TRANSCRIBE
-from pipelines.speech.decoding import ChunkDecoder
 from pipelines.speech.regions import Chunk
+from pipelines.speech.transcribe import ChunkDecoder
 
 TESTS = Path(__file__).resolve().parents[1]
 SPEECH = TESTS / "media" / "speech"

@@ -26,11 +26,10 @@ from hypothesis.stateful import (
 from pipelines.types import MediaInfo, StageCode, StageError
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
-from storage import jobs, keys, ledger, purchases
+from storage import jobs, keys, ledger
 from storage.database import Connection
 from storage.jobs import LeaseLostError
-from storage.ledger import InsufficientCreditsError
-from storage.purchases import OPERATOR, RefundKey
+from storage.ledger import OPERATOR, InsufficientCreditsError, RefundKey
 from storage.types import StageName
 from tests.contract.runner_side import AUDIO_ONLY, FOOTAGE, SILENT
 from tests.money.in_process import InProcessService
@@ -98,7 +97,7 @@ class LedgerMachine(RuleBasedStateMachine):
         cents = self.model.payments.get(payment, cents)
 
         async def record(connection: Connection) -> bool:
-            return await purchases.record_purchase(
+            return await ledger.record_purchase(
                 connection, self.account, cents, provider=OPERATOR, reference=self._own(payment)
             )
 
@@ -115,7 +114,7 @@ class LedgerMachine(RuleBasedStateMachine):
         payment = known.payment if known else data.draw(st.sampled_from(payments))
         cents = known.amount if known else cents
         key = RefundKey(OPERATOR, self._own(reference), self._own(payment))
-        self.service.transact(lambda c: purchases.record_refund(c, key, cents))
+        self.service.transact(lambda c: ledger.record_refund(c, key, cents))
         self.model.repay(reference, payment, cents)
 
     @precondition(lambda self: self.model.refunds)
@@ -123,7 +122,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def reverse_refund(self, data: st.DataObject) -> None:
         refund = self.model.refunds[data.draw(st.sampled_from(list(self.model.refunds)))]
         key = RefundKey(OPERATOR, self._own(refund.reference), self._own(refund.payment))
-        self.service.transact(lambda c: purchases.reverse_refund(c, key, refund.amount))
+        self.service.transact(lambda c: ledger.reverse_refund(c, key, refund.amount))
         self.model.reverse(refund)
 
     def _own(self, reference: str) -> str:

@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from serve_app.payments.service import ProviderNotInstalledError, find_provider
+from serve_app.credits.payments import ProviderNotInstalledError, require_provider
 from serve_app.settings import Settings
-from storage import ledger, purchases
+from storage import ledger
 from tests.contract.calling import Caller, ContractApi, refusal, shown
 from tests.money import stripe_side
 from tests.money.stripe_side import STRIPE_SECRET, Event, post, send, signed
@@ -45,7 +45,7 @@ def test_a_paid_session_is_credited_with_a_receipt(
     assert send(caller.api, stripe_side.session(account, 2500, payment)).status_code == 200
     assert balance(caller) == 3500
     [receipt] = caller.api.transact(
-        lambda c: purchases.list_receipts(c, caller.customer.account_id, limit=5)
+        lambda c: ledger.list_receipts(c, caller.customer.account_id, limit=5)
     )
     assert (receipt.amount_cents, receipt.provider) == (2500, "stripe")
     assert receipt.reference == payment
@@ -257,7 +257,7 @@ def test_the_stored_secret_is_used_and_is_encrypted_at_rest(settings: Settings) 
         api.sql("DELETE FROM payment_credentials")
         refusal(send(api, told), 503, "SERVICE_UNAVAILABLE", retry_after="30")
         sealed = api.context.encrypter.encrypt(STRIPE_SECRET)
-        api.transact(lambda c: purchases.store_credential(c, "stripe", sealed))
+        api.transact(lambda c: ledger.store_credential(c, "stripe", sealed))
         assert send(api, told).status_code == 200
         [(stored,)] = api.sql("SELECT sealed FROM payment_credentials")
         assert STRIPE_SECRET.encode() not in bytes(stored)
@@ -265,14 +265,13 @@ def test_the_stored_secret_is_used_and_is_encrypted_at_rest(settings: Settings) 
 
 
 def test_the_library_is_imported_only_when_the_provider_is_on() -> None:
-    modules = "serve_app.payments.routes"
+    modules = "serve_app.credits.payments"
     program = f"import sys, {modules}; sys.exit('stripe' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "serve_app.payments.stripe_provider", raising=False)
     monkeypatch.setitem(sys.modules, "stripe", None)
     settings = Settings(data_dir=tmp_path, payment_provider="stripe")
     with pytest.raises(ProviderNotInstalledError, match="extra 'payments'"):
-        find_provider(settings)
+        require_provider(settings)

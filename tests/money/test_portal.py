@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PURPOSE, dollars
-from storage import keys, purchases
-from storage.purchases import OPERATOR, RefundKey
+from storage import keys, ledger
+from storage.ledger import OPERATOR, RefundKey
 from tests.contract.calling import Caller, shown
 from tests.contract.runner_side import RunnerSide
 
@@ -19,7 +19,7 @@ from tests.contract.runner_side import RunnerSide
 def buy(caller: Caller, cents: int, reference: str) -> None:
     account_id = caller.customer.account_id
     caller.api.transact(
-        lambda c: purchases.record_purchase(
+        lambda c: ledger.record_purchase(
             c, account_id, cents, provider=OPERATOR, reference=f"{reference} {account_id}"
         )
     )
@@ -74,7 +74,7 @@ def test_a_refund_that_still_waits_is_shown(caller: Caller) -> None:
     buy(caller, 500, "INV")
     account_id = caller.customer.account_id
     key = RefundKey(OPERATOR, f"R {account_id}", f"INV {account_id}")
-    caller.api.transact(lambda c: purchases.record_refund(c, key, 9_999))
+    caller.api.transact(lambda c: ledger.record_refund(c, key, 9_999))
     page = Text(open_page(link(caller)).text)
     assert page.lines[page.lines.index("Refunded, still to be deducted") + 1] == "$84.99"
 

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from serve_app.cli.main import app
 from serve_app.cli.money import usage_csv
 from serve_app.cli.output import UsageError
-from serve_app.exports.spreadsheets import harmless
-from storage import usage
-from storage.usage import Month
+from serve_app.exports.timeline import harmless
+from storage import ledger
+from storage.ledger import Month
 from tests.contract.calling import Caller
 from tests.contract.runner_side import FOOTAGE, RunnerSide
 
@@ -81,7 +81,7 @@ def ledger_charges(caller: Caller, month: Month) -> int:
 
 def export(caller: Caller, month: Month) -> list[dict[str, str]]:
     account_id = caller.customer.account_id
-    lines = caller.api.transact(lambda c: usage.list_job_usage(c, account_id, month))
+    lines = caller.api.transact(lambda c: ledger.list_job_usage(c, account_id, month))
     return read_csv(usage_csv(lines))
 
 

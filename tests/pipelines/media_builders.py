@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.execution.chain import Workspace
-from pipelines.media.timestamps import rounded_ms
+from pipelines.media.files import rounded_ms
 from pipelines.media_types import Orientation
 from pipelines.types import Segment, VideoSource, VideoStream
 from storage.objects.folder import FolderStore

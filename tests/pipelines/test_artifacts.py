@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import Artifact, Made, digest
-from pipelines.codec import CodecError
+from pipelines.codec import Artifact, CodecError, Made, digest
 from storage.objects.folder import FolderStore
 
 

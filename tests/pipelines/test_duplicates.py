@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from models.contracts import Samples
-from pipelines.duplicates import Duplicate, DuplicateKind, MediaPrint, duplicates, shot_keys
-from pipelines.media.sound_prints import SoundPrint, print_of
+from pipelines.across.duplicates import Duplicate, DuplicateKind, MediaPrint, duplicates, shot_keys
+from pipelines.media.audio import SoundPrint, print_of
 from pipelines.vision.fingerprints import (
     Fingerprints,
     Pictures,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.service_jobs import first_seconds
 from models.contracts import ShotAngle, ShotType
 from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun, Workspace
@@ -19,7 +20,6 @@ from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.policy import ContentPolicy
 from storage.objects.folder import FolderStore
-from tests.benchmarks.service_jobs import first_seconds
 from tests.models.tiny_folder import fill_models_folder
 from tests.places import DEMO
 

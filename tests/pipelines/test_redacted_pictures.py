@@ -13,9 +13,14 @@ import pytest
 from models.contracts import Box, CameraMotion, Picture, ShotAngle, ShotType
 from models.provider import LocalModels
 from models.tasks import READ_TEXT
-from pipelines.redaction.patterns import PersonalData
-from pipelines.redaction.pictures import cover_pictures, covered, hidden_places
-from pipelines.redaction.texts import no_recognizer, redact_scenes
+from pipelines.across.redaction import (
+    cover_pictures,
+    covered,
+    hidden_places,
+    no_recognizer,
+    redact_scenes,
+)
+from pipelines.across.redaction_patterns import PersonalData
 from pipelines.types import Scene, ScreenText, StillFrame
 from storage.objects.folder import FolderStore
 

@@ -11,8 +11,8 @@ import pytest
 
 from models.provider import LocalModels
 from models.tasks import RECOGNIZE_ENTITIES, Entity, EntityKind
-from pipelines.redaction.patterns import PersonalData, find_patterns, is_luhn
-from pipelines.redaction.texts import MARK, merged, redact_segments, redact_texts
+from pipelines.across.redaction import MARK, merged, redact_segments, redact_texts
+from pipelines.across.redaction_patterns import PersonalData, find_patterns, is_luhn
 from pipelines.types import TranscriptSegment, TranscriptWord
 
 EVERYTHING = frozenset(PersonalData)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.contracts import CameraMotion, ShotAngle, ShotType
-from pipelines.review import LONGEST_MS, ReviewReason, review_of
+from pipelines.across.review import LONGEST_MS, ReviewReason, review_of
 from pipelines.types import PipelineWarning, Scene, TranscriptSegment, WarningCode
 from tests.pipelines.speech.test_edits import segment
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.service_jobs import first_seconds
 from models.profiles import digest_of
 from models.provider import LocalModels
 from models.tasks import Purpose, tasks_for
@@ -22,7 +23,6 @@ from pipelines.stages import MediaStages
 from pipelines.vision.pipeline import VisionConfig
 from storage.objects.folder import FolderStore
 from storage.types import ProcessingMode
-from tests.benchmarks.service_jobs import first_seconds
 from tests.places import DEMO, PROJECT
 
 INGEST = IngestConfig(segment_seconds=5.0)

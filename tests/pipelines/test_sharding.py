@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.service_jobs import first_seconds
 from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun, Workspace
 from pipelines.ingest.pipeline import IngestConfig, IngestContext, ingest
@@ -18,7 +19,6 @@ from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.regions import Sharding
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from storage.objects.folder import FolderStore
-from tests.benchmarks.service_jobs import first_seconds
 from tests.places import DEMO
 
 UNSHARDED_SECONDS = 86_400.0

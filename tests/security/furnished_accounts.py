@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
-from storage import keys, people, purchases
+from storage import keys, ledger, people
 from storage.types import Role
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide
@@ -91,7 +91,7 @@ class FurnishedAccount:
 def _buy(caller: Caller, reference: str) -> None:
     account = caller.customer.account_id
     caller.api.transact(
-        lambda c: purchases.record_purchase(
-            c, account, 500, provider=purchases.OPERATOR, reference=f"{reference} {account}"
+        lambda c: ledger.record_purchase(
+            c, account, 500, provider=ledger.OPERATOR, reference=f"{reference} {account}"
         )
     )

@@ -21,7 +21,7 @@ import sqlalchemy.exc
 from typer.testing import CliRunner
 
 from serve_app.cli.main import app
-from serve_app.keys.audit import read_lines
+from serve_app.keys.routes import read_lines
 from storage import audit, cleaning, keys, reruns
 from storage.audit import ActorKind, AuditAction, AuditEntry, ChainCheck
 from storage.types import StageName

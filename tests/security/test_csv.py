@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.cli.money import usage_csv
+from storage.ledger import JobUsage
 from storage.types import StageName, Tier
-from storage.usage import JobUsage
 from tests.places import PROJECT
 
 STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -68,4 +68,4 @@ def test_no_other_code_writes_csv() -> None:
         for path in (PROJECT / folder).rglob("*.py")
         if re.search(r"csv\.(Dict)?[wW]riter|to_csv\(|write_csv", path.read_text())
     ]
-    assert writers == ["serve_app/exports/spreadsheets.py"]
+    assert writers == ["serve_app/exports/timeline.py"]

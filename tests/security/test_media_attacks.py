@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from pipelines.ingest.headers import wav_labels
-from pipelines.ingest.probe import probe
+from pipelines.ingest.pipeline import probe
 from pipelines.media.decoding import decode_segment
 from pipelines.media.files import NoVideoStreamError, open_media
 from pipelines.media_types import Orientation

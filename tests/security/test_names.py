@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import httpx
 import pytest
 
-from pipelines.net.fetch_responses import file_name_hint
+from pipelines.net.fetch import file_name_hint
 from storage.objects import InvalidKeyError
 from storage.objects.folder import FolderStore
 from tests.contract.calling import Caller, ContractApi, shown
@@ -185,13 +185,13 @@ def test_a_track_is_a_number(own: FurnishedAccount, track: str) -> None:
 
 
 def test_an_account_name_is_text_on_the_billing_page(api: ContractApi) -> None:
-    from storage import keys, purchases
+    from storage import keys, ledger
 
     name = "</title><script>alert(1)</script>&amp;\"'"
     account = api.transact(lambda c: keys.create_account(c, name))
     api.transact(
-        lambda c: purchases.record_purchase(
-            c, account.id, 5, provider=purchases.OPERATOR, reference="<b>\"'&x"
+        lambda c: ledger.record_purchase(
+            c, account.id, 5, provider=ledger.OPERATOR, reference="<b>\"'&x"
         )
     )
     link = api.transact(lambda c: keys.create_sign_in_link(c, account.id))

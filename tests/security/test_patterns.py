@@ -18,8 +18,8 @@ import models
 import pipelines
 import serve_app
 import storage
-from pipelines.redaction.patterns import PersonalData, find_patterns
-from pipelines.redaction.texts import find_personal_data, no_recognizer
+from pipelines.across.redaction import find_personal_data, no_recognizer
+from pipelines.across.redaction_patterns import PersonalData, find_patterns
 from tests.places import PROJECT
 
 PACKAGES = (serve_app, pipelines, models, storage)

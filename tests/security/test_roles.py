@@ -12,8 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serve_app.api.authentication import Auth
-from serve_app.api.roles import OPERATIONS, PAGES
+from serve_app.api.authentication import OPERATIONS, PAGES, Auth
 from serve_app.dashboard.access import OperatorRoute, PageRoute
 from serve_app.dashboard.routes import ROUTERS
 from storage import people

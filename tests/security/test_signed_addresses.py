@@ -94,7 +94,7 @@ def test_what_must_not_be_guessed_is_random_enough(make: Callable[[], str]) -> N
 def test_secrets_are_compared_in_constant_time() -> None:
     """Where text is compared at all; keys and sessions are looked up by their SHA-256."""
     from serve_app import crypto
-    from serve_app.api import pagination as cursors
+    from serve_app.api import parameters as cursors
     from serve_app.webhooks import signing
 
     for module in (cursors, crypto, signing):

@@ -13,7 +13,7 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from serve_app.api.authentication import Auth
-from serve_app.api.context import API_PREFIX
+from serve_app.api.envelope import API_PREFIX
 from serve_app.api.openapi import error_codes
 from serve_app.app import operation_routes, routed_api
 from serve_app.errors import ErrorCode

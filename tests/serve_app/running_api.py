@@ -18,8 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from models.provider import LocalModels
 from models.tasks import RECOGNIZE_ENTITIES
 from serve_app.app import build_api
-from serve_app.context import AppContext, build_context
-from serve_app.encoder import PictureEncoder, TextEncoder
+from serve_app.context import AppContext, PictureEncoder, TextEncoder, build_context
 from serve_app.observability.metrics import NULL_METRICS, Metrics
 from serve_app.settings import Settings
 from storage import keys, ledger

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from serve_app.api.rate_limits import LIMITS, Bucket
+from serve_app.api.authentication import LIMITS, Bucket
 from serve_app.settings import Settings
 from tests.serve_app.running_api import Customer, RunningApi, within_a_minute
 

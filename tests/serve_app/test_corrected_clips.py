@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.speech.material import load
 from models.contracts import SAMPLE_RATE_HZ
 from serve_app.client.api import ApiClient
-from tests.benchmarks.speech.material import load
 from tests.places import DEMO, PROJECT
 from tests.serve_app.published_jobs import complete, created
 from tests.serve_app.running_api import Customer, RunningApi

@@ -11,7 +11,7 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 import pytest
 
 from pipelines.types import StageCode, WarningCode
-from serve_app.api.html import prose
+from serve_app.api.envelope import prose
 from serve_app.api.schemas import RESULT_REASONS
 from serve_app.discovery.pages import JOB_ERRORS, REASONS, curl_sample
 from serve_app.errors import CATALOGUE, ErrorCode

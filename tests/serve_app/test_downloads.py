@@ -37,7 +37,7 @@ from serve_app.api.downloads import (
 from serve_app.api.envelope import ExactJSONResponse, LargeJSONResponse
 from serve_app.context import build_context
 from serve_app.dashboard.access import COOKIE
-from serve_app.dashboard.people import ENTRIES_SHOWN
+from serve_app.dashboard.account import ENTRIES_SHOWN
 from serve_app.deployment import application
 from serve_app.deployment.application import ApiReplica
 from serve_app.media.source import find_media

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pipelines.media.sound_prints import print_of
+from pipelines.media.audio import print_of
 from serve_app.context import AppContext
 from serve_app.worker import comparing, publishing
 from serve_app.worker.comparing import Comparer, KeptSounds, mute_sounds, parts_of_shots

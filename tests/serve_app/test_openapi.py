@@ -26,12 +26,11 @@ from serve_app.jobs.schemas import (
 )
 from serve_app.keys.routes import SignInBody
 from serve_app.results.edits import TranscriptEditBody, TranscriptRevertBody
+from serve_app.results.people import VoiceBody
 from serve_app.results.redaction import RedactionBody
 from serve_app.results.routes import SpeakerBody
 from serve_app.results.translations import TranslationBody
-from serve_app.results.voices import VoiceBody
-from serve_app.webhooks.endpoints import EndpointChangesBody, NewEndpointBody
-from serve_app.webhooks.routes import TestWebhookBody
+from serve_app.webhooks.routes import EndpointChangesBody, NewEndpointBody, TestWebhookBody
 from storage.types import EventType
 from tests.serve_app.interface_contract import DOCUMENT, OPERATIONS, Contract, Operation
 

@@ -16,9 +16,9 @@ from models.contracts import Box
 from pipelines.codec import to_json
 from pipelines.types import Appearance, Person, PipelineWarning, SpeakerVoice, WarningCode
 from serve_app.exports.routes import ExportFormat
-from serve_app.jobs.rendering import warning_document
+from serve_app.jobs.answers import warning_document
 from serve_app.worker.publishing import KeptVoices
-from storage import keys, purchases
+from storage import keys, ledger
 from storage.types import StageName
 from tests.serve_app.interface_contract import BY_ID, Contract
 from tests.serve_app.published_jobs import SENTENCES, complete, created, fail, signed_in, track
@@ -403,8 +403,8 @@ def test_a_replay_is_as_documented(api: RunningApi, contract: Contract, scenery:
 def test_the_portal_link_is_as_documented(api: RunningApi, contract: Contract) -> None:
     customer = api.customer()
     api.transact(
-        lambda c: purchases.record_purchase(
-            c, customer.account_id, 500, provider=purchases.OPERATOR, reference="INV-1"
+        lambda c: ledger.record_purchase(
+            c, customer.account_id, 500, provider=ledger.OPERATOR, reference="INV-1"
         )
     )
     session, _ = signed_in(api, customer)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.context import API_PREFIX
+from serve_app.api.envelope import API_PREFIX
 from serve_app.client.api import ApiClient
 from serve_app.client.export import export_results
 from storage.results import list_thumbnail_keys

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from pipelines.codec import to_json
-from pipelines.ingest.probe import probe
+from pipelines.ingest.pipeline import probe
 from pipelines.types import IngestResult
 from serve_app.context import AppContext, build_context
 from serve_app.observability.metrics import PREVIEWS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage import purchases
+from storage import ledger
 from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
@@ -77,8 +77,8 @@ def test_quota_has_the_older_fields_at_the_top(api: RunningApi) -> None:
         "resetDate": None,
     }
     api.transact(
-        lambda c: purchases.record_purchase(
-            c, customer.account_id, 160, provider=purchases.OPERATOR, reference="INV-older"
+        lambda c: ledger.record_purchase(
+            c, customer.account_id, 160, provider=ledger.OPERATOR, reference="INV-older"
         )
     )
     assert older()["currentPlan"] == "pro"

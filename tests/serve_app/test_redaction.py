@@ -27,15 +27,15 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from benchmarks.speech.plain_loop import transcribe_samples
 from models.provider import LocalModels
 from models.tasks import EntityRecognizer
+from pipelines.across.redaction import Known, Places, cover_pictures, redact_scenes
+from pipelines.across.redaction_patterns import PersonalData
 from pipelines.codec import decode, encode, from_json, to_json
 from pipelines.ingest.clip import NAME, ClipOrder, copy
-from pipelines.ingest.probe import probe
+from pipelines.ingest.pipeline import probe
 from pipelines.media.files import Source
-from pipelines.redaction.patterns import PersonalData
-from pipelines.redaction.pictures import Places, cover_pictures
-from pipelines.redaction.texts import Known, redact_scenes
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.types import (
     AudioTrack,
@@ -69,7 +69,6 @@ from storage.redactions import MAX_ATTEMPTS
 from storage.results import TrackTranscript
 from storage.tables import comparisons, search_rows, transcript_revisions, translations
 from storage.types import StageName
-from tests.benchmarks.speech.plain_loop import transcribe_samples
 from tests.pipelines.speech.test_edits import segment
 from tests.places import PROJECT
 from tests.serve_app.dashboard.test_dashboard import run_sql

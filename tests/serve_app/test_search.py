@@ -20,14 +20,13 @@ from pipelines.codec import encode
 from pipelines.types import TranscriptResult
 from serve_app.cli.main import app
 from serve_app.client.api import RequestFailedError
-from serve_app.context import build_context
+from serve_app.context import PictureEncoder, build_context
 from serve_app.deployment.model_choice import encoder_of
-from serve_app.encoder import PictureEncoder
 from serve_app.search import service
 from serve_app.search.service import parse_query
 from serve_app.worker.indexing import SearchIndexer
+from storage.search import Clause
 from storage.search_index import MOST_CHARACTERS
-from storage.search_words import Clause
 from tests.serve_app.published_jobs import SCENES, SPOKEN, complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.stills import BLUE, GREEN, ORANGE, RED, ColourEmbedder, jpeg

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pipelines.codec import decode
-from pipelines.speech.cues import CaptionLimits
+from pipelines.speech.caption_rules import CaptionLimits
 from serve_app.exports import captions
 from serve_app.results import scenes, transcripts
 from serve_app.results.transcripts import transcript_of

@@ -236,7 +236,7 @@ def test_the_numbers_of_voices_and_of_samples_are_bounded(
     api: RunningApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("storage.voices.MOST_VOICES", 1)
-    monkeypatch.setattr("serve_app.results.voices.MOST_SAMPLES", 1)
+    monkeypatch.setattr("serve_app.results.people.MOST_SAMPLES", 1)
     customer = api.customer()
     first, second = job_of(api, customer), job_of(api, customer)
     assert name(api, customer, first).status_code == 200

@@ -16,8 +16,7 @@ import httpx
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
 from serve_app.deployment.local import free_port
-from storage.objects.s3 import S3Store
-from storage.objects.s3_multipart import S3Place, client_of
+from storage.objects.s3 import S3Place, S3Store, client_of
 
 START_SECONDS = 60
 SERVER = "import sys; from moto.server import main; main(sys.argv[1:])"

@@ -11,9 +11,8 @@ import pytest
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from sqlalchemy import text
 
-from storage import direct
-from storage.database import Database
-from storage.direct import SESSION_MARK, DirectConnections
+from storage import database as direct
+from storage.database import SESSION_MARK, Database, DirectConnections
 
 SIZE = 2
 MARKED = {"options": f"-c {SESSION_MARK}=on"}

@@ -17,7 +17,7 @@ import sqlalchemy
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-import storage.money_tables  # noqa: F401  (its tables belong to the metadata)
+import storage.tables  # noqa: F401  (its tables belong to the metadata)
 from serve_app.cli.main import user_sentence
 from serve_app.deployment.data import OtherDataError, marks, prepared
 from serve_app.settings import Settings

@@ -27,12 +27,12 @@ from storage.objects import (
     PartialBusyError,
 )
 from storage.objects.folder import FolderStore
-from storage.objects.s3 import S3Store
-from storage.objects.s3_multipart import (
+from storage.objects.s3 import (
     MIB,
     MOST_PARTS,
     Multipart,
     NoSuchUploadError,
+    S3Store,
     client_of,
     part_bytes,
 )

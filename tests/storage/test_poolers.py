@@ -19,8 +19,7 @@ from sqlalchemy import text
 from serve_app.deployment.data import DatabaseUnreachableError, prepared
 from serve_app.deployment.local import free_port
 from serve_app.settings import Settings
-from storage.database import UNAVAILABLE, Database
-from storage.direct import NoSessionError, require_session
+from storage.database import UNAVAILABLE, Database, NoSessionError, require_session
 from tests.serve_app.running_api import SECRET, RunningApi
 from tests.storage.tcp_postgres import tcp_postgres
 

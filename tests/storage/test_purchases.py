@@ -6,22 +6,22 @@ import uuid
 
 from sqlalchemy import text
 
-from storage import ledger, purchases
+from storage import ledger
 from storage.database import Database
-from storage.purchases import OPERATOR, RefundKey
+from storage.ledger import OPERATOR, RefundKey
 from tests.storage.money_case import Case, totals
 
 
 async def buy(money: Database, account: uuid.UUID, amount_cents: int, reference: str) -> bool:
     async with money.transaction() as connection:
-        return await purchases.record_purchase(
+        return await ledger.record_purchase(
             connection, account, amount_cents, provider=OPERATOR, reference=reference
         )
 
 
 async def refund(money: Database, amount_cents: int, payment: str, *, undo: bool = False) -> int:
     """Record or reverse; returns what is still to be taken from the payment's account."""
-    record = purchases.reverse_refund if undo else purchases.record_refund
+    record = ledger.reverse_refund if undo else ledger.record_refund
     async with money.transaction() as connection:
         key = RefundKey(OPERATOR, f"refund of {payment}", payment)
         await record(connection, key, amount_cents)
@@ -41,8 +41,8 @@ async def test_a_payment_is_credited_once_and_receipts_are_counted_without_gaps(
     assert await totals(money, case.account) == (600, 60)
     assert await totals(money, case.other_account) == (800, 60)
     async with money.transaction() as connection:
-        [first] = await purchases.list_receipts(connection, case.account, limit=10)
-        [second] = await purchases.list_receipts(connection, case.other_account, limit=10)
+        [first] = await ledger.list_receipts(connection, case.account, limit=10)
+        [second] = await ledger.list_receipts(connection, case.other_account, limit=10)
     assert second.receipt_number == first.receipt_number + 1
     assert (second.amount_cents, second.provider, second.reference) == (
         700,

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from serve_app.search.schemas import SearchHitJson
-from serve_app.search.service import find_page, parse_query
+from serve_app.search.service import SearchHitJson, find_page, parse_query
 from storage import keys, results, search
 from storage.database import Database
 from storage.job_records import JobSource, NewJob
 from storage.jobs import insert_job
 from storage.results import TrackTranscript
-from storage.search import Filters
+from storage.search import Filters, resolve_words
 from storage.search_index import (
     BEGINNING,
     CONFIGS,
@@ -29,7 +28,6 @@ from storage.search_index import (
     merge_pending_rows,
     words_of,
 )
-from storage.search_words import resolve_words
 from storage.types import JobState, ProcessingMode, SearchKind, StageName, StageStatus
 from tests.databases import fresh_database
 

@@ -17,9 +17,8 @@ from sqlalchemy import text
 
 from models.provider import LocalModels
 from models.tasks import EMBED_TEXT
-from serve_app.context import build_context
+from serve_app.context import TextEncoder, build_context
 from serve_app.deployment.model_choice import encoder_of
-from serve_app.encoder import TextEncoder
 from serve_app.search import service
 from serve_app.search.service import End, Page, end_bytes, end_of, find_page, parse_query
 from serve_app.settings import Settings

@@ -13,8 +13,7 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import text
 
-from serve_app.context import build_context
-from serve_app.encoder import PictureEncoder
+from serve_app.context import PictureEncoder, build_context
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.search import service
 from serve_app.search.service import (

@@ -4,7 +4,7 @@ The first network goes over the picture in several sizes and marks windows that 
 the second and the third judge each window at a higher resolution, drop most and straighten the
 rest. A missed face costs a word in a description, a false one is a false statement: the last
 threshold is stricter than the authors' 0.7. Sizes and thresholds were chosen on the stills for
-tuning of ``tests/benchmarks/descriptions.py``.
+tuning of ``benchmarks/descriptions.py``.
 """
 
 from __future__ import annotations

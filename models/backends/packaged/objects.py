@@ -3,7 +3,7 @@
 The network sees a still at 300 x 300 pixels. OpenCV's dnn reads its weights but takes 2.5 times as
 long to run it, half of that in the convolutions that give the classes. What it is in doubt about
 is looked at a second time, in a square around it (of a picture that is about square: mirrored), and
-the mean of both confidences decides. On 79 stills of ``tests/benchmarks/things.toml`` that are for
+the mean of both confidences decides. On 79 stills of ``benchmarks/things.toml`` that are for
 tuning, one look has a precision of 0.83 from 0.6 on, the mean of two 0.90, and it finds as much.
 """
 

@@ -2,7 +2,7 @@
 
 What is upright in the world (walls, posts, door frames) leans alike all over the picture where the
 camera is rolled, and a person whose face is seen from its own height is at eye level. Thresholds
-were chosen on the tuning half of ``tests/benchmarks/angles.toml``. The other values are not given:
+were chosen on the tuning half of ``benchmarks/angles.toml``. The other values are not given:
 lines that run together upwards are as often a street seen from above as a tower from below.
 """
 

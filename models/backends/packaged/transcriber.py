@@ -52,7 +52,7 @@ WINDOW_STEP_SECONDS = 5
 SHORTEST_WINDOW_SECONDS = 10
 PADDING_SECONDS = 8.0
 """Silence after a chunk, at least (Whisper was trained with up to 30 s of it). Tried over the
-recordings of tests/benchmarks/transcript.py: windows of 5 s and more with 3 s of silence gave a WER
+recordings of benchmarks/transcript.py: windows of 5 s and more with 3 s of silence gave a WER
 of 0.071 in English and 0.144 elsewhere (a phrase of 1.1 s came twice), 10 s and more with 3, 5 and
 8 s of silence 0.060 and 0.144, 0.062 and 0.131, 0.057 and 0.122; full windows 0.062 and 0.131 in
 1.7 times the processor time."""

@@ -35,7 +35,7 @@ _SUDDEN_FRAMES = 2
 @dataclass(frozen=True, slots=True)
 class JudgeConfig:
     """What is judged, and how. Tuned on ``google-paris``, ``advert-joyrides``, ``nasa_13013``,
-    ``chrome-imaginary-forces`` and the programmes of seed 11 (``tests/benchmarks/scenes.py``)."""
+    ``chrome-imaginary-forces`` and the programmes of seed 11 (``benchmarks/scenes.py``)."""
 
     sure: float = 0.99
     """Confidence of a step that stands as it is."""

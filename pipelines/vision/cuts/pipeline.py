@@ -15,17 +15,20 @@ import numpy as np
 
 from models.contracts import Box
 from models.provider import ModelProvider
-from pipelines.artifacts import Made
+from pipelines.codec import Made
 from pipelines.execution.chain import Control, Mapper, Workspace
 from pipelines.types import StageCode, StageError, VideoSource
 from pipelines.vision.bars import active_picture
-from pipelines.vision.cuts.search import (
+from pipelines.vision.cuts.selection import (
+    Candidates,
+    Cut,
+    CutConfig,
+    CutKind,
     FeaturesPart,
     SearchCuts,
     block_runs,
     together,
 )
-from pipelines.vision.cuts.selection import Candidates, Cut, CutConfig, CutKind
 from pipelines.vision.features import (
     FrameFacts,
     Shapes,
@@ -128,7 +131,7 @@ def calibrated(cut: Cut) -> Cut:
 
     The odds of gradual ones were too low by one factor (Platt's scaling, 1999, with his targets and
     a slope of 1), fitted to 316 of seeds 11 to 13 and of real files with
-    ``tests/benchmarks/scenes.py``. All thresholds are of what was measured, before this.
+    ``benchmarks/scenes.py``. All thresholds are of what was measured, before this.
     """
     if cut.kind is CutKind.HARD:
         return cut

@@ -10,7 +10,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from storage.objects.s3_multipart import client_of
+from storage.objects.s3 import client_of
 from tests.acceptance.chaos.archived import EMPTY, TRIED_AGAIN
 from tests.acceptance.chaos.caller import PATIENCE_SECONDS, UncoveredError
 from tests.acceptance.chaos.clips import Clip

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from serve_app.deployment.local import free_port
 from storage import keys, ledger, people
 from storage.database import Connection
-from storage.objects.s3_multipart import S3Place
+from storage.objects.s3 import S3Place
 from storage.types import TERMINAL_EVENTS, EventType, Role
 from tests.acceptance.chaos.database_server import DatabaseServer
 from tests.acceptance.chaos.object_store import StoreServer, store_server

@@ -23,7 +23,7 @@ from pipelines.backfill.manifest import read_manifest
 from pipelines.backfill.outcome import Item, ItemOutcome
 from pipelines.backfill.places import BucketPlace, S3Access, place_at
 from pipelines.net.addresses import AddressPolicy
-from storage.objects.s3_multipart import client_of
+from storage.objects.s3 import client_of
 from storage.types import ProcessingMode, StageName, StageStatus
 from tests.pipelines.backfill.backfill_material import write_clips
 from tests.storage.s3_server import fresh_store, s3_endpoint

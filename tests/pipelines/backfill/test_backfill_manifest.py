@@ -15,7 +15,7 @@ from pipelines.backfill import manifest
 from pipelines.backfill.manifest import Manifest, ManifestError, read_manifest
 from pipelines.backfill.outcome import Item
 from pipelines.backfill.places import S3Access
-from storage.objects.s3_multipart import client_of
+from storage.objects.s3 import client_of
 from storage.types import ProcessingMode
 from tests.storage.s3_server import place_at, s3_endpoint
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.execution.chain import FreeRun, parts_of
+from pipelines.execution.chain import FreeRun, parts_of, vision_work
 from pipelines.media_types import Orientation
-from pipelines.processor_time import vision_work
 from pipelines.types import VideoPart, VideoSource, VideoStream
 
 STREAM = VideoStream(0, "h264", 640, 360, Orientation(), 1.0, 25.0, 15_000)
@@ -22,7 +21,7 @@ def ends(video: VideoSource, *, policy: bool = False) -> list[float]:
 
 
 def test_the_chains_of_a_small_and_of_a_large_video_end_where_they_were_seen_to() -> None:
-    """Shares of one core's time, measured by ``tests.benchmarks.vision_speed --shares``."""
+    """Shares of one core's time, measured by ``benchmarks.vision_speed --shares``."""
     assert ends(SMALL)[:2] == pytest.approx((0.14, 0.21), abs=0.12)
     stream = replace(STREAM, width=1920, height=1080)
     assert ends(replace(SMALL, stream=stream))[:2] == pytest.approx((0.47, 0.56), abs=0.12)

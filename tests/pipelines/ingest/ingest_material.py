@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pipelines.execution.chain import FreeRun, Workspace
 from pipelines.ingest.pipeline import IngestConfig, IngestContext, ingest
-from pipelines.media.timestamps import rounded_ms
+from pipelines.media.files import rounded_ms
 from pipelines.types import IngestResult
 from storage.objects.folder import FolderStore
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.contracts import SAMPLE_RATE_HZ
-from pipelines.ingest.sync.align import CERTAIN, Alignment, align
+from pipelines.ingest.sync import CERTAIN, Alignment, align
 from tests.media import two_recorders
 from tests.media.two_recorders import Recorder, Take, babbled, camera, close_microphone, take
 

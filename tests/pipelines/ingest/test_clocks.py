@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pipelines.ingest.pipeline import probe
 from pipelines.ingest.preview import PreviewOrder, is_playable, make_preview
-from pipelines.ingest.probe import probe
 from pipelines.types import StageCode, StageError
 from storage.objects.folder import FolderStore
 from tests.pipelines.ingest.clock_material import (

@@ -15,7 +15,7 @@ import pytest
 
 from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun, Workspace, map_here
-from pipelines.ingest.probe import probe
+from pipelines.ingest.pipeline import probe
 from pipelines.types import StageCode, StageError, WarningCode
 from pipelines.vision.features import FeaturesConfig, segment_features
 from pipelines.vision.pipeline import VisionConfig, analyse_vision, damage_warnings

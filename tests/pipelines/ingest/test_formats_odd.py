@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from pipelines.ingest.headers import declared_bytes
-from pipelines.ingest.probe import probe
+from pipelines.ingest.pipeline import probe
 from pipelines.types import StageCode, StageError, VideoStream
 from pipelines.vision.stills import rgb
 from tests.pipelines.ingest.format_samples import (

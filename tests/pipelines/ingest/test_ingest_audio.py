@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from models.contracts import SAMPLE_RATE_HZ
-from pipelines.ingest.track_extraction import SAMPLE_RATE_HZ as TRACK_RATE_HZ
-from pipelines.ingest.track_extraction import down_mix
+from pipelines.ingest.tracks import SAMPLE_RATE_HZ as TRACK_RATE_HZ
+from pipelines.ingest.tracks import down_mix
 from tests.pipelines.ingest.ingest_material import (
     Clip,
     Sound,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.ingest.probe import probe
+from pipelines.ingest.pipeline import probe
 from pipelines.types import StageCode, StageError, VideoStream
 from tests.pipelines.ingest.ingest_material import Ingested, ingested, segment_frames, source_frames
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipelines.ingest.headers import joined_at
-from pipelines.ingest.probe import probe
+from pipelines.ingest.pipeline import probe
 from tests.pipelines.ingest.clock_material import CLICKS, SECONDS, heard, remuxed, seen, write_film
 from tests.pipelines.ingest.format_samples import (
     CLICK_SECONDS,

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from pipelines.execution.chain import Workspace
-from pipelines.ingest.kinds import STILL
-from pipelines.ingest.probe import probe
-from pipelines.net.web_pages import NEEDS, page_refusal
+from pipelines.ingest.headers import STILL
+from pipelines.ingest.pipeline import probe
+from pipelines.markup import NEEDS, page_refusal
 from pipelines.types import StageCode, StageError, WarningCode
 from pipelines.vision.features import FeaturesConfig, ReadFrames
 from pipelines.vision.stills import SegmentTimes, StillsConfig, segment_stills

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from models.contracts import SAMPLE_RATE_HZ
-from pipelines.ingest.mix import Meter
+from pipelines.ingest.tracks import Meter
 from pipelines.media_types import WarningCode
 from tests.pipelines.ingest.ingest_material import Sound, ingested, write_sound
 from tests.places import SHARED_MEDIA

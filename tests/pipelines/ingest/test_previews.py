@@ -17,8 +17,8 @@ import numpy as np
 import psutil
 import pytest
 
+from pipelines.ingest.pipeline import probe
 from pipelines.ingest.preview import PreviewOrder, is_playable, make_preview, preview_size
-from pipelines.ingest.probe import probe
 from pipelines.media_types import Orientation
 from pipelines.types import MediaInfo, StageError, StageStoppedError
 from storage.objects.folder import FolderStore

@@ -15,9 +15,9 @@ import av
 import numpy as np
 import pytest
 
-from pipelines.ingest.probe import probe
+from pipelines.ingest.pipeline import probe
 from pipelines.ingest.streams import ProbeLimits
-from pipelines.media.timestamps import rounded_ms
+from pipelines.media.files import rounded_ms
 from pipelines.media_types import Orientation
 from pipelines.types import StageCode, StageError
 from tests.pipelines.ingest.ingest_material import (

@@ -16,9 +16,8 @@ import pytest
 
 from pipelines.execution.chain import FreeRun
 from pipelines.ingest.headers import command_words, family_of
-from pipelines.ingest.pipeline import IngestConfig, probe_source
-from pipelines.ingest.probe import probe
-from pipelines.ingest.raw import RawConfig, decoded_source
+from pipelines.ingest.pipeline import IngestConfig, probe, probe_source
+from pipelines.ingest.source import RawConfig, decoded_source
 from pipelines.types import StageCode, StageError, StageStoppedError
 from serve_app.media.formats import RAW_FAMILIES
 from storage.objects.folder import FolderStore

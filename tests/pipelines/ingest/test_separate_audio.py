@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.ingest.external_audio import ExternalFile
 from pipelines.ingest.source import SourceMedia
-from pipelines.ingest.sync.timecode import SyncMode
+from pipelines.ingest.timecode import SyncMode
 from pipelines.types import FailedTrack, IngestResult, StageCode, StageError
 from tests.media.two_recorders import Take, babbled, camera, close_microphone, take
 from tests.pipelines.ingest.ingest_material import samples_of

@@ -11,8 +11,8 @@ from typing import Any
 import av
 import pytest
 
+from pipelines.ingest.pipeline import probe
 from pipelines.ingest.preview import PreviewOrder, make_preview
-from pipelines.ingest.probe import probe
 from pipelines.ingest.streams import ProbeLimits
 from pipelines.types import MediaInfo, StageError
 from storage.objects.folder import FolderStore

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from pipelines.ingest.sync.timecode import (
+from pipelines.ingest.timecode import (
     CannotPlaceError,
     Clocks,
     DayTime,

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.media.runs import Lane
-from pipelines.media.timeline import NoClockError, lay_out
-from pipelines.media.timestamps import Clock
+from pipelines.media.files import Clock
+from pipelines.media.timeline import Lane, NoClockError, lay_out
 
 MS = Fraction(1, 1000)
 Timed = tuple[int, float | None]

@@ -23,7 +23,7 @@ from pipelines.net.buckets import (
     split_bucket_address,
 )
 from storage.objects.folder import FolderStore
-from storage.objects.s3_multipart import client_of
+from storage.objects.s3 import client_of
 from tests.pipelines.net.fetch_servers import (
     Asked,
     Script,

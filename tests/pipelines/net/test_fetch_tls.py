@@ -17,8 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from pipelines.execution.chain import FreeRun
 from pipelines.net.addresses import AddressPolicy
 from pipelines.net.fetch import FetchedSource, fetch
-from pipelines.net.safe_connections import TlsError
-from pipelines.net.safe_http import AsyncSafeTransport, SafeTransport
+from pipelines.net.safe_http import AsyncSafeTransport, SafeTransport, TlsError
 from pipelines.types import StageCode, StageError
 from storage.objects.folder import FolderStore
 from tests.pipelines.net.fetch_servers import (

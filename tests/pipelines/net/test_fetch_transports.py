@@ -14,15 +14,17 @@ import httpx
 import pytest
 
 from pipelines.net.addresses import AddressPolicy
-from pipelines.net.safe_connections import (
+from pipelines.net.safe_http import (
+    AsyncPinningBackend,
+    AsyncSafeTransport,
     BlockedAddressError,
     NameResolutionError,
     PinningBackend,
     RequestTooLongError,
     ResponseHeadersTooLargeError,
     TransportLimits,
+    safe_async_client,
 )
-from pipelines.net.safe_http import AsyncPinningBackend, AsyncSafeTransport, safe_async_client
 from tests.pipelines.net.fetch_servers import (
     Resolutions,
     Script,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.net.addresses import InvalidUrlError, check_url_text
-from pipelines.net.share_links import Provider, direct_download_url
+from pipelines.net.addresses import InvalidUrlError, Provider, check_url_text, direct_download_url
 
 ID = "1A2b3C4d5E6f7G8h9I0j_K-lMnOpQrStU"
 DRIVE = f"https://drive.usercontent.google.com/download?id={ID}&export=download&confirm=t"

@@ -20,10 +20,10 @@ import pytest
 from pipelines.execution.chain import FreeRun
 from pipelines.net.addresses import PUBLIC_ONLY, AddressPolicy
 from pipelines.net.fetch import FetchLimits, fetch
-from pipelines.net.safe_connections import TransportLimits
 from pipelines.net.safe_http import (
     AsyncSafeTransport,
     SafeTransport,
+    TransportLimits,
     safe_async_client,
     safe_client,
 )

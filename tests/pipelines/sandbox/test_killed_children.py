@@ -20,7 +20,7 @@ BLAMING = """
 import sys
 from pathlib import Path
 from pipelines.sandbox.confinement import Allowance
-from pipelines.sandbox.programs import ProgramFailedError, Shares, run_program
+from pipelines.sandbox.parent import ProgramFailedError, Shares, run_program
 from pipelines.ingest.measure import probe
 from pipelines.ingest.streams import ProbeLimits
 from pipelines.sandbox.parent import ConfinedTask, TaskCrashedError, run_confined

@@ -17,13 +17,8 @@ from models.contracts import (
 from models.provider import LocalModels
 from models.tasks import SEGMENT_SPEAKERS
 from pipelines.media.audio import Levels, write_flac
-from pipelines.speech.detection import Region, scan_track
-from pipelines.speech.voices import (
-    STEP_SAMPLES,
-    LocalVoices,
-    speech_activity,
-    windows_of,
-)
+from pipelines.speech.regions import Region, scan_track
+from pipelines.speech.speakers import STEP_SAMPLES, LocalVoices, speech_activity, windows_of
 
 
 def scanned(samples: Samples) -> tuple[list[Region], Levels]:

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.speech.material import load
+from benchmarks.speech.plain_loop import transcribe_samples
 from models.profiles import digest_of
 from models.provider import LocalModels
 from models.tasks import TRANSCRIBE
 from pipelines.codec import encode
-from pipelines.speech.calibration import WordCalibration, calibrated, word_calibrations
-from pipelines.speech.pipeline import TranscriptConfig
+from pipelines.speech.pipeline import (
+    TranscriptConfig,
+    WordCalibration,
+    calibrated,
+    word_calibrations,
+)
 from pipelines.types import TranscriptResult
-from tests.benchmarks.speech.material import load
-from tests.benchmarks.speech.plain_loop import transcribe_samples
 from tests.pipelines.speech.test_edits import segment
 from tests.places import PROJECT
 

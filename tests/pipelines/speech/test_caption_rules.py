@@ -19,10 +19,13 @@ import webvtt
 from pysubs2 import SSAFile
 from ttconv.model import ContentDocument, P
 
+from benchmarks.speech.material import load
+from benchmarks.speech.plain_loop import transcribe_samples
 from models.provider import LocalModels
 from pipelines.speech.caption_rules import (
     CaptionRule,
     CaptionRulesError,
+    Cue,
     HouseRules,
     cues_of,
     find_rules,
@@ -31,12 +34,9 @@ from pipelines.speech.caption_rules import (
     with_speakers,
 )
 from pipelines.speech.captions import to_ass, to_ebu_tt_d, to_srt, to_ttml, to_vtt
-from pipelines.speech.cues import Cue
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.words import SegmentLimits, build_segments
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
-from tests.benchmarks.speech.material import load
-from tests.benchmarks.speech.plain_loop import transcribe_samples
 from tests.places import SHARED_MEDIA
 
 HOUSES = sorted(read_rules())

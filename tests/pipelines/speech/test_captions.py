@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.contracts import SoundKind
+from pipelines.speech.caption_rules import CaptionLimits, build_cues
 from pipelines.speech.captions import to_markdown, to_srt, to_ttml, to_txt, to_vtt, with_sounds
-from pipelines.speech.cues import CaptionLimits, build_cues
-from pipelines.speech.script import SPACELESS
-from pipelines.speech.words import SegmentLimits, TrackWord, build_segments, place_words
+from pipelines.speech.words import SPACELESS, SegmentLimits, TrackWord, build_segments, place_words
 from pipelines.types import Speaker, TimedSound, TranscriptSegment, TranscriptWord
 from tests.examples import examples
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.speech.chapters import SHORTEST_MS, find_chapters
+from benchmarks.chapters import programme_of
+from benchmarks.speech.subjects import TUNED
+from pipelines.across.chapters import SHORTEST_MS, find_chapters
 from pipelines.types import TranscriptSegment
-from tests.benchmarks.chapters import programme_of
-from tests.benchmarks.speech.subjects import TUNED
 from tests.examples import examples
 
 BREAD = "Knead the dough and let the dough rise in the warm oven until the bread is brown"

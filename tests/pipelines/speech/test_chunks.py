@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.contracts import SAMPLE_RATE_HZ
-from pipelines.speech.detection import merge_regions
-from pipelines.speech.regions import Chunk, ChunkLimits, group_chunks, plan_chunks
+from pipelines.speech.regions import Chunk, ChunkLimits, group_chunks, merge_regions, plan_chunks
 from tests.examples import examples
 
 LIMITS = ChunkLimits(max_seconds=20.0, min_seconds=4.0, pause_seconds=0.8, padding_seconds=0.2)

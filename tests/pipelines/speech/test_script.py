@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pipelines.speech.languages import LanguageChoice
-from pipelines.speech.script import in_one_script
+from pipelines.speech.words import in_one_script
 
 
 @pytest.mark.parametrize(

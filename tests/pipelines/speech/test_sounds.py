@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.speech.noises import made
 from models.contracts import ACTIVITY_FRAMES, LOCAL_SPEAKERS, SAMPLE_RATE_HZ, SoundKind
 from models.provider import LocalModels
 from pipelines.speech.languages import SpokenPart
-from pipelines.speech.sounds import CELL_SECONDS, find_sounds, without_sung
-from pipelines.speech.voices import LocalVoices, embedded
+from pipelines.speech.regions import CELL_SECONDS, find_sounds, without_sung
+from pipelines.speech.speakers import LocalVoices, embedded
 from pipelines.speech.words import TrackWord
 from pipelines.types import AudioTrack
-from tests.benchmarks.speech.noises import made
 
 CELLS, STEP_CELLS, MARGIN_CELLS = 73, 37, 18
 Span = tuple[SoundKind, float, float]

@@ -13,20 +13,18 @@ from hypothesis import strategies as st
 from models.contracts import ACTIVITY_FRAMES, LOCAL_SPEAKERS
 from pipelines.execution.chain import Workspace
 from pipelines.speech.speakers import (
+    FRAME_SECONDS,
+    STEP_FRAMES,
+    LocalVoices,
     SpeakerRules,
     VoiceTurn,
     attribute,
     find_turns,
     find_voices,
-    place_turns,
-    recognise,
-)
-from pipelines.speech.voices import (
-    FRAME_SECONDS,
-    STEP_FRAMES,
-    LocalVoices,
     join_voices,
+    place_turns,
     plan_stretches,
+    recognise,
 )
 from pipelines.types import AudioTrack, SpeakerTurn, SpeakerVoice, TranscriptWord
 from storage.objects.folder import FolderStore

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
+from benchmarks.speech.material import turns_of
+from benchmarks.speech.noises import made
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from pipelines.speech.detection import Region, is_supported, regions_of
-from tests.benchmarks.speech.material import turns_of
-from tests.benchmarks.speech.noises import made
+from pipelines.speech.regions import Region, is_supported, regions_of
 from tests.pipelines.speech.detection import scanned
 
 TESTS = Path(__file__).resolve().parents[2]

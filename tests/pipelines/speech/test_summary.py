@@ -15,7 +15,7 @@ from models.contracts import Excerpt, SummarySentence
 from models.provider import LocalModels
 from models.tasks import SUMMARIZE, Contract, Task
 from pipelines.execution.chain import FreeRun, Workspace, map_here
-from pipelines.speech.summary import SummaryConfig, summarize
+from pipelines.speech.texts import SummaryConfig, summarize
 from pipelines.stages import StageRunner
 from pipelines.types import (
     PipelineWarning,

@@ -11,11 +11,19 @@ import numpy as np
 import pytest
 
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
-from pipelines.speech.coverage import MOST_UNCOVERED, filled, founded, is_invented, uncovered
-from pipelines.speech.decoding import ChunkDecoder
 from pipelines.speech.languages import Ranked, SpokenPart, changes_in, elected
 from pipelines.speech.regions import SHARDS, Chunk, Shard
-from pipelines.speech.transcribe import WORDS, ChunkWords, without_overlaps
+from pipelines.speech.transcribe import (
+    MOST_UNCOVERED,
+    WORDS,
+    ChunkDecoder,
+    ChunkWords,
+    filled,
+    founded,
+    is_invented,
+    uncovered,
+    without_overlaps,
+)
 from pipelines.speech.words import TrackWord
 from storage.objects.folder import FolderStore
 

@@ -32,8 +32,7 @@ from pipelines.media.audio import read_blocks, write_flac
 from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.regions import ChunkLimits, Sharding
-from pipelines.speech.speakers import SpeakerRules, recognise
-from pipelines.speech.voices import windows_of
+from pipelines.speech.speakers import SpeakerRules, recognise, windows_of
 from pipelines.types import (
     AudioTrack,
     StageCode,

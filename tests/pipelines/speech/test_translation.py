@@ -9,17 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.speech.plain_loop import put_track
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, SourceText
 from models.provider import ModelProvider
 from models.tasks import TRANSLATE_SPEECH, TRANSLATE_TEXT, Task
-from pipelines.speech.translation import (
-    TranslationError,
-    passages_of,
-    translate_passages,
-)
+from pipelines.speech.texts import TranslationError, passages_of, translate_passages
 from pipelines.types import AudioTrack, TranscriptSegment
 from storage.objects.folder import FolderStore
-from tests.benchmarks.speech.plain_loop import put_track
 from tests.pipelines.speech.test_edits import segment
 
 LINES = ("las arenas son blancas de", "grano medio", "y tienen poca asistencia.", "Otra frase.")

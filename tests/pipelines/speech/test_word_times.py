@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.contracts import SAMPLE_RATE_HZ, Samples, Word
-from pipelines.speech.word_times import settled
+from pipelines.speech.alignment import settled
 
 AHEAD = 0.06
 """By so much the alignment runs ahead of the sound."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pipelines.vision.cuts.gradual import Gradual
 from pipelines.vision.cuts.measures import Blank
-from pipelines.vision.cuts.search import BlankRun, Found
+from pipelines.vision.cuts.selection import BlankRun, Found
 
 MINUTE_MS = 60_000
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.contracts import Box
-from pipelines.speech import word_changes
-from pipelines.speech.word_changes import changed_words, common_places
+from pipelines.across.comparison import ShotChange, ShotPair, changed_titles, compare_shots
+from pipelines.speech import edits
+from pipelines.speech.edits import changed_words, common_places
 from pipelines.types import ScreenText, TranscriptWord
-from pipelines.vision.comparison import ShotChange, ShotPair, compare_shots
 from pipelines.vision.fingerprints import (
     EVERY_MS,
     MOST_SAMPLES,
@@ -26,7 +26,6 @@ from pipelines.vision.fingerprints import (
     picture_of,
     sample_times,
 )
-from pipelines.vision.titles import changed_titles
 from tests.pipelines.media_builders import texture
 from tests.stopwatch import Stopwatch
 
@@ -96,9 +95,9 @@ def test_long_cuts_are_compared_in_blocks_and_windows_by_a_sample_of_each_shot(
 ) -> None:
     after = [A[0], A[3], (9, 0, 50), A[5], A[6], A[1]]
     whole = changes(A, after), changes(A, after, "zoomed")
-    monkeypatch.setattr("pipelines.vision.comparison._BLOCK_SAMPLES", 20)
+    monkeypatch.setattr("pipelines.across.comparison._BLOCK_SAMPLES", 20)
     assert changes(A, after) == whole[0]
-    monkeypatch.setattr("pipelines.vision.comparison._WINDOW_SAMPLES", 1)
+    monkeypatch.setattr("pipelines.across.comparison._WINDOW_SAMPLES", 1)
     found = changes(A, after, "zoomed")
     assert [(it.change, it.before, it.after) for it in found] == [
         (it.change, it.before, it.after) for it in whole[1]
@@ -233,7 +232,7 @@ def test_as_many_words_as_possible_are_common_and_always_in_order(
     one: str, other: str, most: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(word_changes, "MOST_PAIRS", most)
+        patch.setattr(edits, "MOST_PAIRS", most)
         found = [*common_places(one, other)]
     assert all(one[at] == other[place] for at, place in found)
     assert all(a < c and b < d for (a, b), (c, d) in itertools.pairwise(found))

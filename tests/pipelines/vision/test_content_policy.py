@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from models.contracts import Picture
-from pipelines.orientation import EXIF_ORIENTATIONS
+from pipelines.media.files import EXIF_ORIENTATIONS
 from pipelines.vision.blocked_pictures import (
     listed_hashes,
     listed_stills,

@@ -12,15 +12,17 @@ from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.types import CutsBy
 from pipelines.vision.bars import WHOLE as NO_BARS
 from pipelines.vision.cuts.measures import Blank
-from pipelines.vision.cuts.search import (
+from pipelines.vision.cuts.selection import (
     BlankRun,
+    Candidates,
+    CutConfig,
     FeaturesPart,
     Found,
     SearchCuts,
     block_runs,
+    detect_cuts,
     together,
 )
-from pipelines.vision.cuts.selection import Candidates, CutConfig, detect_cuts
 from pipelines.vision.features import FrameFeatures, to_bytes
 from storage.objects.folder import FolderStore
 from tests.pipelines.vision.test_cuts import FRAME_MS, PROGRAMME, WHOLE_CUTS, features

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from pipelines.vision.cuts import selection as cuts
 from pipelines.vision.cuts.gradual import Gradual, IntervalIndex, best_graduals
 from pipelines.vision.cuts.measures import Blank
-from pipelines.vision.cuts.search import BlankRun
-from pipelines.vision.cuts.selection import Candidates, Cut, CutConfig, CutKind, without_visits
+from pipelines.vision.cuts.selection import (
+    BlankRun,
+    Candidates,
+    Cut,
+    CutConfig,
+    CutKind,
+    without_visits,
+)
 from tests.pipelines.vision.cut_findings import MINUTE_MS, best_of_all, busy_minute, repeated
 
 stretches = st.tuples(st.integers(0, 300), st.integers(0, 40)).map(

@@ -7,7 +7,7 @@ import pytest
 
 from models.contracts import Box, DetectedObject, Movement, SeenThing
 from pipelines.types import ObjectTrack
-from pipelines.vision.objects import (
+from pipelines.vision.detections import (
     SEEN_ONCE,
     ObjectsConfig,
     object_times,

@@ -16,7 +16,7 @@ from models.provider import LocalModels
 from models.tasks import DESCRIBE_SCENES, EMBED_FACES, Contract, Task
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.types import VisionResult
-from pipelines.vision.people import SAME_PERSON, same_people, sampled_stills
+from pipelines.vision.detections import SAME_PERSON, same_people, sampled_stills
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from tests.pipelines.media_builders import folder_workspace, still_shot, video_source, write_video
 from tests.pipelines.vision.test_vision_objects import Plain

@@ -6,8 +6,13 @@ import numpy as np
 
 from pipelines.vision.cuts.pipeline import timeline_cuts
 from pipelines.vision.cuts.selection import Cut, CutKind, detect_cuts
-from pipelines.vision.features import FrameFeatures
-from pipelines.vision.planes import CHROMA_HEIGHT, CHROMA_WIDTH, LUMA_HEIGHT, LUMA_WIDTH
+from pipelines.vision.features import (
+    CHROMA_HEIGHT,
+    CHROMA_WIDTH,
+    LUMA_HEIGHT,
+    LUMA_WIDTH,
+    FrameFeatures,
+)
 
 
 def frames(*seeds: int, each_ms: int = 3_000, step_ms: int = 40) -> FrameFeatures:

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from pipelines.media.decoding import DecodeReport, decode_segment
-from pipelines.media.files import NoVideoStreamError
-from pipelines.media.timestamps import rounded_ms
+from pipelines.media.files import NoVideoStreamError, rounded_ms
 from pipelines.types import Segment
-from pipelines.vision.planes import frame_features
+from pipelines.vision.features import frame_features
 from tests.pipelines.media_builders import still_shot, texture, write_video
 
 

@@ -24,7 +24,7 @@ from pipelines.codec import from_json, to_json
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.types import ObjectTrack, Scene, VideoStream, VisionResult
 from pipelines.vision import stills as vision_stills
-from pipelines.vision.objects import ObjectsConfig
+from pipelines.vision.detections import ObjectsConfig
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.scenes import DescribeConfig
 from serve_app.results.scenes import scene_json

@@ -16,9 +16,9 @@ from models.tasks import CLASSIFY_CONTENT, Contract, Task
 from pipelines.execution.chain import FreeRun, Workspace
 from pipelines.types import StageCode, StageError, VideoSource, VisionResult
 from pipelines.vision.blocked_pictures import UnreadableMediaError, listed_stills
+from pipelines.vision.detections import checked_times
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.policy import ContentPolicy, packed
-from pipelines.vision.policy_step import checked_times
 from tests.pipelines.media_builders import (
     folder_workspace,
     still_shot,

@@ -18,12 +18,18 @@ import pytest
 
 from models.contracts import Picture
 from pipelines.execution.chain import Workspace
-from pipelines.media.tone_mapping import hlg_to_nits, pq_to_nits, rolled_off
+from pipelines.media.decoding import hlg_to_nits, pq_to_nits, rolled_off
 from pipelines.media_types import Orientation
 from pipelines.types import VideoSource
 from pipelines.vision import stills as vision_stills
-from pipelines.vision.features import FeaturesConfig, FrameLook, ReadFrames, segment_features
-from pipelines.vision.planes import LUMA_HEIGHT, LUMA_WIDTH
+from pipelines.vision.features import (
+    LUMA_HEIGHT,
+    LUMA_WIDTH,
+    FeaturesConfig,
+    FrameLook,
+    ReadFrames,
+    segment_features,
+)
 from pipelines.vision.stills import (
     DecordUnsuitableError,
     SegmentTimes,

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from serve_app.api.rate_limits import LIMITS, Bucket
-from storage import keys, purchases
+from serve_app.api.authentication import LIMITS, Bucket
+from storage import keys, ledger
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import expect_error
 
@@ -185,8 +185,8 @@ def test_the_portal_is_there_only_after_a_purchase(api: RunningApi, customer: Cu
     session = sign_in(api, customer)
     expect_error(api.client.get("/keys/portal", headers=session), 404, "NOT_FOUND")
     api.transact(
-        lambda c: purchases.record_purchase(
-            c, customer.account_id, 500, provider=purchases.OPERATOR, reference=uuid.uuid4().hex
+        lambda c: ledger.record_purchase(
+            c, customer.account_id, 500, provider=ledger.OPERATOR, reference=uuid.uuid4().hex
         )
     )
     url = api.client.get("/keys/portal", headers=session).json()["data"]["url"]

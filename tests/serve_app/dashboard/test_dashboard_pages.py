@@ -21,10 +21,10 @@ from sqlalchemy import text
 from pipelines.types import StageCode
 from serve_app.dashboard.access import OpenPageRoute
 from serve_app.dashboard.jobs import ADVICE, ENDED_WITHOUT_RESULT
+from serve_app.dashboard.library import KINDS, marked
 from serve_app.dashboard.pages import STATIC, static_version
 from serve_app.dashboard.routes import ROUTERS
-from serve_app.dashboard.search import KINDS, marked
-from storage import jobs, keys, purchases
+from storage import jobs, keys, ledger
 from storage.types import SearchKind, SkipReason
 from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.published_jobs import SENTENCES, complete, created, fail, track
@@ -557,8 +557,8 @@ def test_markup_from_outside_is_text_on_the_pages_of_the_account(
     ):
         run_sql(api, statement, text=HOSTILE, account=account)
     api.transact(
-        lambda c: purchases.record_purchase(
-            c, account, 500, provider=purchases.OPERATOR, reference=HOSTILE
+        lambda c: ledger.record_purchase(
+            c, account, 500, provider=ledger.OPERATOR, reference=HOSTILE
         )
     )
     for path, times in (

@@ -19,8 +19,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pipelines.codec import to_json
-from pipelines.ingest.probe import probe
-from pipelines.media.timestamps import rounded_ms
+from pipelines.ingest.pipeline import probe
+from pipelines.media.files import rounded_ms
 from pipelines.types import ClipSpan, IngestResult, VideoPart, VideoSource
 from serve_app.worker import publishing
 from storage.types import StageName

@@ -12,11 +12,10 @@ import av
 import numpy as np
 import pytest
 
-from pipelines.ingest.probe import probe
+from pipelines.ingest.pipeline import probe
 from pipelines.types import IngestResult
 from serve_app.settings import Settings
-from storage.objects.s3 import S3Store
-from storage.objects.s3_multipart import client_of
+from storage.objects.s3 import S3Store, client_of
 from tests.databases import fresh_database
 from tests.pipelines.ingest.clock_material import remuxed, with_tag_times
 from tests.serve_app.exports.test_clips import clip, pictures, publish_ingest

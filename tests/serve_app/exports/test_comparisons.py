@@ -15,9 +15,9 @@ import pytest
 from sqlalchemy import text
 from threadpoolctl import threadpool_info
 
+from pipelines.across.comparison import compare_shots
 from pipelines.codec import decode, encode
 from pipelines.types import StageStoppedError, TranscriptResult
-from pipelines.vision.comparison import compare_shots
 from serve_app.client.api import ApiClient, RequestFailedError
 from serve_app.context import build_context
 from serve_app.exports import comparisons

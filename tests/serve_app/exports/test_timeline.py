@@ -24,9 +24,9 @@ import opentimelineio as otio
 import pytest
 
 from pipelines.codec import to_json
-from pipelines.ingest.probe import probe
-from pipelines.ingest.sync.timecode import parse_timecode, timecode_at
-from pipelines.media.timestamps import rounded_ms
+from pipelines.ingest.pipeline import probe
+from pipelines.ingest.timecode import parse_timecode, timecode_at
+from pipelines.media.files import rounded_ms
 from pipelines.media_types import Orientation
 from pipelines.types import (
     AudioStream,
@@ -44,8 +44,6 @@ from serve_app.exports.timeline import (
     find_sources,
     frame_timeline,
     timeline_rate,
-)
-from serve_app.exports.timeline_files import (
     to_edl,
     to_fcpxml,
     to_ffmetadata,

@@ -15,7 +15,7 @@ from pipelines.types import StageError
 from serve_app.jobs.plans import seal_access
 from serve_app.worker.fetch import SourceFetcher
 from storage.jobs import find_job
-from storage.objects.s3_multipart import client_of
+from storage.objects.s3 import client_of
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.storage.s3_server import place_at, s3_endpoint
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.jobs.eta import gain_alone, seconds_left, timings_of
+from serve_app.jobs.answers import gain_alone, seconds_left, timings_of
 from storage.job_records import StageRecord
 from storage.types import ANALYSES, SkipReason, StageName, StageStatus
 

@@ -19,7 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from models.provider import LocalModels
 from serve_app.context import AppContext, build_context
-from serve_app.observability.tracing import TracingNotInstalledError
+from serve_app.observability.logs import TracingNotInstalledError
 from serve_app.settings import Settings
 from serve_app.worker.calibration import Calibration
 from serve_app.worker.publishing import Lease

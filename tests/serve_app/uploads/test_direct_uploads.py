@@ -18,9 +18,8 @@ import pytest
 from pipelines.types import StageError
 from serve_app.context import AppContext, build_context
 from serve_app.settings import GIB, Settings
-from serve_app.uploads import direct
-from serve_app.uploads.direct import DirectUploadWatcher
-from serve_app.uploads.urls import UPLOAD_PURPOSE, direct_key, upload_path
+from serve_app.uploads import access as direct
+from serve_app.uploads.access import UPLOAD_PURPOSE, DirectUploadWatcher, direct_key, upload_path
 from serve_app.worker.fetch import require_allowed_sizes
 from serve_app.worker.reaper import Reaper
 from storage.objects import ObjectStoreUnavailableError

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, text, update
 
+from benchmarks.speech.material import load
 from models.provider import LocalModels
 from pipelines.codec import encode, to_json
 from pipelines.media.audio import write_flac
@@ -23,7 +24,6 @@ from storage import revisions
 from storage.database import Connection
 from storage.results import TrackTranscript
 from storage.tables import jobs, transcript_revisions
-from tests.benchmarks.speech.material import load
 from tests.places import SHARED_MEDIA
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
@@ -220,7 +220,7 @@ def test_a_wrong_word_that_is_corrected_is_where_it_is_spoken(
     complete(api, job, [spoken(truth)], [])
     add_sound(api, job, load(LIBRIVOX))
     texts, off_ms = [word for word, _, _ in truth], []
-    for at, (word, start_ms, _) in enumerate(truth[:3]):  # all: tests/benchmarks/corrections.py
+    for at, (word, start_ms, _) in enumerate(truth[:3]):  # all: benchmarks/corrections.py
         for nth, put in enumerate(("banana", word)):
             line = " ".join([*texts[:at], put, *texts[at + 1 :]])
             change = {"index": 0, "text": line}

@@ -30,7 +30,7 @@ from serve_app.periodic import repeated
 from serve_app.settings import Settings
 from serve_app.worker.archives import MOST_FAILURES, ArchiveKeeper
 from storage import archives, cleaning, keys
-from storage.objects.s3_multipart import S3Place, client_of
+from storage.objects.s3 import S3Place, client_of
 from storage.types import JobState
 from tests.databases import fresh_database
 from tests.pipelines.net.fetch_servers import Asked, ScriptedServer, answer

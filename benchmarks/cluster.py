@@ -1,0 +1,367 @@
+"""Eight Ray nodes on one machine: how much of the ideal they reach, what a loss of two costs.
+
+    .venv/bin/python -m benchmarks.cluster [--nodes 1 2 4 8] [--seconds 3] [--rounds 12]
+    .venv/bin/python -m benchmarks.cluster --items 100000 --seconds 0
+    .venv/bin/python -m benchmarks.cluster --scaling
+
+Nodes are raylets with logical processors, two each; the work of a shard or an item is a sleep of
+``--seconds``, so that the machine's own processors carry Ray and the driver alone. Both ways in:
+``service`` has a job a node, each of which maps its shards by ``map_on_ray`` from a thread, as
+runners do; ``backfill`` is ``run_items`` with its real outcomes, parts and commits. Each processor
+has ``--rounds`` sleeps to do; efficiency is that ideal by the wall time, workers already started.
+Then two of the most nodes are killed a third of the way in: what comes out must be complete, and
+efficiency counts the processors that were there.
+
+``--items``: a backfill of so many items on the most nodes; items a second, processor seconds and
+memory of the driver. ``--scaling``: Ray's autoscaler with its fake provider, from no worker node to
+four and back, under the service's map. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+import ray
+from ray.autoscaler._private.fake_multi_node.node_provider import (
+    FAKE_HEAD_NODE_ID,
+    FAKE_HEAD_NODE_TYPE,
+    FakeMultiNodeProvider,
+)
+from ray.cluster_utils import Cluster
+
+from models.provider import LocalModels
+from pipelines.backfill.driver import BackfillTally, Pacing, run_items
+from pipelines.backfill.items import ItemWork
+from pipelines.backfill.outcome import Item, ItemOutcome
+from pipelines.backfill.output import begin_output
+from pipelines.backfill.places import FolderPlace
+from pipelines.codec import encode
+from pipelines.execution.chain import FreeRun, Step
+from pipelines.execution.ray_data import map_on_ray
+from pipelines.types import StageCode, StageOutcome
+from serve_app.deployment.local import free_port
+from storage.types import StageName, StageStatus
+from tests.places import PROJECT
+
+CPUS_A_NODE = 2
+STORE_BYTES = 80 * 1024 * 1024
+LOST_NODES = 2
+MOST_SCALED = 4
+COMMANDS = (
+    "initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray"
+)  # fmt: skip
+LONGEST_SCALING_SECONDS = 240.0
+IDLE_SECONDS = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SleepStep(Step[int, int]):
+    """Takes ``seconds`` and no processor."""
+
+    name: ClassVar[str] = "sleep"
+    code: ClassVar[StageCode] = StageCode.PROCESSING_FAILED
+    seconds: float
+
+    def process(self, item: int) -> int:
+        time.sleep(self.seconds)
+        return item
+
+
+@dataclass(frozen=True, slots=True)
+class SleepingWork(ItemWork):
+    """An item's work with a sleep in place of its stages; its outcome is stored as any."""
+
+    seconds: float = 0.0
+
+    def carry_out(self, item: Item) -> ItemOutcome:
+        time.sleep(self.seconds)
+        stages = tuple(StageOutcome(stage, StageStatus.COMPLETED) for stage in StageName)
+        outcome = ItemOutcome(item, stages, duration_ms=1000)
+        self.out.work_store().write_bytes(f"{item.folder}/outcome.json", encode(outcome))
+        return outcome
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, nargs="*", default=[1, 2, 4, 8])
+    parser.add_argument("--seconds", type=float, default=3.0, help="a sleep")
+    parser.add_argument("--rounds", type=int, default=12, help="sleeps a processor")
+    parser.add_argument("--items", type=int, help="a backfill of so many items instead")
+    parser.add_argument("--scaling", action="store_true", help="autoscaling instead")
+    options = parser.parse_args()
+    most = max(options.nodes)
+    if options.scaling:
+        print(json.dumps(scaling(options.seconds)))
+    elif options.items:
+        with nodes(most):
+            print(json.dumps(backfill(most, options.items, options.seconds)))
+    else:
+        rows = []
+        for count in options.nodes:
+            with nodes(count) as cluster:
+                for way in (service, backfill):
+                    items = count * CPUS_A_NODE * options.rounds
+                    rows.append(way(count, items, options.seconds))
+                    print(json.dumps(rows[-1]), flush=True)
+                if count == most > LOST_NODES:
+                    for way in (service, backfill):
+                        rows.append(with_a_loss(cluster, way, count, items, options.seconds))
+                        print(json.dumps(rows[-1]), flush=True)
+        print(json.dumps({"runs": rows}))
+
+
+@contextlib.contextmanager
+def nodes(count: int) -> Iterator[Cluster]:
+    """A head without processors and ``count`` nodes, whose workers have started."""
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "object_store_memory": STORE_BYTES},
+    )
+    try:
+        for _ in range(count):
+            cluster.add_node(num_cpus=CPUS_A_NODE, object_store_memory=STORE_BYTES)
+        environment = {"env_vars": {"PYTHONPATH": str(PROJECT)}}
+        ray.init(address=cluster.address, runtime_env=environment, log_to_driver=False)
+        cluster.wait_for_nodes()
+        warm_up(count)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def warm_up(count: int) -> None:
+    """Every processor's worker has run both kinds of task once."""
+    service(count, count * CPUS_A_NODE * 2, 1.0)
+    backfill(count, count * CPUS_A_NODE * 2, 1.0)
+
+
+def service(count: int, items: int, seconds: float) -> dict[str, Any]:
+    """A job a node at once, each with its share of the shards."""
+    shards = range(items // count)
+
+    def job(_: int) -> list[int]:
+        return map_on_ray(shards, SleepStep(seconds=seconds), FreeRun())
+
+    with measured() as row, ThreadPoolExecutor(count) as jobs:
+        done = list(jobs.map(job, range(count)))
+    assert done == [list(shards)] * count
+    return row.finished("service", count, items, seconds)
+
+
+def backfill(count: int, items: int, seconds: float) -> dict[str, Any]:
+    """All items in one run."""
+    with tempfile.TemporaryDirectory(prefix="vas-cluster-") as folder, measured() as row:
+        place = FolderPlace(Path(folder))
+        work = SleepingWork(place, LocalModels(), "packaged", "run", seconds=seconds)
+        output = begin_output(place, {"kind": "benchmark"})
+        run_items(
+            [Item(str(n), n + 1, f"/{n}.mp4", f"{n}.mp4") for n in range(items)],
+            work,
+            output,
+            BackfillTally(items, 0, time.monotonic()),
+            pacing=Pacing(),
+            report=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+        row.ended = time.monotonic()
+        assert len(output.finished()) == items
+    return row.finished("backfill", count, items, seconds)
+
+
+@dataclass(slots=True)
+class Measured:
+    """Wall time and the driver's own processor time and memory."""
+
+    started: float
+    cpu_started: float
+    ended: float = 0.0
+    cpu_ended: float = 0.0
+
+    def finished(self, way: str, count: int, items: int, seconds: float) -> dict[str, Any]:
+        """The row; ``efficiency`` is the ideal wall time by the real one."""
+        wall = self.ended - self.started
+        ideal = items * seconds / (count * CPUS_A_NODE)
+        return {
+            "way": way,
+            "nodes": count,
+            "items": items,
+            "wall_seconds": round(wall, 1),
+            "ideal_seconds": round(ideal, 1),
+            "efficiency": round(ideal / wall, 3),
+            "items_a_second": round(items / wall, 1),
+            "driver_cpu_seconds": round(self.cpu_ended - self.cpu_started, 1),
+            "driver_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        }
+
+
+@contextlib.contextmanager
+def measured() -> Iterator[Measured]:
+    row = Measured(time.monotonic(), time.process_time())
+    yield row
+    row.ended = row.ended or time.monotonic()
+    row.cpu_ended = time.process_time()
+
+
+def with_a_loss(
+    cluster: Cluster,
+    way: Callable[[int, int, float], dict[str, Any]],
+    count: int,
+    items: int,
+    seconds: float,
+) -> dict[str, Any]:
+    """``way`` with LOST_NODES nodes killed a third of the way in; they are started again then."""
+    after = items * seconds / (count * CPUS_A_NODE) / 3
+
+    def kill() -> None:
+        for node in list(cluster.worker_nodes)[:LOST_NODES]:
+            cluster.remove_node(node, allow_graceful=False)
+
+    timer = threading.Timer(after, kill)
+    timer.start()
+    try:
+        row = way(count, items, seconds)
+    finally:
+        timer.join()
+    for _ in range(LOST_NODES):
+        cluster.add_node(num_cpus=CPUS_A_NODE, object_store_memory=STORE_BYTES)
+    cluster.wait_for_nodes()
+    # The ideal with what is left; a shard that was lost is done again, and that is no part of it.
+    left = (count - LOST_NODES) * CPUS_A_NODE
+    ideal = after + (items * seconds - after * count * CPUS_A_NODE) / left
+    efficiency = round(ideal / row["wall_seconds"], 3)
+    return row | {"lost": LOST_NODES, "ideal_seconds": round(ideal, 1), "efficiency": efficiency}
+
+
+def scaling(seconds: float) -> dict[str, Any]:
+    """How long it takes from no worker node to MOST_SCALED, which a job's shards ask for, and from
+    the job's end to none."""
+    with tempfile.TemporaryDirectory(prefix="vas-cluster-") as folder, autoscaled(Path(folder)):
+        shards = MOST_SCALED * CPUS_A_NODE * 10
+        began = time.monotonic()
+        with ThreadPoolExecutor(1) as jobs:
+            job = jobs.submit(map_on_ray, range(shards), SleepStep(seconds=seconds), FreeRun())
+            up = until(lambda: workers() == MOST_SCALED)
+            assert job.result(LONGEST_SCALING_SECONDS) == list(range(shards))
+        ended = time.monotonic()
+        down = until(lambda: workers() == 0)
+        return {
+            "shards": shards,
+            "nodes": MOST_SCALED,
+            "all_nodes_after_seconds": round(up - began, 1),
+            "job_seconds": round(ended - began, 1),
+            "no_nodes_after_seconds": round(down - ended, 1),
+            "ideal_seconds": shards * seconds / (MOST_SCALED * CPUS_A_NODE),
+        }
+
+
+def workers() -> int:
+    return sum(node["Alive"] and "CPU" in node["Resources"] for node in ray.nodes())
+
+
+def until(condition: Callable[[], bool]) -> float:
+    """The moment in which ``condition`` held first."""
+    end = time.monotonic() + LONGEST_SCALING_SECONDS
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("the autoscaler did not follow")
+        time.sleep(0.5)
+    return time.monotonic()
+
+
+@contextlib.contextmanager
+def autoscaled(folder: Path) -> Iterator[None]:
+    """``ray start`` with the fake provider: nodes are processes of this machine."""
+    types = {
+        FAKE_HEAD_NODE_TYPE: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+        "worker": {
+            "resources": {"CPU": CPUS_A_NODE, "object_store_memory": STORE_BYTES},
+            "node_config": {},
+            "min_workers": 0,
+            "max_workers": MOST_SCALED,
+        },
+    }
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    config = folder / "autoscaling.json"
+    config.write_text(
+        json.dumps(
+            # As ``ray up`` fills up a cluster's file, whose defaults no package has for this one.
+            {key: {} for key in ("auth", "docker", "file_mounts")}
+            | {key: [] for key in ("cluster_synced_files", "rsync_exclude", "rsync_filter")}
+            | {f"{kind}_commands": [] for kind in COMMANDS}
+            | {
+                "cluster_name": "benchmark",
+                "provider": {
+                    # By its own name Ray 2.60 looks for a file that its wheels lack.
+                    "type": "external",
+                    "module": f"{FakeMultiNodeProvider.__module__}.FakeMultiNodeProvider",
+                    "head_node_id": FAKE_HEAD_NODE_ID,
+                    "gcs_address": address,
+                    "launch_multiple": True,
+                    "disable_node_updaters": True,
+                    "disable_launch_config_check": True,
+                },
+                "max_workers": MOST_SCALED,
+                "upscaling_speed": 1.0,
+                "idle_timeout_minutes": IDLE_SECONDS / 60,
+                "available_node_types": types,
+                "head_node_type": FAKE_HEAD_NODE_TYPE,
+                "file_mounts_sync_continuously": False,
+            }
+        )
+    )
+    # Otherwise Ray asks for a token where an earlier one left its own in the home folder.
+    fake = {"RAY_AUTH_MODE": "disabled"}
+    fake |= {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1"}
+    fake |= {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": FAKE_HEAD_NODE_ID}
+    fake |= {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID}
+    command = [
+        str(Path(sys.executable).with_name("ray")),
+        "start",
+        "--head",
+        "--block",
+        "--node-ip-address=127.0.0.1",
+    ]
+    command += [f"--port={port}", f"--autoscaling-config={config}", "--num-cpus=0"]
+    command += [f"--object-store-memory={STORE_BYTES}", "--include-dashboard=false"]
+    with (folder / "ray.log").open("w") as log:
+        process = subprocess.Popen(command, env=os.environ | fake, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 60
+        while not ray.is_initialized():
+            try:
+                environment = {"env_vars": {"PYTHONPATH": str(PROJECT)}}
+                ray.init(address, runtime_env=environment, log_to_driver=False)
+            except ConnectionError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
+        yield
+    finally:
+        ray.shutdown()
+        started = psutil.Process(process.pid)
+        for each in [*started.children(recursive=True), started]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.wait(30)
+
+
+if __name__ == "__main__":
+    main()

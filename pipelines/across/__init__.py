@@ -1,0 +1,1 @@
+"""Over results: duplicates, comparison, review, redaction, chapters. Nothing here reads media."""

@@ -1,1 +1,0 @@
-"""Where external audio belongs on a camera's timeline: by timecode, or by alignment."""

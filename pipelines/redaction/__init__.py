@@ -1,1 +1,0 @@
-"""Personal data in texts: found, and marked."""

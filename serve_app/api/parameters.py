@@ -1,0 +1,247 @@
+"""Strict JSON bodies: bounded, UTF-8, no duplicate keys, nothing that a database cannot keep.
+
+Query parameters: one value each, strictly read, the parameter named in every refusal.
+
+Pagination cursors: opaque, URL-safe, and worthless once tampered with.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import math
+import re
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fastapi import Request
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from serve_app.errors import ApiError, ErrorCode, invalid
+
+MAX_DEPTH = 32
+"""Nesting beyond any real request; keeps validation and storage cheap."""
+
+
+async def read_json_object(request: Request, *, max_bytes: int) -> dict[str, Any]:
+    """The request's body as a JSON object; raises ApiError INVALID_REQUEST otherwise."""
+    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise invalid("The Content-Type must be application/json.")
+    raw = await read_bounded(request, max_bytes)
+    return parse_json_object(raw)
+
+
+async def read_bounded(request: Request, max_bytes: int) -> bytes:
+    """The request's body as it came; raises ApiError INVALID_REQUEST beyond ``max_bytes``."""
+    too_large = invalid(f"The body must not be larger than {max_bytes} bytes.")
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise too_large
+    received = bytearray()
+    async for chunk in request.stream():
+        received += chunk
+        if len(received) > max_bytes:
+            raise too_large
+    return bytes(received)
+
+
+def parse_json_object(raw: bytes) -> dict[str, Any]:
+    """Parse strictly; raises ApiError INVALID_REQUEST."""
+    try:
+        value = json.loads(
+            raw.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant
+        )
+        _check(value, "", MAX_DEPTH)
+    except (ValueError, RecursionError) as error:
+        # ValueError: not UTF-8, not JSON, or a number of more digits than Python reads.
+        raise invalid("The body is not valid JSON in UTF-8.") from error
+    if not isinstance(value, dict):
+        raise invalid("The body must be a JSON object.")
+    return value
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise invalid("The body names a field twice.")
+    return result
+
+
+def _no_constant(name: str) -> None:
+    raise invalid(f"The body holds {name}, which is not JSON.")
+
+
+def _check(value: Any, path: str, depth: int) -> None:
+    """Refuse what PostgreSQL cannot store: NUL, lone surrogates, infinity; and absurd nesting."""
+    if depth == 0:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "The body is nested too deeply.")
+    if isinstance(value, str):
+        _check_text(value, path)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise invalid("Numbers must not be larger than a double can be.", path or None)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _check(item, f"{path}[{index}]", depth - 1)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _check_text(key, path)
+            _check(item, f"{path}.{key}" if path else key, depth - 1)
+
+
+def _check_text(value: str, path: str) -> None:
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise invalid("Text must not hold NUL or unpaired surrogates.", path or None)
+
+
+class JsonRequest(Request):
+    """A request whose body is parsed already."""
+
+    def __init__(self, request: Request, value: dict[str, Any]) -> None:
+        super().__init__(request.scope, request.receive)
+        self._value = value
+
+    async def body(self) -> bytes:
+        """Not empty: FastAPI goes on with ``json``."""
+        return b"{}"
+
+    async def json(self) -> dict[str, Any]:
+        """The object."""
+        return self._value
+
+
+async def with_json_object(request: Request) -> JsonRequest:
+    """``request`` with its body read as strictly as this module does."""
+    settings = request.app.state.context.settings
+    return JsonRequest(request, await read_json_object(request, max_bytes=settings.max_body_bytes))
+
+
+_INTEGER = re.compile(r"-?[0-9]{1,15}")
+_NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?")
+"""Numbers as JSON writes them, of a sensible length."""
+
+
+def require_plain_query(request: Request, names: Iterable[str]) -> None:
+    """Refuses repetition and what no store can keep; other parameters are ignored."""
+    for name in names:
+        values = request.query_params.getlist(name)
+        if len(values) > 1:
+            raise invalid(f"{name} must be given once.", name)
+        if values and any(c < " " or "\ud800" <= c <= "\udfff" for c in values[0]):
+            raise invalid(f"{name} must not hold control characters.", name)
+
+
+def whole_number(text: str) -> int | None:
+    """The number that the text is in ASCII digits; None for any other text."""
+    return int(text) if _INTEGER.fullmatch(text) else None
+
+
+def matching(form: re.Pattern[str], kind: str) -> BeforeValidator:
+    """Text in a form; refused in words, where ``pattern`` of pydantic shows the expression.
+
+    Last in an annotation.
+    """
+
+    def check(value: Any) -> Any:
+        if isinstance(value, str) and not form.fullmatch(value):
+            raise PydanticCustomError("form", f"must be a {kind}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def shown(form: re.Pattern[str]) -> Any:
+    """The form of ``matching`` in the interface document."""
+    return Field(json_schema_extra={"pattern": f"^{form.pattern}$"})
+
+
+WHOLE_NUMBER = matching(_INTEGER, "whole number")
+NUMBER = matching(_NUMBER, "number")
+"""Pydantic also takes ``+5``, `` 5`` and ``1_000``."""
+
+
+def one_of(allowed: Iterable[str]) -> AfterValidator:
+    """Text that is one of ``allowed``."""
+    choices = [str(choice) for choice in allowed]
+
+    def check(value: str) -> str:
+        if value not in choices:
+            raise PydanticCustomError("choice", f"must be one of {', '.join(choices)}")
+        return value
+
+    return AfterValidator(check)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MAC_BYTES = 16
+_PURPOSE = b"cursor"
+
+
+class BadCursorError(Exception):
+    """Not a cursor that this service made for this account."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The last job of a page: where the next one goes on."""
+
+    created_at: datetime
+    job_id: uuid.UUID
+
+
+def encode_cursor(cursor: Cursor, *, secret: bytes, account_id: uuid.UUID) -> str:
+    """43 to 56 URL-safe characters."""
+    micros = (cursor.created_at - _EPOCH) // timedelta(microseconds=1)
+    payload = micros.to_bytes(8, signed=True) + cursor.job_id.bytes
+    return sign_payload(payload, secret=secret, account_id=account_id, purpose=_PURPOSE)
+
+
+def decode_cursor(text: str, *, secret: bytes, account_id: uuid.UUID) -> Cursor:
+    """Raises BadCursorError for whatever ``encode_cursor`` did not make for this account."""
+    payload = read_payload(text, secret=secret, account_id=account_id, purpose=_PURPOSE)
+    micros = int.from_bytes(payload[:8], signed=True)
+    return Cursor(_EPOCH + timedelta(microseconds=micros), uuid.UUID(bytes=payload[8:]))
+
+
+def sign_payload(payload: bytes, *, secret: bytes, account_id: uuid.UUID, purpose: bytes) -> str:
+    """The payload as URL-safe text, good for this account and purpose."""
+    return _written(payload + _mac(payload, secret, account_id, purpose))
+
+
+def read_payload(text: str, *, secret: bytes, account_id: uuid.UUID, purpose: bytes) -> bytes:
+    """Raises BadCursorError for what ``sign_payload`` did not make for this purpose."""
+    try:
+        raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
+    except ValueError as error:
+        raise BadCursorError from error
+    if _written(raw) != text:
+        raise BadCursorError  # Base64 has several spellings of the same bytes; ours has one.
+    payload, mac = raw[:-_MAC_BYTES], raw[-_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(payload, secret, account_id, purpose)):
+        raise BadCursorError
+    return payload
+
+
+def read_cursor(text: str | None, *, secret: bytes, account_id: uuid.UUID, purpose: bytes) -> bytes:
+    """What ``sign_payload`` signed, empty for a first page. Raises ApiError naming ``cursor``."""
+    if text is None:
+        return b""
+    try:
+        return read_payload(text, secret=secret, account_id=account_id, purpose=purpose)
+    except BadCursorError as error:
+        raise invalid("The cursor is not one that this list gave out.", "cursor") from error
+
+
+def _written(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def _mac(payload: bytes, secret: bytes, account_id: uuid.UUID, purpose: bytes) -> bytes:
+    message = purpose + b"\n" + account_id.bytes + payload
+    return hmac.new(secret, message, hashlib.sha256).digest()[:_MAC_BYTES]

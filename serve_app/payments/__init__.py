@@ -1,1 +1,0 @@
-"""Purchases through a payment provider: an interface, and its implementations."""
