@@ -13,6 +13,7 @@ dashboard. A route that stands in no table fails as it is made.
 
 from __future__ import annotations
 
+import inspect
 import ipaddress
 import math
 import re
@@ -29,7 +30,7 @@ from starlette.responses import Response
 from serve_app.api.parameters import require_plain_query, with_json_object
 from serve_app.api.schemas import Uuid
 from serve_app.context import AppContext
-from serve_app.errors import ApiError, ErrorCode
+from serve_app.errors import CATALOGUE, ApiError, ErrorCode
 from serve_app.observability.logs import note
 from storage.access import (
     Caller,
@@ -245,7 +246,10 @@ def _bearer_tokens(request: Request) -> list[str]:
 
 
 class OperationRoute(APIRoute):
-    """A route of the interface document. Its errors are declared by ``responses=errors(…)``.
+    """A route of the interface document.
+
+    Whatever takes parameters or a body may refuse them, and what a path names may not be there;
+    its other errors are declared by ``responses=errors(…)``.
 
     After ``_admit``, query parameters must be given once and hold no control characters, and
     the body is a JSON object as ``bodies`` reads it, before FastAPI holds both to their types.
@@ -256,6 +260,30 @@ class OperationRoute(APIRoute):
     """What a session needs for it; keys have no scopes."""
     bucket: Bucket | None = None
     """What its requests are counted in."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        """Take the operation's id from the function's name, its summary from the docstring's first
+        line and its description from the rest."""
+        if options.get("include_in_schema", True):
+            first, *rest = endpoint.__name__.split("_")
+            summary, _, description = inspect.cleandoc(endpoint.__doc__ or "").partition("\n\n")
+            options["operation_id"] = options.get("operation_id") or "".join(
+                (first, *(part.capitalize() for part in rest))
+            )
+            options |= {"summary": summary.removesuffix("."), "description": description}
+        super().__init__(path, endpoint, **options)
+        dependencies = (self.dependant, *self.dependant.dependencies)
+        if "{" in path:
+            self._may_answer(ErrorCode.NOT_FOUND)
+        if self.body_field is not None or any(each.query_params for each in dependencies):
+            self._may_answer(ErrorCode.INVALID_REQUEST)
+
+    def _may_answer(self, code: ErrorCode) -> None:
+        status = CATALOGUE[code].status
+        declared = self.responses.get(status, {}).get("codes", [])
+        if code not in declared:
+            first: dict[int | str, dict[str, Any]] = {status: {"codes": [code, *declared]}}
+            self.responses = first | {k: v for k, v in self.responses.items() if k != status}
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
@@ -291,8 +319,8 @@ class KeyedRoute(OperationRoute):
 
     auth = Auth.KEY
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
         self._set_terms()
 
     async def _admit(self, request: Request) -> None:
@@ -397,8 +425,8 @@ class SessionRoute(OperationRoute):
 
     auth = Auth.SESSION
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
         self._set_terms()
 
     async def _admit(self, request: Request) -> None:

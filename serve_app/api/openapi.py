@@ -48,13 +48,8 @@ _COMMON_ERRORS: dict[Auth, frozenset[ErrorCode]] = {
     ),
 }
 _ANY_ERRORS = frozenset({ErrorCode.INTERNAL_ERROR, ErrorCode.SERVICE_UNAVAILABLE})
-OF_RESULTS = (
-    ErrorCode.INVALID_REQUEST,
-    ErrorCode.NOT_FOUND,
-    ErrorCode.RESULTS_UNAVAILABLE,
-    ErrorCode.RESULTS_NOT_READY,
-)
-"""Of operations that read results and take parameters."""
+OF_RESULTS = (ErrorCode.RESULTS_UNAVAILABLE, ErrorCode.RESULTS_NOT_READY)
+"""Of operations that read results."""
 _REASONS = {
     400: "The request is malformed, incomplete or out of range.",
     401: "The credential is missing or not valid.",
@@ -121,7 +116,7 @@ def links(parameters: dict[str, str], *operation_ids: str) -> dict[str, Any]:
 
 
 def errors(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
-    """``responses`` of an operation: its errors besides those of its kind of route."""
+    """``responses`` of an operation: its errors besides those that follow from it."""
     found: dict[int | str, dict[str, Any]] = {}
     for code in codes:
         found.setdefault(CATALOGUE[code].status, {"codes": []})["codes"].append(code)

@@ -280,13 +280,10 @@ def _options(body: NewArchiveBody) -> dict[str, object]:
 
 @router.post(
     "/archives",
-    operation_id="createArchive",
-    summary="Analyse a bucket",
     status_code=201,
     response_model=Answer[ArchiveJson],
     response_description="The archive; its bucket is listed from now on.",
     responses=errors(
-        ErrorCode.INVALID_REQUEST,
         ErrorCode.INVALID_URL,
         ErrorCode.URL_NOT_ALLOWED,
         ErrorCode.INVALID_CALLBACK_URL,
@@ -302,12 +299,13 @@ async def create_archive(
     body: NewArchiveBody,
     key: IdempotencyKey = None,
 ) -> Response:
-    """A job is created of each object, once, and again when it has changed; they are ordinary jobs
+    """Analyse a bucket.
+
+    A job is created of each object, once, and again when it has changed; they are ordinary jobs
     with the given options, of priority `low` unless another is given. A bucket that cannot be read
     pauses the archive, with `error`; one whose server fails is tried again first, at `nextTryAt`.
     A fifth of the account's limit of unfinished jobs stays free for jobs of other sources. An
-    account has at most 100.
-    """
+    account has at most 100."""
     sealed = _checked_access(body.url, body.bucketAccess, context)
     options = _options(body)
     # As its jobs will be planned, so that what they would be refused for is refused here.
@@ -340,15 +338,11 @@ async def create_archive(
     return await create_once(request, "createArchive", key, create)
 
 
-@router.get(
-    "/archives",
-    operation_id="listArchives",
-    summary="List archives",
-    response_model=Archives,
-    response_description="The archives.",
-)
+@router.get("/archives", response_model=Archives, response_description="The archives.")
 async def list_archives(request: Request, context: Context, account_id: CurrentAccount) -> Response:
-    """At most 100, the oldest first."""
+    """List archives.
+
+    At most 100, the oldest first."""
     async with context.database.statement() as connection:
         found = await archives.list_archives(connection, account_id)
     return success(request, [render_archive(each, context) for each in found])
@@ -361,8 +355,6 @@ async def _get(connection: Connection, account_id: uuid.UUID, archive_id: str) -
 
 @router.get(
     "/archives/{archiveId}",
-    operation_id="getArchive",
-    summary="Read an archive",
     response_model=Answer[ArchiveJson],
     response_description="The archive.",
     responses=_NOT_FOUND,
@@ -370,7 +362,9 @@ async def _get(connection: Connection, account_id: uuid.UUID, archive_id: str) -
 async def get_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
 ) -> Response:
-    """With how many of its objects are in each state."""
+    """Read an archive.
+
+    With how many of its objects are in each state."""
     async with context.database.statement() as connection:
         found = await _get(connection, account_id, archive_id)
     return success(request, render_archive(found, context))
@@ -378,11 +372,8 @@ async def get_archive(
 
 @router.get(
     "/archives/{archiveId}/objects",
-    operation_id="listArchiveObjects",
-    summary="List an archive's objects",
     response_model=ArchiveObjects,
     response_description="A page of objects.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
 )
 async def list_archive_objects(
     request: Request,
@@ -402,7 +393,9 @@ async def list_archive_objects(
         ),
     ] = None,
 ) -> Response:
-    """In the order in which they were found: go on while `hasMore` is true."""
+    """List an archive's objects.
+
+    In the order in which they were found: go on while `hasMore` is true."""
     secret = context.signer.secret
     payload = read_cursor(cursor, secret=secret, account_id=account_id, purpose=_PURPOSE)
     after = int.from_bytes(payload)
@@ -430,11 +423,8 @@ async def list_archive_objects(
 
 @router.get(
     "/archives/{archiveId}/duplicates",
-    operation_id="listArchiveDuplicates",
-    summary="List an archive's duplicates",
     response_model=DuplicateGroups,
     response_description="A page of groups.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
 )
 async def list_archive_duplicates(
     request: Request,
@@ -447,7 +437,9 @@ async def list_archive_duplicates(
     ] = 100,
     cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
 ) -> Response:
-    """Groups of objects that are near duplicates, as `GET /jobs/{jobId}/duplicates` finds files."""
+    """List an archive's duplicates.
+
+    Groups of objects that are near duplicates, as `GET /jobs/{jobId}/duplicates` finds files."""
     secret = context.signer.secret
     payload = read_cursor(cursor, secret=secret, account_id=account_id, purpose=_GROUPS)
     first = int.from_bytes(payload)
@@ -492,16 +484,9 @@ async def _require_uncapped(connection: Connection) -> None:
 
 @router.patch(
     "/archives/{archiveId}",
-    operation_id="changeArchive",
-    summary="Change an archive",
     response_model=Answer[ArchiveJson],
     response_description="The archive.",
-    responses=errors(
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.INVALID_URL,
-        ErrorCode.URL_NOT_ALLOWED,
-        ErrorCode.NOT_FOUND,
-    ),
+    responses=errors(ErrorCode.INVALID_URL, ErrorCode.URL_NOT_ALLOWED),
 )
 async def change_archive(
     request: Request,
@@ -510,9 +495,10 @@ async def change_archive(
     archive_id: ArchiveId,
     body: ArchiveChangesBody,
 ) -> Response:
-    """New credentials hold for jobs that wait already too. An archive that an error has paused goes
-    on with them, and objects that could not be fetched are tried again.
-    """
+    """Change an archive.
+
+    New credentials hold for jobs that wait already too. An archive that an error has paused goes
+    on with them, and objects that could not be fetched are tried again."""
     values: dict[str, object] = {}
     if body.maxActiveJobs is not None:
         values["max_active_jobs"] = body.maxActiveJobs
@@ -531,8 +517,6 @@ async def change_archive(
 
 @router.post(
     "/archives/{archiveId}/pause",
-    operation_id="pauseArchive",
-    summary="Pause an archive",
     response_model=Answer[ArchiveJson],
     response_description="The archive.",
     responses=_NOT_FOUND,
@@ -540,7 +524,9 @@ async def change_archive(
 async def pause_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
 ) -> Response:
-    """No job is created any more until it is resumed; those that there are go on."""
+    """Pause an archive.
+
+    No job is created any more until it is resumed; those that there are go on."""
     async with context.database.transaction() as connection:
         found = await _get(connection, account_id, archive_id)
         found = _found(await archives.pause_archive(connection, found))
@@ -549,8 +535,6 @@ async def pause_archive(
 
 @router.post(
     "/archives/{archiveId}/resume",
-    operation_id="resumeArchive",
-    summary="Resume an archive",
     response_model=Answer[ArchiveJson],
     response_description="The archive.",
     responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
@@ -558,9 +542,10 @@ async def pause_archive(
 async def resume_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
 ) -> Response:
-    """It goes on where it was; one that is completed is listed again, for what is new or has
-    changed. Objects that could not be fetched are tried again.
-    """
+    """Resume an archive.
+
+    It goes on where it was; one that is completed is listed again, for what is new or has
+    changed. Objects that could not be fetched are tried again."""
     async with context.database.transaction() as connection:
         found = await _get(connection, account_id, archive_id)
         await _require_uncapped(connection)
@@ -570,8 +555,6 @@ async def resume_archive(
 
 @router.delete(
     "/archives/{archiveId}",
-    operation_id="deleteArchive",
-    summary="Remove an archive",
     response_model=Answer[ArchiveJson],
     response_description="The archive that was removed.",
     responses=_NOT_FOUND,
@@ -579,9 +562,10 @@ async def resume_archive(
 async def delete_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
 ) -> Response:
-    """With its credentials and the list of its objects; its jobs that have not ended are cancelled,
-    the others and their results stay.
-    """
+    """Remove an archive.
+
+    With its credentials and the list of its objects; its jobs that have not ended are cancelled,
+    the others and their results stay."""
     async with context.database.transaction() as connection:
         found = await _get(connection, account_id, archive_id)
         await archives.pause_archive(connection, found)

@@ -83,13 +83,13 @@ class QuotaResult(TypedDict):
 
 @router.get(
     "/quota",
-    operation_id="getQuota",
-    summary="Read credits and usage",
     response_model=Answer[QuotaResult],
     response_description="Credits, holds and this month's usage.",
 )
 async def get_quota(request: Request, context: Context, account_id: CurrentAccount) -> Response:
-    """When `available` is false, the balance could not be read; other fields are missing."""
+    """Read credits and usage.
+
+    When `available` is false, the balance could not be read; other fields are missing."""
     try:
         quota = await _read_quota(context, account_id)
     except DatabaseError:

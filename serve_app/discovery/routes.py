@@ -17,10 +17,9 @@ from typing_extensions import TypedDict
 from serve_app import pricing
 from serve_app.api.authentication import KeylessRoute, add_answer_headers
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import errors, headers
+from serve_app.api.openapi import headers
 from serve_app.api.parameters import NUMBER, WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, doc
-from serve_app.errors import ErrorCode
 from serve_app.media import formats
 from serve_app.pricing import (
     MAX_ESTIMATE_SECONDS,
@@ -60,20 +59,20 @@ class OpenApiDocument(TypedDict):
 
 @router.get(
     "/openapi.json",
-    operation_id="getOpenApi",
-    summary="Read this document",
     response_model=OpenApiDocument,
     response_description="The document.",
     responses={200: _VERSIONED, 304: _VERSIONED | {"description": "Nothing changed."}},
 )
-async def get_openapi(
+async def get_open_api(
     request: Request,
     _: Annotated[
         str | None,
         Header(alias="If-None-Match", description="An `ETag`: answered 304 if nothing changed."),
     ] = None,
 ) -> Response:
-    """OpenAPI 3.1, not wrapped in the usual envelope."""
+    """Read this document.
+
+    OpenAPI 3.1, not wrapped in the usual envelope."""
     body, etag = await run_in_threadpool(_document, request.app)
     answer_headers = CACHE_HEADERS | {"ETag": etag}
     if _matches(request.headers.getlist("if-none-match"), etag):
@@ -128,14 +127,14 @@ class PriceTableJson(TypedDict):
 
 @router.get(
     "/pricing",
-    operation_id="getPricing",
-    summary="Read the price table",
     response_model=Answer[PriceTableJson],
     response_description="The price table.",
     responses={200: _CACHED},
 )
 async def get_pricing(request: Request, context: Context) -> Response:
-    """Rates in US cents per footage-hour, by tier and stage."""
+    """Read the price table.
+
+    Rates in US cents per footage-hour, by tier and stage."""
     return success(request, price_table(context.prices), headers=CACHE_HEADERS)
 
 
@@ -164,11 +163,9 @@ class PriceEstimate(TypedDict):
 
 @router.get(
     "/pricing/estimate",
-    operation_id="estimatePrice",
-    summary="Estimate a price",
     response_model=Answer[PriceEstimate],
     response_description="The estimate.",
-    responses=errors(ErrorCode.INVALID_REQUEST) | {200: _CACHED},
+    responses={200: _CACHED},
 )
 async def estimate_price(
     request: Request,
@@ -194,7 +191,9 @@ async def estimate_price(
         ),
     ] = 0,
 ) -> Response:
-    """Exactly what one job is charged if every requested stage completes."""
+    """Estimate a price.
+
+    Exactly what one job is charged if every requested stage completes."""
     prices = context.prices
     billable = pricing.billable_seconds(prices, duration)
     quote = pricing.quote(
@@ -261,14 +260,14 @@ class Formats(TypedDict):
 
 @router.get(
     "/formats",
-    operation_id="listFormats",
-    summary="List formats and limits",
     response_model=Answer[Formats],
     response_description="Formats and limits.",
     responses={200: _CACHED},
 )
 async def list_formats(request: Request, context: Context) -> Response:
-    """File extensions that are taken and refused, and what the limits are."""
+    """List formats and limits.
+
+    File extensions that are taken and refused, and what the limits are."""
     settings = context.settings
     data = {
         "standard": formats.STANDARD,

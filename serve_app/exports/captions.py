@@ -42,15 +42,15 @@ from pipelines.types import Speaker, TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute, Permission, require
 from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import errors, headers
+from serve_app.api.openapi import OF_RESULTS, errors, headers
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, Seconds, Uuid, doc
 from serve_app.context import AppContext
-from serve_app.errors import ErrorCode, invalid
+from serve_app.errors import invalid
 from serve_app.exports.timeline import csv_table, find_sources
 from serve_app.results import transcripts
 from serve_app.results.availability import require_stage
-from serve_app.results.routes import RESULT_ERRORS, TrackQuery
+from serve_app.results.routes import TrackQuery
 from serve_app.results.transcripts import Transcript, transcript_of
 from serve_app.results.translations import LanguageTag, in_language, require_translation
 from storage.audit import AuditAction, record
@@ -168,11 +168,9 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.get(
     "/jobs/{jobId}/transcript",
-    operation_id="getTranscript",
-    summary="Read the transcript",
     response_model=Answer[Transcript],
     response_description="The transcript.",
-    responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS)
+    responses=errors(*OF_RESULTS)
     | {
         200: {
             "headers": headers(sometimes=["Content-Disposition"]),
@@ -238,7 +236,9 @@ async def get_transcript(
         ),
     ] = False,
 ) -> Response:
-    """As JSON, or as a file of captions, text or a table."""
+    """Read the transcript.
+
+    As JSON, or as a file of captions, text or a table."""
     if language is not None and revision is not None:
         raise invalid("A translation has no revisions.", "revision")
     if original and (format != "json" or language is not None):
@@ -280,11 +280,9 @@ async def _json_response(
 
 @router.get(
     "/jobs/{jobId}/captions/lint",
-    operation_id="lintCaptions",
-    summary="Check captions by a house's rules",
     response_model=Answer[CaptionLint],
     response_description="What is left to a person.",
-    responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS),
+    responses=errors(*OF_RESULTS),
 )
 async def lint_captions(
     request: Request,
@@ -296,10 +294,11 @@ async def lint_captions(
     sounds: SoundsQuery = False,
     speakerLabels: SpeakerLabelsQuery = False,  # noqa: N803
 ) -> Response:
-    """Captions written by the rules keep all that can be kept without changing what is spoken.
+    """Check captions by a house's rules.
 
-    What is listed is left to a person: speech that is faster than may be read.
-    """
+    Captions written by the rules keep all that can be kept without changing what is spoken.
+
+    What is listed is left to a person: speech that is faster than may be read."""
     async with place.turn(request):
         return success(request, await lint(context, job, track, rules, sounds, speakerLabels))
 

@@ -67,8 +67,6 @@ _BODY = {
 
 @router.get(
     "/jobs/{jobId}/clip",
-    operation_id="getClip",
-    summary="Cut a clip out of the source",
     response_description="The clip.",
     response_class=Response,
     responses=errors(*OF_RESULTS)
@@ -98,7 +96,9 @@ async def get_clip(
         ),
     ],
 ) -> Response:
-    """By stream copy, so that nothing is encoded anew; of a redacted job the sound is, silent where
+    """Cut a clip out of the source.
+
+    By stream copy, so that nothing is encoded anew; of a redacted job the sound is, silent where
     something was redacted.
 
     It begins at the last key frame at or before `start`; `X-Clip-Start` says where that is. The
@@ -107,8 +107,7 @@ async def get_clip(
     clips. `Range` is honoured: one range.
 
     At most four at once; more get 429. Whoever reads less than 16 KiB a second for a minute is
-    disconnected.
-    """
+    disconnected."""
     if end <= start:
         raise invalid("The end must lie behind the start.", "end")
     if end - start > LONGEST_SECONDS:

@@ -205,17 +205,17 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.post(
     "/comparisons",
-    operation_id="compareJobs",
-    summary="Compare two cuts",
     status_code=202,
     response_model=Answer[ComparisonStatus],
     response_description="It is made, or was already.",
-    responses=errors(*OF_RESULTS),
+    responses=errors(ErrorCode.NOT_FOUND, *OF_RESULTS),
 )
 async def compare_jobs(
     request: Request, context: Context, account_id: CurrentAccount, body: ComparisonBody
 ) -> Response:
-    """Two jobs of the account: shots removed, added, moved and retimed, words and titles changed.
+    """Compare two cuts.
+
+    Two jobs of the account: shots removed, added, moved and retimed, words and titles changed.
 
     It is made in the background, and read at `GET /comparisons/{comparisonId}`: every few seconds,
     for one that nobody requests or reads for two minutes is not made. Those of the same results are
@@ -223,16 +223,13 @@ async def compare_jobs(
 
     Shots are found again by what their pictures show, whatever the encoding, grade or framing.
     What only one of the jobs has, scenes or a transcript, is not compared. Jobs that were analysed
-    before there were fingerprints are analysed again by a rerun of `vision`.
-    """
+    before there were fingerprints are analysed again by a rerun of `vision`."""
     found = await request_comparison(context, account_id, body.before, body.after)
     return success(request, status_json(found), status=202)
 
 
 @router.get(
     "/comparisons/{comparisonId}",
-    operation_id="getComparison",
-    summary="Read a comparison",
     response_model=Answer[ComparisonStatus],
     response_description="What became of it, and what changed.",
     responses=errors(*OF_RESULTS)
@@ -264,7 +261,9 @@ async def get_comparison(
         ),
     ] = None,
 ) -> Response:
-    """`result` is there once its `state` is `completed`; it is kept for an hour, or until one of
+    """Read a comparison.
+
+    `result` is there once its `state` is `completed`; it is kept for an hour, or until one of
     the jobs is erased or redacted. Files of one that is pending are not ready."""
     async with context.database.statement() as connection:
         found = await stored.find_comparison(connection, account_id, parse_job_id(comparison_id))

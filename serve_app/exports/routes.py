@@ -87,8 +87,6 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.get(
     "/jobs/{jobId}/export",
-    operation_id="exportJob",
-    summary="Export scenes or chapters",
     response_description="The file.",
     response_class=Response,
     responses=errors(*OF_RESULTS)
@@ -124,15 +122,16 @@ async def export_job(
         ),
     ] = None,
 ) -> Response:
-    """A timeline whose clips are the scenes, or the chapters.
+    """Export scenes or chapters.
+
+    A timeline whose clips are the scenes, or the chapters.
 
     A video without cuts is one scene. The clips of a continuous programme are sources of one
     timeline that begins at 01:00:00:00; that of a single file begins at the file's own timecode,
     or at 00:00:00:00. Frame rates that no editing program has become 30, or a multiple.
     OpenTimelineIO's own adapter for FCPXML (1.0) cuts fractional rates off, 29.97 to 29, and times
     with them; the file itself has them exact. Convert the `otio` there: its rates are kept, in
-    Final Cut Pro 7's XML too.
-    """
+    Final Cut Pro 7's XML too."""
     if content is None:
         content = "chapters" if format in _LISTS else "scenes"
     async with place.turn(request):

@@ -16,9 +16,8 @@ from starlette.responses import Response
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.downloads import EventsPlace
 from serve_app.api.envelope import API_PREFIX, NO_STORE, Context, base_url
-from serve_app.api.openapi import errors, headers
+from serve_app.api.openapi import headers
 from serve_app.context import AppContext
-from serve_app.errors import ErrorCode
 from serve_app.jobs.answers import render_job
 from serve_app.periodic import Periodic
 from storage import jobs
@@ -92,13 +91,10 @@ class JobChanges:
 
 @router.get(
     "/jobs/{jobId}/events",
-    operation_id="streamJobEvents",
-    summary="Follow a job",
     response_class=Response,
     response_description="Events as they come. `204`: the job has ended, and the last event that "
     "the client names was of that.",
-    responses=errors(ErrorCode.NOT_FOUND)
-    | {
+    responses={
         200: {
             "content": {_TYPE: {"schema": _EACH_EVENT, "example": _EXAMPLE}},
             "headers": headers("Cache-Control"),
@@ -115,14 +111,15 @@ async def stream_job_events(
         str | None, Header(alias="Last-Event-ID", description="`id` of the last event received.")
     ] = None,
 ) -> Response:
-    """Server-sent events, each with the job as `getJob` shows it without results: one at once, one
+    """Follow a job.
+
+    Server-sent events, each with the job as `getJob` shows it without results: one at once, one
     whenever its state or progress changes, the last one when it has ended. They are named
     `job.progress` until then, and by the state at the end, such as `job.completed`.
 
     A comment every 15 seconds keeps the connection. After 5 minutes it ends, for the client to
     connect again with `Last-Event-ID`, as browsers do by themselves. An account follows at most 8
-    jobs at once on a replica of the API.
-    """
+    jobs at once on a replica of the API."""
     if job.completed_at is not None and last_event_id == _event(job, base_url(request))[0]:
         return Response(status_code=204)
     events = _stream(request, context, job, last_event_id)

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from serve_app import pricing
 from serve_app.api.authentication import CreationRoute, CurrentJob
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import errors
+from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.schemas import Answer, Count, Uuid, doc
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
@@ -81,8 +81,6 @@ router = APIRouter(prefix=API_PREFIX, route_class=CreationRoute, tags=["Jobs"])
 
 @router.post(
     "/jobs/{jobId}/rerun",
-    operation_id="rerunJob",
-    summary="Make results again",
     status_code=202,
     response_model=Answer[RerunJson],
     response_description="What is made again: nothing where nothing changed.",
@@ -90,8 +88,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=CreationRoute, tags=["Jobs"])
         ErrorCode.INVALID_REQUEST,
         ErrorCode.INSUFFICIENT_CREDITS,
         ErrorCode.NOT_FOUND,
-        ErrorCode.RESULTS_UNAVAILABLE,
-        ErrorCode.RESULTS_NOT_READY,
+        *OF_RESULTS,
         ErrorCode.LEGAL_HOLD,
         ErrorCode.SOURCE_GONE,
         ErrorCode.TOO_MANY_ACTIVE_JOBS,
@@ -101,11 +98,12 @@ router = APIRouter(prefix=API_PREFIX, route_class=CreationRoute, tags=["Jobs"])
 async def rerun_job(
     request: Request, context: Context, job: CurrentJob, body: RerunBody
 ) -> Response:
-    """Stages whose models, versions or settings changed since are made again, by a job of their own
+    """Make results again.
+
+    Stages whose models, versions or settings changed since are made again, by a job of their own
     (`rerunOf`). Once it is completed this job has the new results, all at once, and that job those
     they replaced. A transcript that was corrected stays. Until then this job's results are as they
-    were, and if it fails they remain.
-    """
+    were, and if it fails they remain."""
     wanted = None if body.stages is None else frozenset(map(StageName, body.stages))
     async with context.database.transaction() as connection:
         made = await rerun(connection, job.id, context, wanted=wanted, dry_run=body.dryRun)

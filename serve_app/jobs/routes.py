@@ -53,9 +53,9 @@ from serve_app.jobs.schemas import CreateBatchBody, CreateJobBody, CreateJobFrom
 from serve_app.jobs.service import create_jobs
 from serve_app.observability.metrics import record_job_end
 from serve_app.uploads.access import direct_urls, upload_fields
-from storage import results
+from storage import job_records, results
 from storage.database import Connection
-from storage.job_records import LEGACY_FILTERS, JobRecord, list_jobs
+from storage.job_records import LEGACY_FILTERS, JobRecord
 from storage.queue import find_place
 from storage.types import JobState
 
@@ -106,8 +106,6 @@ CurrentPlanner = Annotated[Planner, Depends(_planner)]
 
 @creation_router.post(
     "/jobs",
-    operation_id="createJob",
-    summary="Create a job and upload its media",
     status_code=201,
     response_model=Answer[CreatedUploadJob],
     response_description="The job waits for its upload.",
@@ -121,11 +119,12 @@ async def create_job(
     body: CreateJobBody,
     key: IdempotencyKey = None,
 ) -> Response:
-    """The answer has signed URLs.
+    """Create a job and upload its media.
+
+    The answer has signed URLs.
 
     `PUT` the media to `uploadUrl` within `expiresInSeconds`, or send it to `resumableUploadUrl`
-    with any client of tus 1.0.0. The job is queued as soon as every declared file has arrived.
-    """
+    with any client of tus 1.0.0. The job is queued as soon as every declared file has arrived."""
     plan = plan_upload(planner, body)
     direct = await direct_urls(context.objects, plan.uploads, context.settings)
 
@@ -146,8 +145,6 @@ async def create_job(
 
 @creation_router.post(
     "/jobs/from-url",
-    operation_id="createJobFromUrl",
-    summary="Create a job from a URL",
     status_code=201,
     response_model=Answer[Job],
     response_description="The job is queued.",
@@ -161,10 +158,11 @@ async def create_job_from_url(
     body: CreateJobFromUrlBody,
     key: IdempotencyKey = None,
 ) -> Response:
-    """The service fetches the media itself.
+    """Create a job from a URL.
 
-    Addresses that are not on the public internet are refused.
-    """
+    The service fetches the media itself.
+
+    Addresses that are not on the public internet are refused."""
     plan = plan_from_url(planner, body)
 
     async def create(connection: Connection) -> Response:
@@ -176,8 +174,6 @@ async def create_job_from_url(
 
 @creation_router.post(
     "/jobs/batch",
-    operation_id="createBatch",
-    summary="Create a batch of up to 100 clips",
     status_code=201,
     response_model=Answer[BatchResult],
     response_description="The jobs are queued.",
@@ -197,10 +193,11 @@ async def create_batch(
     body: CreateBatchBody,
     key: IdempotencyKey = None,
 ) -> Response:
-    """`independent`: a job a clip. `continuous`: one job whose timeline is the clips end to end.
+    """Create a batch of up to 100 clips.
 
-    One bad clip fails the request before any job is made.
-    """
+    `independent`: a job a clip. `continuous`: one job whose timeline is the clips end to end.
+
+    One bad clip fails the request before any job is made."""
     plans = plan_batch(planner, body)
 
     async def create(connection: Connection) -> Response:
@@ -234,12 +231,9 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Jobs"])
 
 @router.get(
     "/jobs",
-    operation_id="listJobs",
-    summary="List jobs",
     response_model=JobPage,
     response_description="A page of jobs.",
-    responses=errors(ErrorCode.INVALID_REQUEST)
-    | {
+    responses={
         200: {
             "headers": headers(sometimes=["Link"]),
             "links": links({"cursor": "$response.body#/nextCursor"}, "listJobs")
@@ -247,7 +241,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Jobs"])
         }
     },
 )
-async def list_jobs_of_account(
+async def list_jobs(
     request: Request,
     context: Context,
     account_id: CurrentAccount,
@@ -274,15 +268,16 @@ async def list_jobs_of_account(
         ),
     ] = None,
 ) -> Response:
-    """Newest first, page by page: go on while `hasMore` is true.
+    """List jobs.
 
-    A page may hold fewer jobs than `limit`.
-    """
+    Newest first, page by page: go on while `hasMore` is true.
+
+    A page may hold fewer jobs than `limit`."""
     if state is not None and status is not None:
         raise invalid("state and status cannot be combined.", "status")
     after = None if cursor is None else _read_cursor(context, account_id, cursor)
     async with context.database.statement() as connection:
-        found = await list_jobs(
+        found = await job_records.list_jobs(
             connection,
             account_id,
             limit=limit + 1,
@@ -315,11 +310,8 @@ def _read_cursor(context: AppContext, account_id: uuid.UUID, text: str) -> Curso
 
 @router.get(
     "/jobs/{jobId}",
-    operation_id="getJob",
-    summary="Read a job",
     response_model=Answer[Job],
     response_description="The job.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
 )
 async def get_job(
     request: Request,
@@ -331,10 +323,11 @@ async def get_job(
         Query(description="`none`, or a list of `scenes` and `transcript`; both if not given."),
     ] = None,
 ) -> Response:
-    """With its results once their stages are completed.
+    """Read a job.
 
-    To poll, use `include=none` every 5 to 15 seconds.
-    """
+    With its results once their stages are completed.
+
+    To poll, use `include=none` every 5 to 15 seconds."""
     data = render_job(job, base_url(request))
     if job.state is JobState.QUEUED:
         async with context.database.statement() as connection:
@@ -362,50 +355,48 @@ async def get_job(
 
 @router.post(
     "/jobs/{jobId}/cancel",
-    operation_id="cancelJob",
-    summary="Cancel a job",
     response_model=Answer[Job],
     response_description="The cancelled job, without `processedData`.",
     responses=_CANCEL_ERRORS,
 )
 async def cancel_job(request: Request, context: Context, job: CurrentJob) -> Response:
-    """Allowed until the job has ended. Completed stages stay charged and readable."""
+    """Cancel a job.
+
+    Allowed until the job has ended. Completed stages stay charged and readable."""
     return await _cancel(request, context, job)
 
 
 @router.delete(
     "/jobs/{jobId}",
-    operation_id="cancelJobDeprecated",
-    summary="Cancel a job (deprecated)",
     response_model=Answer[Job],
     response_description="The cancelled job, without `processedData`.",
     responses=_CANCEL_ERRORS | {200: {"headers": headers("Deprecation", "Link")}},
     deprecated=True,
 )
 async def cancel_job_deprecated(request: Request, context: Context, job: CurrentJob) -> Response:
-    """Does what `POST /jobs/{jobId}/cancel` does.
+    """Cancel a job (deprecated).
 
-    The verb is reserved for deleting a job and its results.
-    """
+    Does what `POST /jobs/{jobId}/cancel` does.
+
+    The verb is reserved for deleting a job and its results."""
     return await _cancel(request, context, job)
 
 
 @router.post(
     "/jobs/{jobId}/erase",
-    operation_id="eraseJob",
-    summary="Erase a job's content",
     status_code=202,
     response_model=Answer[Job],
     response_description="The job without its content.",
-    responses=errors(ErrorCode.NOT_FOUND, ErrorCode.LEGAL_HOLD),
+    responses=errors(ErrorCode.LEGAL_HOLD),
 )
 async def erase_job(request: Request, context: Context, job: CurrentJob) -> Response:
-    """Media, results, names, metadata, search and kept answers are gone at once, files in the
+    """Erase a job's content.
+
+    Media, results, names, metadata, search and kept answers are gone at once, files in the
     store within seconds; a job that runs is cancelled first, without its webhook.
     Endpoints that subscribe get `job.erased`.
 
-    State, times and charges stay. Backups that were made before still have it.
-    """
+    State, times and charges stay. Backups that were made before still have it."""
     async with context.database.transaction() as connection:
         erased = await service.erase_job(connection, job.account_id, str(job.id))
     if job.completed_at is None:

@@ -86,14 +86,14 @@ def _key_object(record: KeyRecord) -> Key:
 
 @router.get(
     "/keys",
-    operation_id="listKeys",
-    summary="List API keys",
     response_model=KeyList,
     response_description="The keys, newest first.",
     responses={200: _PRIVATE | {"links": links({"id": "$response.body#/data/0/id"}, "rotateKey")}},
 )
 async def list_keys(request: Request, context: Context, account_id: CurrentAccount) -> Response:
-    """Never with their secrets."""
+    """List API keys.
+
+    Never with their secrets."""
     async with context.database.statement() as connection:
         found = await keys.list_keys(connection, account_id)
     return success(request, [_key_object(record) for record in found], headers=NO_STORE)
@@ -101,8 +101,6 @@ async def list_keys(request: Request, context: Context, account_id: CurrentAccou
 
 @router.get(
     "/keys/portal",
-    operation_id="getKeysPortal",
-    summary="Open the billing page",
     response_model=Answer[PortalLink],
     response_description="The link.",
     responses=errors(ErrorCode.NOT_FOUND) | {200: _PRIVATE},
@@ -110,7 +108,9 @@ async def list_keys(request: Request, context: Context, account_id: CurrentAccou
 async def get_keys_portal(
     request: Request, context: Context, account_id: CurrentAccount
 ) -> Response:
-    """A short-lived link to keys, receipts and credits. Not found if nothing was ever purchased."""
+    """Open the billing page.
+
+    A short-lived link to keys, receipts and credits. Not found if nothing was ever purchased."""
     async with context.database.statement() as connection:
         if not await ledger.has_purchases(connection, account_id):
             raise ApiError(ErrorCode.NOT_FOUND, "Nothing was purchased for this account yet.")
@@ -124,11 +124,9 @@ async def get_keys_portal(
 
 @router.post(
     "/keys/{id}/rotate",
-    operation_id="rotateKey",
-    summary="Rotate an API key",
     response_model=Answer[RotatedKey],
     response_description="The new key.",
-    responses=errors(ErrorCode.NOT_FOUND) | {200: _PRIVATE},
+    responses={200: _PRIVATE},
 )
 async def rotate_key(
     request: Request,
@@ -136,7 +134,9 @@ async def rotate_key(
     account_id: CurrentAccount,
     key_id: Annotated[Uuid, Path(alias="id", description="The key's id.")],
 ) -> Response:
-    """The old key stops working; the new secret is shown this once."""
+    """Rotate an API key.
+
+    The old key stops working; the new secret is shown this once."""
     async with context.database.transaction() as connection:
         issued = await keys.rotate_key(connection, account_id, parse_job_id(key_id))
     if issued is None:
@@ -171,15 +171,15 @@ class Session(TypedDict):
 
 @open_router.post(
     "/sessions",
-    operation_id="createSession",
-    summary="Exchange a sign-in token for a session",
     status_code=201,
     response_model=Answer[Session],
     response_description="The session.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.UNAUTHORIZED) | {201: _PRIVATE},
+    responses=errors(ErrorCode.UNAUTHORIZED) | {201: _PRIVATE},
 )
 async def create_session(request: Request, context: Context, body: SignInBody) -> Response:
-    """The operator issues sign-in links (`vas sessions create`); no other credential."""
+    """Exchange a sign-in token for a session.
+
+    The operator issues sign-in links (`vas sessions create`); no other credential."""
     async with context.database.transaction() as connection:
         session = await keys.exchange_sign_in_link(connection, body.token)
     if session is None:
@@ -235,11 +235,9 @@ _STORED = TypeAdapter(AuditEntryJson)
 
 @router.get(
     "/audit",
-    operation_id="listAuditLog",
-    summary="Read the audit log",
     response_model=AuditPage,
     response_description="Entries, the oldest first.",
-    responses=errors(ErrorCode.INVALID_REQUEST) | {200: {"headers": headers("Cache-Control")}},
+    responses={200: {"headers": headers("Cache-Control")}},
 )
 async def list_audit_log(
     request: Request,
@@ -254,7 +252,9 @@ async def list_audit_log(
         Query(description="Most entries of a page."),
     ] = 100,
 ) -> Response:
-    """Who did what, when and from where, the oldest first. Nothing is ever changed in it or taken
+    """Read the audit log.
+
+    Who did what, when and from where, the oldest first. Nothing is ever changed in it or taken
     out of it but addresses, when the account is erased: each `hash` covers the entry and the hash
     before. `vas audit verify --file` checks entries that were saved, one a line."""
     async with context.database.statement() as connection:

@@ -63,11 +63,9 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.get(
     "/jobs/{jobId}/duplicates",
-    operation_id="listDuplicates",
-    summary="List where it is again",
     response_model=Duplicates,
     response_description="A page of duplicates.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND, ErrorCode.RESULTS_NOT_READY),
+    responses=errors(ErrorCode.RESULTS_NOT_READY),
 )
 async def list_duplicates(
     request: Request,
@@ -86,11 +84,12 @@ async def list_duplicates(
         ),
     ] = None,
 ) -> Response:
-    """Files, shots and sounds of other jobs of the account that are the same: encoded again,
+    """List where it is again.
+
+    Files, shots and sounds of other jobs of the account that are the same: encoded again,
     between bars, trimmed, or up to 6 % faster or slower. A job is compared within seconds of its
     end; until then the answer is `RESULTS_NOT_READY`. What was analysed before there were such
-    fingerprints is found once it is analysed again, by a rerun.
-    """
+    fingerprints is found once it is analysed again, by a rerun."""
     if job.erased_at is not None:
         raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
     secret, account = context.signer.secret, job.account_id

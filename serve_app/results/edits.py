@@ -28,7 +28,7 @@ from pipelines.types import Speaker, SpeakerTurn, TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.downloads import turn_if_large
 from serve_app.api.envelope import API_PREFIX, Context, success, timestamp
-from serve_app.api.openapi import errors
+from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import WHOLE, Answer, Count, Timestamp, Uuid, doc
 from serve_app.context import AppContext
@@ -41,7 +41,7 @@ from serve_app.results.redaction import (
     redacted_change,
     redacted_kinds,
 )
-from serve_app.results.routes import MAX_TRACK_INDEX, RESULT_ERRORS, TrackQuery
+from serve_app.results.routes import MAX_TRACK_INDEX, TrackQuery
 from serve_app.results.transcripts import (
     TranscriptSegmentJson,
     choose_track,
@@ -196,13 +196,16 @@ class RevisionList(TypedDict):
 
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
-_EDIT_ERRORS = (ErrorCode.INVALID_REQUEST, ErrorCode.REVISION_CONFLICT, *RESULT_ERRORS)
+_EDIT_ERRORS = (
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.REVISION_CONFLICT,
+    ErrorCode.NOT_FOUND,
+    *OF_RESULTS,
+)
 
 
 @router.patch(
     "/jobs/{jobId}/transcript",
-    operation_id="editTranscript",
-    summary="Correct the transcript",
     response_model=Answer[EditedTranscript],
     response_description="What changed.",
     responses=errors(*_EDIT_ERRORS),
@@ -210,7 +213,9 @@ _EDIT_ERRORS = (ErrorCode.INVALID_REQUEST, ErrorCode.REVISION_CONFLICT, *RESULT_
 async def edit_transcript(
     request: Request, context: Context, job: CurrentJob, body: TranscriptEditBody
 ) -> Response:
-    """Changes, splits and merges of segments, all or none; captions, search, chapters and exports
+    """Correct the transcript.
+
+    Changes, splits and merges of segments, all or none; captions, search, chapters and exports
     follow at once.
 
     Words that stay keep their times. Others share the time of those that they replace, with
@@ -219,8 +224,7 @@ async def edit_transcript(
 
     A segment that is changed or merged has at most 2,000 words, one request changes segments of
     100,000 (of a redacted job 20,000) and 16 MB as they are stored, and what all corrections of a
-    job replaced takes at most 128 MB, of an account 2 GB.
-    """
+    job replaced takes at most 128 MB, of an account 2 GB."""
     ms = [[_ms(it.startTime), _ms(it.endTime)] for it in body.segments]
     edit = Edit(
         tuple(
@@ -242,8 +246,6 @@ async def edit_transcript(
 
 @router.post(
     "/jobs/{jobId}/transcript/revert",
-    operation_id="revertTranscript",
-    summary="Take corrections back",
     response_model=Answer[EditedTranscript],
     response_description="What changed.",
     responses=errors(*_EDIT_ERRORS),
@@ -251,7 +253,9 @@ async def edit_transcript(
 async def revert_transcript(
     request: Request, context: Context, job: CurrentJob, body: TranscriptRevertBody
 ) -> Response:
-    """Makes a revision that is like an earlier one; no other is lost."""
+    """Take corrections back.
+
+    Makes a revision that is like an earlier one; no other is lost."""
 
     async def make(job: JobRecord, read: ReadTranscript) -> Change:
         if body.to > read.revision:
@@ -268,11 +272,9 @@ async def revert_transcript(
 
 @router.get(
     "/jobs/{jobId}/transcript/revisions",
-    operation_id="listTranscriptRevisions",
-    summary="List the corrections",
     response_model=Answer[RevisionList],
     response_description="The revisions.",
-    responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS),
+    responses=errors(*OF_RESULTS),
 )
 async def list_transcript_revisions(
     request: Request,
@@ -287,7 +289,9 @@ async def list_transcript_revisions(
         Annotated[int, Field(ge=1, le=100), WHOLE_NUMBER], Query(description="Most of them.")
     ] = 20,
 ) -> Response:
-    """Of a track, the latest first, the machine's at the end."""
+    """List the corrections.
+
+    Of a track, the latest first, the machine's at the end."""
     require_choice(job, track)
     require_stage(job, StageName.TRANSCRIPT)
     async with context.database.statement() as connection:

@@ -18,13 +18,13 @@ from pipelines.codec import decode
 from pipelines.types import Person
 from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute, parse_job_id
 from serve_app.api.envelope import API_PREFIX, Context, public_url, success, timestamp
-from serve_app.api.openapi import errors
+from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.schemas import Answer, Count, RequestId, Seconds, Timestamp, Url, Uuid, doc
 from serve_app.api.urls import still_path
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result, require_stage
 from serve_app.results.redaction import hidden_label
-from serve_app.results.routes import RESULT_ERRORS, SpeakerId, TrackQuery
+from serve_app.results.routes import SpeakerId, TrackQuery
 from serve_app.results.scenes import BoxJson, box_document
 from serve_app.results.transcripts import choose_track, read_tracks, require_choice, transcript_of
 from storage import results, voices
@@ -70,16 +70,16 @@ voice_router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Resul
 
 @router.get(
     "/jobs/{jobId}/people",
-    operation_id="getPeople",
-    summary="Read who is seen",
     response_model=Answer[PeopleList],
     response_description="The people.",
     responses=errors(
-        ErrorCode.NOT_FOUND, ErrorCode.RESULTS_UNAVAILABLE, ErrorCode.RESULTS_NOT_READY
+        *OF_RESULTS,
     ),
 )
 async def get_people(request: Request, context: Context, job: CurrentJob) -> Response:
-    """The same face across the scenes of a job that was created with `people`; nobody is named.
+    """Read who is seen.
+
+    The same face across the scenes of a job that was created with `people`; nobody is named.
     Faces that are small, in profile or like no other one are left out."""
     require_stage(job, StageName.VISION)
     async with context.database.statement() as connection:
@@ -103,19 +103,17 @@ async def get_people(request: Request, context: Context, job: CurrentJob) -> Res
 
 @router.delete(
     "/jobs/{jobId}/people",
-    operation_id="deletePeople",
-    summary="Delete who is seen",
     response_model=Answer[PeopleDeleted],
     response_description="They are deleted.",
     responses=errors(
-        ErrorCode.NOT_FOUND,
         ErrorCode.LEGAL_HOLD,
-        ErrorCode.RESULTS_UNAVAILABLE,
-        ErrorCode.RESULTS_NOT_READY,
+        *OF_RESULTS,
     ),
 )
 async def delete_people(request: Request, context: Context, job: CurrentJob) -> Response:
-    """Groups, and pictures of faces; scenes and their stills stay. Without any it does nothing."""
+    """Delete who is seen.
+
+    Groups, and pictures of faces; scenes and their stills stay. Without any it does nothing."""
     require_stage(job, StageName.VISION)
     count, known = 0, None
     while True:
@@ -175,11 +173,9 @@ def _voice(found: NamedVoice) -> VoiceJson:
 
 @voice_router.put(
     "/jobs/{jobId}/speakers/{speakerId}/voice",
-    operation_id="nameVoice",
-    summary="Name a speaker's voice",
     response_model=Answer[VoiceJson],
     response_description="The voice.",
-    responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS),
+    responses=errors(*OF_RESULTS),
 )
 async def name_voice(
     request: Request,
@@ -190,7 +186,9 @@ async def name_voice(
     body: VoiceBody,
     track: TrackQuery = None,
 ) -> Response:
-    """The speaker of a job that was created with `voices` is learnt as this voice, and so is every
+    """Name a speaker's voice.
+
+    The speaker of a job that was created with `voices` is learnt as this voice, and so is every
     further one that is named alike: later jobs with `voices` give speakers that sound so its name
     and its `voiceId`. It is learnt from the job as long as that is kept."""
     require_choice(job, track)
@@ -215,15 +213,11 @@ async def name_voice(
     return success(request, _voice(learnt))
 
 
-@voice_router.get(
-    "/voices",
-    operation_id="listVoices",
-    summary="List voices",
-    response_model=VoiceList,
-    response_description="The voices.",
-)
+@voice_router.get("/voices", response_model=VoiceList, response_description="The voices.")
 async def list_voices(request: Request, context: Context, account_id: CurrentAccount) -> Response:
-    """All that the account has named, the oldest first."""
+    """List voices.
+
+    All that the account has named, the oldest first."""
     async with context.database.statement() as connection:
         found = await voices.list_voices(connection, account_id)
     return success(request, [_voice(each) for each in found])
@@ -231,11 +225,9 @@ async def list_voices(request: Request, context: Context, account_id: CurrentAcc
 
 @voice_router.delete(
     "/voices/{voiceId}",
-    operation_id="deleteVoice",
-    summary="Delete a voice",
     response_model=Answer[VoiceJson],
     response_description="The voice that was deleted.",
-    responses=errors(ErrorCode.NOT_FOUND, ErrorCode.LEGAL_HOLD),
+    responses=errors(ErrorCode.LEGAL_HOLD),
 )
 async def delete_voice(
     request: Request,
@@ -245,9 +237,10 @@ async def delete_voice(
         Uuid, Path(alias="voiceId", description="The voice's id; what is no UUID is not found.")
     ],
 ) -> Response:
-    """It is recognised no more, and speakers that have its name get their first labels back.
-    Refused while a legal hold is on a job that it was learnt from or recognised in.
-    """
+    """Delete a voice.
+
+    It is recognised no more, and speakers that have its name get their first labels back.
+    Refused while a legal hold is on a job that it was learnt from or recognised in."""
     known_id = parse_job_id(voice_id)
     async with context.database.transaction() as connection:
         found = await voices.list_voices(connection, account_id, known_id)

@@ -18,10 +18,9 @@ import pipelines
 from serve_app import __version__
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import errors
+from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.schemas import Answer, Count, Uuid, doc
 from serve_app.crypto import PublicKeyJson, canonical
-from serve_app.errors import ErrorCode
 from serve_app.results.availability import no_result, require_stage
 from storage import reruns
 from storage.types import ANALYSES, ENDED_STATUSES, SkipReason, StageName
@@ -138,16 +137,16 @@ key_router = APIRouter(include_in_schema=False)
 
 @router.get(
     "/jobs/{jobId}/receipt",
-    operation_id="getReceipt",
-    summary="Read the receipt",
     response_model=Answer[EnvelopeJson],
     response_description="The receipt.",
     responses=errors(
-        ErrorCode.NOT_FOUND, ErrorCode.RESULTS_UNAVAILABLE, ErrorCode.RESULTS_NOT_READY
+        *OF_RESULTS,
     ),
 )
 async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Response:
-    """What the results were made of and with, as a statement of
+    """Read the receipt.
+
+    What the results were made of and with, as a statement of
     [in-toto](https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md) in a
     [DSSE](https://github.com/secure-systems-lab/dsse) envelope that the service signs. Its subjects
     are the media and the results as the machine made them; the predicate has digests of the code

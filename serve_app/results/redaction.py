@@ -188,22 +188,17 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.post(
     "/jobs/{jobId}/redact",
-    operation_id="redactJob",
-    summary="Hide personal data",
     status_code=202,
     response_model=Answer[RedactedJob],
     response_description="It is being hidden, or was already.",
-    responses=errors(
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.NOT_FOUND,
-        ErrorCode.LEGAL_HOLD,
-        ErrorCode.RESULTS_NOT_READY,
-    ),
+    responses=errors(ErrorCode.LEGAL_HOLD, ErrorCode.RESULTS_NOT_READY),
 )
 async def redact_job(
     request: Request, context: Context, job: CurrentJob, body: RedactionBody
 ) -> Response:
-    """Of a job that has ended; for one to come there is `redact` at its creation.
+    """Hide personal data.
+
+    Of a job that has ended; for one to come there is `redact` at its creation.
 
     Transcripts, captions, chapters, search, summaries, translations, descriptions and writing in
     the picture show `[email]`, `[phone]` and so on in the place of what is found, and clips and
@@ -217,8 +212,7 @@ async def redact_job(
     job has then, whatever its case and accents: a name in the sound is in descriptions and titles
     too, and corrections and labels that come later hide it as well; what a correction has that is
     new is hidden in the other texts within seconds. A speaker whose label has it gets its first
-    label back. Names of files and tracks, and `metadata`, are the customer's own and stay.
-    """
+    label back. Names of files and tracks, and `metadata`, are the customer's own and stay."""
     async with context.database.transaction() as connection:
         locked = await jobs.find_job(connection, job.id, for_update=True)
         if locked is None or locked.erased_at is not None:

@@ -15,11 +15,10 @@ from pipelines.types import TranscriptResult
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.downloads import LargeResults
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import errors
+from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, Seconds, Share, Uuid, doc
-from serve_app.errors import ErrorCode
-from serve_app.results.routes import RESULT_ERRORS, TrackQuery
+from serve_app.results.routes import TrackQuery
 from serve_app.results.scenes import scenes_of
 from serve_app.results.transcripts import (
     at_revision,
@@ -84,11 +83,9 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.get(
     "/jobs/{jobId}/review",
-    operation_id="getReview",
-    summary="Find what to check",
     response_model=Answer[JobReview],
     response_description="What to check.",
-    responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS),
+    responses=errors(*OF_RESULTS),
 )
 async def get_review(
     request: Request,
@@ -101,11 +98,12 @@ async def get_review(
     ] = 300,
     track: TrackQuery = None,
 ) -> Response:
-    """The stretches most worth a person's time, and the errors expected before and after.
+    """Find what to check.
+
+    The stretches most worth a person's time, and the errors expected before and after.
 
     Segments that were corrected count as right. Expected errors follow from the confidences of
-    words and of cuts.
-    """
+    words and of cuts."""
     require_choice(job, track)
     async with context.database.statement() as connection:
         seen, spoken = await results.stored_bytes(connection, job.id)

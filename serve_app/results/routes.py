@@ -14,7 +14,7 @@ from starlette.responses import Response
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.downloads import LargeResults, ResultAnswer
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import errors
+from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.parameters import WHOLE_NUMBER, matching
 from serve_app.api.schemas import Answer, doc
 from serve_app.context import AppContext
@@ -39,7 +39,6 @@ from storage.results import TrackTranscript
 
 MAX_TRACK_INDEX = 9999
 _TRACK_INDEX = matching(re.compile("0|[1-9][0-9]*"), "whole number from 0")
-RESULT_ERRORS = (ErrorCode.NOT_FOUND, ErrorCode.RESULTS_UNAVAILABLE, ErrorCode.RESULTS_NOT_READY)
 TrackQuery = Annotated[
     Annotated[int, Field(ge=0, le=MAX_TRACK_INDEX), WHOLE_NUMBER] | None,
     Query(description="Audio track; required for files of multi-track jobs."),
@@ -73,16 +72,16 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.get(
     "/jobs/{jobId}/scenes",
-    operation_id="getScenes",
-    summary="Read the scenes",
     response_model=Answer[SceneList],
     response_description="The scenes.",
-    responses=errors(*RESULT_ERRORS),
+    responses=errors(*OF_RESULTS),
 )
-async def get_scenes_of_job(
+async def get_scenes(
     request: Request, context: Context, job: CurrentJob, answer: LargeResults
 ) -> Response:
-    """Empty when the video has no cuts; what is seen in it stands in `overview`, as of others."""
+    """Read the scenes.
+
+    Empty when the video has no cuts; what is seen in it stands in `overview`, as of others."""
 
     def shown(found: StoredSeen) -> Response:
         scenes, whole = seen_json(request, job, found)
@@ -99,16 +98,15 @@ async def get_scenes_of_job(
 
 @router.get(
     "/jobs/{jobId}/audioTracks",
-    operation_id="listAudioTracks",
-    summary="List the audio tracks",
     response_model=Answer[AudioTrackList],
     response_description="The audio tracks.",
-    responses=errors(ErrorCode.NOT_FOUND),
 )
 async def list_audio_tracks(
     request: Request, context: Context, job: CurrentJob, answer: LargeResults
 ) -> Response:
-    """Of a multi-track job, each with its own transcript."""
+    """List the audio tracks.
+
+    Of a multi-track job, each with its own transcript."""
 
     def shown(found: Sequence[TrackTranscript]) -> Response:
         tracks = [track_json(each, transcript_of(each)) for each in found]
@@ -133,8 +131,6 @@ async def list_audio_tracks_alias(
 @router.get("/jobs/{jobId}/audio-tracks/{trackIndex}", include_in_schema=False)
 @router.get(
     "/jobs/{jobId}/audioTracks/{trackIndex}",
-    operation_id="getAudioTrack",
-    summary="Read an audio track",
     response_model=Answer[AudioTrackJson],
     response_description="The audio track.",
     responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
@@ -148,7 +144,9 @@ async def get_audio_track(
         Annotated[int, Field(ge=0), _TRACK_INDEX], Path(alias="trackIndex", description="From 0.")
     ],
 ) -> Response:
-    """Of a multi-track job."""
+    """Read an audio track.
+
+    Of a multi-track job."""
 
     def shown(found: Sequence[TrackTranscript]) -> Response:
         track = next((each for each in found if each.track_index == index), None)
@@ -176,11 +174,9 @@ async def _of_tracks(
 
 @router.put(
     "/jobs/{jobId}/speakers/{speakerId}",
-    operation_id="nameSpeaker",
-    summary="Name a speaker",
     response_model=Answer[SpeakerJson],
     response_description="The speaker with its label.",
-    responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS),
+    responses=errors(*OF_RESULTS),
 )
 async def name_speaker(
     request: Request,
@@ -190,21 +186,20 @@ async def name_speaker(
     body: SpeakerBody,
     track: TrackQuery = None,
 ) -> Response:
-    """Transcripts, captions and exports show the label; the ids stay.
+    """Name a speaker.
+
+    Transcripts, captions and exports show the label; the ids stay.
 
     An empty label gives the speaker its first one back. What is hidden of a redacted job is hidden
-    in labels too.
-    """
+    in labels too."""
     return await _name_speaker(request, context, job, speaker_id, track, body.label)
 
 
 @router.delete(
     "/jobs/{jobId}/speakers/{speakerId}",
-    operation_id="resetSpeaker",
-    summary="Take a speaker's name back",
     response_model=Answer[SpeakerJson],
     response_description="The speaker with its first label.",
-    responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS),
+    responses=errors(*OF_RESULTS),
 )
 async def reset_speaker(
     request: Request,
@@ -213,7 +208,9 @@ async def reset_speaker(
     speaker_id: SpeakerId,
     track: TrackQuery = None,
 ) -> Response:
-    """The same as an empty label."""
+    """Take a speaker's name back.
+
+    The same as an empty label."""
     return await _name_speaker(request, context, job, speaker_id, track, "")
 
 
@@ -243,18 +240,17 @@ async def _name_speaker(
 
 @router.get(
     "/jobs/{jobId}/chapters",
-    operation_id="getChapters",
-    summary="Read the chapters",
     response_model=Answer[ChapterList],
     response_description="The chapters.",
-    responses=errors(*RESULT_ERRORS),
+    responses=errors(*OF_RESULTS),
 )
 async def get_chapters(request: Request, context: Context, job: CurrentJob) -> Response:
-    """Parts of the media on one subject each, from what is said and by whom.
+    """Read the chapters.
+
+    Parts of the media on one subject each, from what is said and by whom.
 
     They begin at pauses, or at cuts of the picture where the job has scenes; a title is a phrase
-    that was said. Empty where nothing is said.
-    """
+    that was said. Empty where nothing is said."""
     chapters = await find_chapters_of(context, job)
     rendered = [chapter_json(each) for each in chapters]
     return success(request, {"jobId": str(job.id), "chapters": rendered})
@@ -262,18 +258,17 @@ async def get_chapters(request: Request, context: Context, job: CurrentJob) -> R
 
 @router.get(
     "/jobs/{jobId}/summary",
-    operation_id="getSummary",
-    summary="Read the summary",
     response_model=Answer[Summary],
     response_description="The summary.",
-    responses=errors(*RESULT_ERRORS),
+    responses=errors(*OF_RESULTS),
 )
 async def get_summary(request: Request, context: Context, job: CurrentJob) -> Response:
-    """A few sentences that a model wrote on what is said, each with the time that it rests on.
+    """Read the summary.
+
+    A few sentences that a model wrote on what is said, each with the time that it rests on.
 
     Made with the transcript, in its language, by services that have a language model; elsewhere
-    there is none.
-    """
+    there is none."""
     async with context.database.statement() as connection:
         sentences = await transcripts.read_summary(connection, job)
     return success(request, {"jobId": str(job.id), "sentences": sentences})

@@ -11,16 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from models.languages import written_language
+from models.contracts import written_language
 from models.profiles import translation_targets
 from serve_app import pricing
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, success, timestamp
-from serve_app.api.openapi import errors
+from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.schemas import Answer, Count, Timestamp, Uuid, doc
 from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result, require_stage
-from serve_app.results.routes import RESULT_ERRORS
 from storage import jobs, keys, ledger, results, translations
 from storage.audit import AuditAction, record
 from storage.database import Connection
@@ -68,21 +67,22 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.post(
     "/jobs/{jobId}/translations",
-    operation_id="createTranslation",
-    summary="Translate the transcript",
     status_code=202,
     response_model=Answer[TranslationJson],
     response_description="It is made, or was already.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.INSUFFICIENT_CREDITS, *RESULT_ERRORS),
+    responses=errors(
+        ErrorCode.INVALID_REQUEST, ErrorCode.INSUFFICIENT_CREDITS, ErrorCode.NOT_FOUND, *OF_RESULTS
+    ),
 )
 async def create_translation(
     request: Request, context: Context, job: CurrentJob, body: TranslationBody
 ) -> Response:
-    """All audio tracks, segment by segment, so that times stay.
+    """Translate the transcript.
+
+    All audio tracks, segment by segment, so that times stay.
 
     One that is there already is made anew only if it failed, or if the transcript was corrected
-    since. English is made of the sound as long as the media is kept.
-    """
+    since. English is made of the sound as long as the media is kept."""
     language = written_language(body.language)
     settings = context.settings
     targets = translation_targets(settings.model_profile, settings.models_dir)
@@ -145,14 +145,14 @@ async def _charge(
 
 @router.get(
     "/jobs/{jobId}/translations",
-    operation_id="listTranslations",
-    summary="List the translations",
     response_model=Answer[TranslationList],
     response_description="The translations.",
-    responses=errors(*RESULT_ERRORS),
+    responses=errors(*OF_RESULTS),
 )
 async def list_translations(request: Request, context: Context, job: CurrentJob) -> Response:
-    """Those that were requested."""
+    """List the translations.
+
+    Those that were requested."""
     require_stage(job, StageName.TRANSCRIPT)
     async with context.database.statement() as connection:
         found = await translations.list_translations(connection, job.id)
@@ -165,16 +165,16 @@ async def list_translations(request: Request, context: Context, job: CurrentJob)
 
 @router.get(
     "/jobs/{jobId}/translations/{language}",
-    operation_id="getTranslation",
-    summary="Read what became of a translation",
     response_model=Answer[TranslationJson],
     response_description="The translation.",
-    responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS),
+    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND, *OF_RESULTS),
 )
 async def get_translation(
     request: Request, context: Context, job: CurrentJob, language: _LanguagePath
 ) -> Response:
-    """Its text is a transcript's: `GET …/transcript?language=`, in every format."""
+    """Read what became of a translation.
+
+    Its text is a transcript's: `GET …/transcript?language=`, in every format."""
     require_stage(job, StageName.TRANSCRIPT)
     async with context.database.statement() as connection:
         found = await _translation_of(connection, job, language)

