@@ -25,10 +25,9 @@ import numpy as np
 from benchmarks.descriptions import read_frame
 from benchmarks.programmes.shots import MEDIA
 from benchmarks.scenes import real_files
-from models.backends.packaged.faces import FaceFinder
-from models.backends.packaged.shot_angle import shot_angle_of
+from models.backends.packaged.faces import FaceFinder, shot_angle_of
 from models.contracts import Picture, ShotAngle
-from models.registry.packaged import MTCNN
+from models.registry import MTCNN
 
 _MUSIC_VIDEO = "music video"
 _DARK = 30

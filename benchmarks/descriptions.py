@@ -47,7 +47,7 @@ from models.backends.packaged.faces import FaceFinder
 from models.contracts import Box, SceneDescription, SceneStills, ShotType, TextLine
 from models.pictures import may_show_text
 from models.provider import LocalModels
-from models.registry.packaged import MTCNN
+from models.registry import MTCNN
 from models.tasks import DESCRIBE_SCENES, DETECT_OBJECTS, READ_TEXT
 from pipelines.media.files import orientation_of
 from tests.media.studio.people import Looks, Pose, draw_person

@@ -26,15 +26,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import cv2
 import numpy as np
 import torch
 from transformers import AutoImageProcessor, WhisperFeatureExtractor
 
+from models.backends.transformers import Hardware, pick_hardware
 from models.backends.transformers.alignment import CtcAligner
 from models.backends.transformers.describer import VisionLanguageDescriber, _question
-from models.backends.transformers.hardware import Hardware, pick_hardware
 from models.backends.transformers.pictures import SiglipEmbedder, TransformersObjectDetector
 from models.backends.transformers.whisper import WhisperTranscriber
 from models.contracts import (
@@ -43,8 +44,19 @@ from models.contracts import (
     Samples,
     SceneStills,
 )
-from models.registry.packaged import WHISPER_BASE
-from models.tasks import DESCRIBE_SCENES, DETECT_OBJECTS, EMBED_PICTURES, TRANSCRIBE, Task
+from models.provider import open_model
+from models.registry import WHISPER_BASE
+from models.tasks import (
+    DESCRIBE_SCENES,
+    DETECT_BOUNDARIES,
+    DETECT_OBJECTS,
+    EMBED_PICTURES,
+    EMBED_VOICE,
+    READ_TEXT,
+    SEGMENT_SPEAKERS,
+    TRANSCRIBE,
+    Task,
+)
 from tests.models.tiny_folder import SAVERS
 from tests.models.tiny_models import (
     save_ctc,
@@ -178,6 +190,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--measures", nargs="+", choices=MEASURES, default=list(MEASURES))
     parser.add_argument("--tokens", type=int, default=128, help="of a description")
+    parser.add_argument("--stills", type=int, default=STILLS_A_SCENE, help="of a scene")
     parser.add_argument("--models-dir", type=Path, help="real weights, where no package has them")
     parser.add_argument("--tiny", action="store_true", help="tiny models, to see that it runs")
     options = parser.parse_args()
@@ -223,6 +236,48 @@ def transcription(
     transcriber = WhisperTranscriber(speech, aligner, hardware, max_batch=batch)
     noise = np.random.default_rng(0).standard_normal((batch, CHUNK_SECONDS * SAMPLE_RATE_HZ))
     return _rates(transcriber, list((0.1 * noise).astype(np.float32)), hardware, options)
+
+
+def windows(
+    folder: Path, hardware: Hardware, batch: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Windows of three seconds per second, of which only languages are detected."""
+    transcriber = WhisperTranscriber(
+        saved(folder, TRANSCRIBE, options), None, hardware, max_batch=batch
+    )
+    noise = np.random.default_rng(0).standard_normal((3 * batch, 3 * SAMPLE_RATE_HZ))
+    chunks = [AudioChunk(each, has_words=False) for each in (0.1 * noise).astype(np.float32)]
+    taken = seconds_of(lambda: transcriber.transcribe(chunks), options.rounds)
+    return {"batch": batch, "windows_per_second": round(len(chunks) / taken, 1)} | _memory()
+
+
+def small(
+    folder: Path, hardware: Hardware, batch: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """What packaged models take of a second of media, on one processor and on the device: frames
+    at 25 a second, two voices of three seconds in five, a still each three seconds with lines."""
+    lines = np.full((540, 960, 3), 255, np.uint8)
+    for row in range(6):
+        place = (40, 70 + 80 * row)
+        cv2.putText(lines, f"BREAKING NEWS {row} of 6", place, 0, 1.5, (0, 0, 0), 3)
+    kind = np.random.default_rng(0)
+    frames = kind.integers(0, 255, (30 * 25, 27, 48, 3), dtype=np.uint8)
+    voices = list((0.1 * kind.standard_normal((12 * batch, 48_000))).astype(np.float32))
+    windows = list((0.1 * kind.standard_normal((6 * batch, 160_000))).astype(np.float32))
+    found: dict[str, Any] = {"batch": batch}
+    for task, inputs, media_seconds in (
+        (DETECT_BOUNDARIES, [frames], 30),
+        (EMBED_VOICE, voices, 30 * batch),
+        (SEGMENT_SPEAKERS, windows, 30 * batch),
+        (READ_TEXT, [lines] * (2 * batch), 6 * batch),
+    ):
+        for profile in ("packaged", "gpu"):
+            if profile == "packaged" and batch != options.batches[0]:
+                continue
+            model = open_model(profile, cast("Task[Any]", task), options.models_dir)
+            taken = seconds_of(functools.partial(task.answers, model, inputs), 1)
+            found[f"{task.name} {profile}"] = round(taken / media_seconds, 5)
+    return found
 
 
 def packaged_whisper(
@@ -298,17 +353,20 @@ def description(
 ) -> dict[str, Any]:
     """Pictures and output tokens per second at one batch size."""
     place = saved(folder, DESCRIBE_SCENES, options)
-    describer = VisionLanguageDescriber(place, hardware, max_batch=batch)
+    describer = VisionLanguageDescriber(
+        place, hardware, max_batch=batch, most_stills=options.stills
+    )
     pictures = np.random.default_rng(0).integers(
         0, 255, (STILLS_A_SCENE, 252, 448, 3), dtype=np.uint8
     )
-    scenes = [SceneStills(tuple(pictures), 3.0)] * batch
+    scenes = [SceneStills(tuple(pictures[: options.stills]), 3.0)] * batch
     # One try of a fixed length: with random weights the schema's text goes on to its bounds.
-    ours = seconds_of(lambda: describer._answer(scenes, options.tokens), options.rounds)
+    ours = seconds_of(lambda: describer._answers(scenes, options.tokens), options.rounds)
     bare = seconds_of(bare_describer(describer, scenes, hardware, options.tokens), options.rounds)
     return {
         "batch": batch,
-        "pictures_per_second": round(batch * STILLS_A_SCENE / ours, 2),
+        "scenes_per_second": round(batch / ours, 2),
+        "pictures_per_second": round(batch * len(scenes[0].stills) / ours, 2),
         "tokens_per_second": round(batch * options.tokens / ours, 1),
         "bare_tokens_per_second": round(batch * options.tokens / bare, 1),
         "ratio": round(bare / ours, 3),
@@ -387,6 +445,8 @@ def _memory() -> dict[str, float]:
 
 MEASURES: dict[str, Measure] = {
     "transcribe": transcription,
+    "windows": windows,
+    "small": small,
     "describe": description,
     "pictures": pictures,
     "whisper_base": packaged_whisper,

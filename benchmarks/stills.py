@@ -27,7 +27,7 @@ from models.backends.packaged.faces import FaceFinder
 from models.contracts import Picture
 from models.pictures import grey
 from models.provider import LocalModels
-from models.registry.packaged import MTCNN
+from models.registry import MTCNN
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.types import Scene
 from pipelines.vision.pipeline import VisionConfig, analyse_vision

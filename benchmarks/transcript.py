@@ -42,7 +42,7 @@ from benchmarks.speech.material import (
 from benchmarks.speech.plain_loop import transcribe_samples
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.provider import LocalModels
-from models.registry.packaged import WHISPER_BASE
+from models.registry import WHISPER_BASE
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.types import TranscriptWord
 from tests.places import SHARED_MEDIA

@@ -236,7 +236,7 @@ _PARTS = (
     ("cuts", "pipelines.vision.pipeline", "find_cuts"),
     (
         "of it: judging",
-        "models.backends.packaged.boundaries.TransNetBoundaryDetector",
+        "models.backends.packaged.pictures.TransNetBoundaryDetector",
         "detect_boundaries",
     ),
     ("stills", "pipelines.vision.scenes", "fetch_stills"),
@@ -252,7 +252,7 @@ _PARTS = (
     ("which still", "models.backends.packaged.describer", "by_what_they_show"),
     ("camera angle", "models.backends.packaged.describer", "shot_angle_of"),
     ("frames for objects", "pipelines.vision.detections", "segment_stills"),
-    ("objects", "models.backends.packaged.objects.PackagedObjectDetector", "find"),
+    ("objects", "models.backends.packaged.pictures.PackagedObjectDetector", "find"),
 )
 """What is timed: a name, and the function by its module or class."""
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.checkpoints import Checkpoint
-from models.languages import WRITTEN_LANGUAGES
-from models.registry import FORMER_PROFILE_NAMES, OPTIONAL_ROLES, REGISTRY
+from models.contracts import WRITTEN_LANGUAGES
+from models.registry import FORMER_OPENERS, FORMER_PROFILE_NAMES, OPTIONAL_ROLES, REGISTRY
 from models.tasks import TRANSLATE_SPEECH, TRANSLATE_TEXT, Task
-from models.weights import PackagedWeights, WeightsError
+from models.weights import Checkpoint, PackagedWeights, WeightsError
 
 
 def profile_named(name: str) -> str:
@@ -70,12 +69,14 @@ def replicas_of(profile: str, task: Task[Any]) -> Task[Any] | None:
 
 
 def concurrent_inputs(profile: str, task: Task[Any]) -> int:
-    """How many inputs a replica takes: two batches, one being worked on, one gathering.
+    """How many inputs a replica takes: two batches, one being worked on, one gathering; on a GPU
+    another, made ready while one is computed.
 
     Serve's router waits 0.025 to 0.5 s between two looks at a replica that takes no more, so one
     that took a single input would often be idle.
     """
-    return 2 * REGISTRY[profile][task].max_batch
+    row = REGISTRY[profile][task]
+    return (1 + row.concurrent_batches) * row.max_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,10 @@ def digest_of(profile: str, tasks: Iterable[Task[Any]], own: Path | None = None)
     for task in tasks:
         row = REGISTRY[profile].get(task)
         if row is not None:
-            parts += [row.opener, *(each.identity for each in row.weights.values())]
+            module, _, opener = row.opener.partition(":")
+            parts.append(f"{FORMER_OPENERS.get(row.opener, module)}:{opener}")
+            parts += [each.identity for each in row.weights.values()]
+            parts += [f"revision {row.revision}"] if row.revision else []
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

@@ -29,6 +29,10 @@ def open_model(
     from threadpoolctl import ThreadpoolController
 
     row = replace(REGISTRY[profile][task], own=own)
+    if row.gpu_memory_bytes:
+        from models.backends.transformers import bound_memory
+
+        bound_memory(row)
     module, _, name = row.opener.partition(":")
     opener = getattr(importlib.import_module(module), name)
     # A task has one processor. NumPy's OpenBLAS starts a thread for each processor of the machine

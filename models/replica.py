@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ray import serve
 
+from models.contracts import DeviceMemoryError
 from models.provider import CALL_TIMEOUT_SECONDS, open_model
 from models.registry import REGISTRY
 from models.tasks import Task
@@ -53,8 +54,15 @@ class ModelReplica:
         self._busy_seconds = 0.0
         self._answered_at = 0.0
         self._begun: dict[object, float] = {}
-        self._gather.set_max_batch_size(row.max_batch)
-        self._gather.set_batch_wait_timeout_s(row.batch_wait_seconds)
+
+        async def gathered(items: list[Any]) -> list[Any]:
+            return await self._work(items)
+
+        self._gather = serve.batch(
+            max_batch_size=row.max_batch,
+            batch_wait_timeout_s=row.batch_wait_seconds,
+            max_concurrent_batches=row.concurrent_batches,
+        )(gathered)
         # Warm up: the first real input must not pay for kernels, caches and lazy imports.
         task.probe(self._model)
 
@@ -70,10 +78,6 @@ class ModelReplica:
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-    @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)  # type: ignore[untyped-decorator]
-    async def _gather(self, items: list[Any]) -> list[Any]:
-        return await self._work(items)
 
     async def _work(self, items: list[Any], task: Task[Any] | None = None) -> list[Any]:
         started = time.perf_counter()
@@ -115,10 +119,13 @@ def _answers(task: Task[Any], model: Any, items: Sequence[Any]) -> Sequence[Any]
     """An answer for each input, or the exception that the model raises for it.
 
     A batch holds inputs of many jobs: where it fails, its inputs are worked on one by one, so that
-    only the job fails whose input the model cannot take.
+    only the job fails whose input the model cannot take. Where memory is short all shall come
+    again: the model has tried fewer at once.
     """
     try:
         return task.answers(model, items)
+    except DeviceMemoryError as error:
+        return [error] * len(items)
     except Exception as error:
         if len(items) == 1:
             return [error]

@@ -1,29 +1,26 @@
-"""Redaction: which jobs are due for it, and when their sound is silent."""
+"""Redaction: what of a job is hidden, and when its sound is silent."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic_core import from_json
-from sqlalchemy import Text, Update, cast, func, null, select, text, update
+from sqlalchemy import Text, cast, func, null, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.database import Connection, Database
+from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.search_index import index_once, replace_rows, scene_rows
 from storage.tables import hidden_phrases, jobs, scene_lists, summaries
-from storage.turns import in_turns
 from storage.types import JobState, StageName
 from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
+from storage.work import Held, end, queue
 
+KIND = "redaction"
 MOST_PHRASES = 100_000
 """That are hidden of a job, from where on no correction adds any; a day of speech has a tenth."""
-MAX_ATTEMPTS = 3
-"""A redaction that broke, or whose redactor was lost, this often is given up."""
 Span = tuple[int, int]
 """Milliseconds of the media."""
 Phrase = tuple[int, bytes]
@@ -35,9 +32,10 @@ async def request_redaction(
 ) -> None:
     """Make an ended job due for redaction of all these kinds, unless it was erased."""
     merged = jobs.c.source.op("||")(cast({"redact": [*kinds]}, JSONB))
-    due = {"redact_after": func.now(), "redact_attempts": 0, "redact_error": None}
+    due = {"redact_after": func.now(), "redact_error": None}
     statement = update(jobs).where(jobs.c.id == job_id, jobs.c.erased_at.is_(None))
-    await connection.execute(statement.values(source=merged, **due))
+    if (await connection.execute(statement.values(source=merged, **due))).rowcount:
+        await queue(connection, KIND, job_id)
 
 
 async def list_hidden(connection: Connection, job: JobRecord) -> dict[Phrase, str]:
@@ -69,36 +67,6 @@ async def add_hidden(connection: Connection, job: JobRecord, phrases: Mapping[Ph
     return (await connection.execute(_HIDE, values)).rowcount > 0
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedRedaction:
-    """A job to redact, until another may take it over."""
-
-    job_id: uuid.UUID
-    redact_after: datetime
-    attempts: int
-    """This one included."""
-
-
-_LEASE = in_turns(
-    "redaction",
-    due="""
-    SELECT id, account_id FROM jobs WHERE redact_after <= now()
-     ORDER BY {turn}, redact_after LIMIT 1 FOR UPDATE OF jobs SKIP LOCKED
-    """,
-    lease="""
-    UPDATE jobs SET redact_after = now() + :lease, redact_attempts = redact_attempts + 1
-      FROM due WHERE jobs.id = due.id
-    RETURNING jobs.id AS job_id, redact_after, redact_attempts AS attempts
-    """,
-)
-
-
-async def lease_redaction(database: Database, *, lease: timedelta) -> LeasedRedaction | None:
-    """Lease the job that is due for longest of the account whose turn it is; None where none is."""
-    rows = await database.query(_LEASE, lease=lease)
-    return LeasedRedaction(**rows[0]) if rows else None
-
-
 async def find_muted(connection: Connection, job_id: uuid.UUID) -> tuple[Span, ...]:
     """When the sound of a job's media is silent, in order; empty unless it was redacted."""
     found = await connection.scalar(select(jobs.c.muted).where(jobs.c.id == job_id))
@@ -110,36 +78,11 @@ async def store_muted(connection: Connection, job_id: uuid.UUID, muted: Sequence
     await connection.execute(update(jobs).where(jobs.c.id == job_id).values(muted=muted))
 
 
-async def extend_redaction(
-    connection: Connection, held: LeasedRedaction, *, lease: timedelta
-) -> LeasedRedaction | None:
-    """Keep the lease; None where somebody else has it, or the job is erased."""
-    statement = _of(held).values(redact_after=func.now() + lease).returning(jobs.c.redact_after)
-    until = await connection.scalar(statement)
-    return None if until is None else replace(held, redact_after=until)
-
-
-async def end_redaction(
-    connection: Connection, held: LeasedRedaction, reason: str | None = None
-) -> None:
-    """The job is not due any more; ``reason``: it could not be redacted. Nothing happens where
-    somebody else has it."""
-    await connection.execute(_of(held).values(redact_after=None, redact_error=reason))
-
-
-async def give_back_redaction(
-    connection: Connection, held: LeasedRedaction, pause: timedelta, *, counts: bool
-) -> None:
-    """Leave it to another, after a pause; whether the attempt counts. Nothing happens where
-    somebody else has it."""
-    attempts = held.attempts if counts else held.attempts - 1
-    again = {"redact_after": func.now() + pause, "redact_attempts": attempts}
-    await connection.execute(_of(held).values(again))
-
-
-def _of(held: LeasedRedaction) -> Update:
-    mine = (jobs.c.id == held.job_id, jobs.c.redact_after == held.redact_after)
-    return update(jobs).where(*mine)
+async def end_redaction(connection: Connection, held: Held, reason: str | None = None) -> None:
+    """The job is redacted; ``reason``: it could not be. Raises WorkLostError."""
+    ended = {"redact_after": None, "redact_error": reason}
+    await connection.execute(update(jobs).where(jobs.c.id == held.subject_id).values(ended))
+    await end(connection, held)
 
 
 async def replace_scenes(

@@ -16,6 +16,7 @@ from sqlalchemy import Text, TextClause, cast, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection, run
+from storage.duplicates import queue_comparison
 from storage.job_records import JobRecord
 from storage.tables import jobs, stage_versions, stages
 from storage.types import ANALYSES, JobState, StageName, StageStatus
@@ -141,6 +142,8 @@ async def exchange_results(connection: Connection, rerun: JobRecord) -> None:
     for statement in [*statements, *_EXCHANGE_ROWS] if done else ():
         used = {name: values[name] for name in statement.compile().params}
         await connection.execute(statement, used)
+    if done:
+        await queue_comparison(connection, first)
 
 
 _ERASED = text("SELECT erased_at IS NOT NULL FROM jobs WHERE id = :first")
@@ -180,8 +183,8 @@ _EXCHANGE = {
         _between(
             "UPDATE transcripts AS mine SET status = theirs.status,"
             " error_code = theirs.error_code, language = theirs.language,"
-            " document = theirs.document, sound_print = theirs.sound_print,"
-            " align_after = NULL FROM transcripts AS theirs"
+            " document = theirs.document, sound_print = theirs.sound_print"
+            " FROM transcripts AS theirs"
             " WHERE both_jobs AND mine.track_index = theirs.track_index"
         ),
         _between(
@@ -211,7 +214,6 @@ _EXCHANGE = {
 """What a stage's result is made of. What is searched for is the newest only."""
 _EXCHANGE_ROWS = (
     text("DELETE FROM duplicates WHERE job_id = :first OR other_id = :first"),
-    text("UPDATE jobs SET compare_after = now() WHERE id = :first"),
     text(
         "UPDATE search_rows SET job_id = :first,"
         " job_created_at = (SELECT created_at FROM jobs WHERE id = :first) WHERE job_id = :rerun"

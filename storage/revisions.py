@@ -12,8 +12,8 @@ import json
 import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 
 from pydantic_core import from_json
@@ -35,8 +35,8 @@ from storage.database import Connection, Database
 from storage.result_parts import Element
 from storage.search_index import SearchRow, index_once, replace_rows, transcript_rows
 from storage.tables import jobs, transcript_revisions, transcripts
-from storage.turns import in_turns
 from storage.types import StageName
+from storage.work import queue
 
 MOST_REVISIONS = 10_000
 """Of a track."""
@@ -54,9 +54,8 @@ _WRITTEN_AT_ONCE = 100
 _SEGMENTS = re.compile(r'"segments"\s*:\s*\[')
 """In texts the quotation marks are escaped: only the field looks so."""
 
-GIVEN_UP_AFTER = timedelta(hours=1)
-"""What could not be aligned for so long after the last correction stays estimated."""
-
+ALIGNMENT = "alignment"
+"""Kind of work: words of a correction get measured times; the track is its part."""
 _MOST_PAIRS = 10**8
 """Segments of two states that are compared: a tenth of a second."""
 _VERSION = cast(literal_column("transcripts.xmin"), Text)
@@ -255,7 +254,7 @@ async def store_revision(
     if redacts:
         await hide_revisions(connection, read, revision)
     if any(segment.get("estimated_words") for *_, new in made.change["splices"] for segment in new):
-        await connection.execute(_of(read).values(align_after=func.now()))
+        await queue(connection, ALIGNMENT, read.job_id, str(read.track_index))
     return revision
 
 
@@ -316,7 +315,7 @@ async def _store(connection: Connection, made: PreparedChange, revision: int) ->
     return True
 
 
-def _of(held: ReadTranscript | LeasedAlignment) -> Update:
+def _of(held: ReadTranscript) -> Update:
     return update(transcripts).where(
         transcripts.c.job_id == held.job_id, transcripts.c.track_index == held.track_index
     )
@@ -386,36 +385,6 @@ async def list_revisions(
     return [Revision(**row) for row in (await connection.execute(query)).mappings()]
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedAlignment:
-    """A track whose words are to be aligned, until another may take it over."""
-
-    job_id: uuid.UUID
-    track_index: int
-    align_after: datetime
-
-
-_LEASE = in_turns(
-    "alignment",
-    due="""
-    SELECT each.job_id, each.track_index, jobs.account_id
-      FROM transcripts AS each JOIN jobs ON jobs.id = each.job_id WHERE each.align_after <= now()
-     ORDER BY {turn}, each.align_after LIMIT 1 FOR UPDATE OF each SKIP LOCKED
-    """,
-    lease="""
-    UPDATE transcripts AS leased SET align_after = now() + :lease
-      FROM due WHERE (leased.job_id, leased.track_index) = (due.job_id, due.track_index)
-    RETURNING leased.job_id, leased.track_index, align_after
-    """,
-)
-
-
-async def lease_unaligned(database: Database, *, lease: timedelta) -> LeasedAlignment | None:
-    """Lease the track that is due for longest, of the account whose turn it is; None without."""
-    rows = await database.query(_LEASE, lease=lease)
-    return LeasedAlignment(**rows[0]) if rows else None
-
-
 def prepare_aligned(
     read: ReadTranscript, made: Sequence[tuple[Element, Element]]
 ) -> PreparedChange:
@@ -438,32 +407,3 @@ async def store_aligned(connection: Connection, made: PreparedChange) -> bool:
 
 def _content(segment: Element) -> str:
     return json.dumps(segment | {"index": 0}, sort_keys=True)
-
-
-async def go_on_aligning(
-    connection: Connection, held: LeasedAlignment, *, lease: timedelta
-) -> LeasedAlignment | None:
-    """Keep the lease; None where the track was corrected meanwhile, and so is due again."""
-    statement = _leased(held).values(align_after=func.now() + lease)
-    later = await connection.scalar(statement.returning(transcripts.c.align_after))
-    return later and replace(held, align_after=later)
-
-
-async def end_alignment(connection: Connection, held: LeasedAlignment) -> None:
-    """All was tried; what was corrected meanwhile stays due."""
-    await connection.execute(_leased(held).values(align_after=None))
-
-
-async def give_up_aligning(connection: Connection, held: LeasedAlignment) -> bool:
-    """End it where nothing was corrected for GIVEN_UP_AFTER; False before."""
-    newest = select(func.max(transcript_revisions.c.created_at)).where(
-        transcript_revisions.c.job_id == held.job_id,
-        transcript_revisions.c.track_index == held.track_index,
-    )
-    stale = newest.scalar_subquery() < func.now() - GIVEN_UP_AFTER
-    ended = _leased(held).where(stale).values(align_after=None)
-    return bool((await connection.execute(ended)).rowcount)
-
-
-def _leased(held: LeasedAlignment) -> Update:
-    return _of(held).where(transcripts.c.align_after == held.align_after)

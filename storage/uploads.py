@@ -36,6 +36,8 @@ ERASED_PREFIX = "erased"
 """The folder of the object store that holds a folder a job."""
 
 _AT_ONCE = 100
+_LOOK_LOCK = 0x7661735F6C6F6F6B
+"""Held while uploads are leased that may have come directly ("vas_look")."""
 """Bounds the transaction, which locks their accounts until it ends."""
 
 MOST_LATE = timedelta(hours=6)
@@ -282,13 +284,13 @@ async def forget_writer(
     return (await connection.execute(statement)).rowcount == 1
 
 
-async def lock_expired_jobs(
+async def list_expired_jobs(
     connection: Connection,
     *,
     grace: timedelta = timedelta(0),
     among: Collection[uuid.UUID] | None = None,
 ) -> list[uuid.UUID]:
-    """Up to 100 jobs, locked, whose upload time has been over for ``grace`` without their files.
+    """Up to 100 jobs whose upload time has been over for ``grace`` without their files.
 
     A file that is still coming in holds its job open, up to MOST_LATE.
     """
@@ -306,7 +308,6 @@ async def lock_expired_jobs(
         )
         .order_by(jobs.c.upload_expires_at)
         .limit(_AT_ONCE)
-        .with_for_update(of=jobs, skip_locked=True)
     )
     return list((await connection.execute(query)).scalars())
 
@@ -324,8 +325,10 @@ class AwaitedUpload:
 async def lease_awaited_uploads(connection: Connection, *, limit: int) -> list[AwaitedUpload]:
     """Lease up to ``limit`` uploads that are due to be looked for; sets when they are next due.
 
-    Files being uploaded through the service are left out.
+    Files being uploaded through the service are left out. Nothing while another process leases.
     """
+    if not await connection.scalar(select(func.pg_try_advisory_xact_lock(_LOOK_LOCK))):
+        return []
     in_flight = or_(uploads.c.arriving_until > func.now(), uploads.c.writer_expires_at > func.now())
     due = (
         select(uploads.c.job_id, uploads.c.slot, jobs.c.tier, jobs.c.created_at)
@@ -338,7 +341,6 @@ async def lease_awaited_uploads(connection: Connection, *, limit: int) -> list[A
         )
         .order_by(func.coalesce(uploads.c.look_after, jobs.c.created_at))
         .limit(limit)
-        .with_for_update(of=uploads, skip_locked=True)
         .cte("due")
     )
     age_seconds = func.extract("epoch", func.now() - due.c.created_at)

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.checkpoints import Checkpoint, Location
 from models.tasks import Task
-from models.weights import PackagedWeights
+from models.weights import Checkpoint, Location, PackagedWeights
+
+CARD_BYTES = 44 << 30
+"""Of the GPUs of ``cluster.yaml``, after what their driver takes; a model takes the same share of a
+larger one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +29,33 @@ class Backend:
     device: str = "cpu"
     dtype: str = "auto"
     """Number format: one of torch, or ``int8`` for CTranslate2."""
-    gpus: float = 0.0
-    """Share of a GPU that a replica takes."""
     max_batch: int = 1
     """Most inputs of one call of the model; halved where memory runs out."""
+    most_stills: int = 5
+    """Of a scene, that a describer is shown."""
     batch_wait_seconds: float = 0.0
     """How long a replica waits for a batch to fill."""
     languages: str = ""
     memory_bytes: int = 0
     """What a replica was measured to take at its busiest, on a processor; 0: not measured."""
+    gpu_memory_bytes: int = 0
+    """Of a GPU, what a replica may take at most; 0: it takes none."""
+    revision: int = 0
+    """Of the answers: another number where the same weights came to answer otherwise."""
     own_files: tuple[str, ...] = ()
     """Patterns of files that a folder of the user's own weights must hold to be loaded."""
     own: Path | None = None
     """That folder, in place of the role ``model``; set where the backend is opened."""
+
+    @property
+    def gpus(self) -> float:
+        """Share of a GPU that a replica takes, which is what Ray places it by."""
+        return round(self.gpu_memory_bytes / CARD_BYTES, 3)
+
+    @property
+    def concurrent_batches(self) -> int:
+        """How many a replica works on: on a GPU one is made ready while another is computed."""
+        return 2 if self.gpu_memory_bytes else 1
 
     @property
     def is_packaged(self) -> bool:

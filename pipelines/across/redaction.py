@@ -19,8 +19,7 @@ from itertools import chain, groupby
 import cv2
 import numpy as np
 
-from models.contracts import Box, CameraMotion
-from models.languages import primary_language
+from models.contracts import Box, CameraMotion, primary_language
 from models.tasks import Entity, EntityKind, EntityRecognizer
 from pipelines.across.redaction_patterns import (
     PersonalData,

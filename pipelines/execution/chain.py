@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, Protocol, TypeVar
 
+from models.contracts import DeviceMemoryError
 from pipelines.types import AudioTrack, StageCode, StageError, StageStoppedError, VideoSource
 from storage.objects import ObjectStore, ObjectStoreUnavailableError, is_outage
 
@@ -165,7 +166,7 @@ def attempt(step: Step[In, Out], item: In) -> Out | Failure:
             except Exception as error:
                 message = f"{step.name} failed: {type(error).__name__}: {error}"
                 failed: Exception = StageError(step.code, message)
-                if is_outage(error):
+                if is_outage(error) or isinstance(error, DeviceMemoryError):
                     failed = ObjectStoreUnavailableError(message)
         return Failure(failed)
     finally:

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from models.contracts import SAMPLE_RATE_HZ, ChunkTranscript, Samples
-from models.languages import primary_language
+from models.contracts import SAMPLE_RATE_HZ, ChunkTranscript, Samples, primary_language
 from pipelines.media.audio import FRAME_SAMPLES, frame_levels
 from pipelines.speech.words import TrackWord
 

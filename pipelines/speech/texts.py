@@ -18,8 +18,14 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 
-from models.contracts import SAMPLE_RATE_HZ, AudioChunk, Excerpt, SourceText, SummarySentence
-from models.languages import primary_language
+from models.contracts import (
+    SAMPLE_RATE_HZ,
+    AudioChunk,
+    Excerpt,
+    SourceText,
+    SummarySentence,
+    primary_language,
+)
 from models.provider import ModelProvider
 from models.tasks import SUMMARIZE, TRANSLATE_SPEECH, TRANSLATE_TEXT
 from pipelines.codec import Artifact, Made

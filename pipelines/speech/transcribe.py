@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from models.contracts import AudioChunk, ChunkTranscript, Samples, Word
-from models.languages import is_in_another_script
+from models.contracts import AudioChunk, ChunkTranscript, Samples, Word, is_in_another_script
 from models.provider import ModelProvider
 from models.tasks import TRANSCRIBE, Transcriber
 from pipelines.codec import Artifact

@@ -1,13 +1,16 @@
-"""``vas accounts | keys | sessions``, and what these do, each in one transaction.
+"""``vas accounts | legal-hold | keys | users | sessions | audit``: accounts, and who is in them.
 
-What the commands run is imported in it: their help must not wait for the database's libraries.
+Each command is a function that works in one transaction; tables at the end name them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
@@ -15,126 +18,376 @@ import typer
 from serve_app.cli.output import (
     DataOption,
     JsonOption,
+    Record,
     UsageError,
-    administer,
+    encrypter_of,
     fetch,
+    group,
     in_service,
-    settings_with,
+    lazily,
+    operation,
+    record_of,
     show,
-    show_list,
 )
 from serve_app.dashboard import SIGN_IN_PATH
-from storage.types import Priority
+from storage.types import Priority, Role
 
 if TYPE_CHECKING:
     from serve_app.settings import Settings
-    from storage import keys
+    from storage import audit, cleaning, keys, ledger, people, queue, tables, webhooks
+    from storage.audit import AuditEntry, ChainCheck
     from storage.database import Connection
-
-accounts_app = typer.Typer(no_args_is_help=True, help="Accounts.")
-keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
-sessions_app = typer.Typer(no_args_is_help=True, help="Dashboard sessions.")
+else:
+    audit, cleaning, keys, ledger, people, queue, tables, webhooks = lazily(
+        *("storage.audit", "storage.cleaning", "storage.keys", "storage.ledger"),
+        *("storage.people", "storage.queue", "storage.tables", "storage.webhooks"),
+    )
 
 DEMO_CREDIT_CENTS = 10_000
 DEMO_KEY_FILE = "demo.key"
 
+Days = Annotated[int | None, typer.Option(min=1, max=3650, help="Until it ends.")]
+MonthCents = Annotated[
+    int | None, typer.Option(min=1, max=10**9, help="Most that its jobs may cost in a month.")
+]
+KeyJobs = Annotated[int | None, typer.Option(min=1, max=100_000, help="Most of its jobs at once.")]
+Whose = Annotated[str | None, typer.Argument(help="Whose dashboard it is.")]
+OperatorOption = Annotated[
+    bool, typer.Option("--operator", help="Of the whole service, in place of an account.")
+]
+Email = Annotated[str, typer.Argument(help="Of the user.")]
 
-async def create_account(connection: Connection, name: str) -> dict[str, Any]:
-    """Raises keys.AccountExistsError."""
-    from storage import keys
 
-    account = await keys.create_account(connection, name)
-    return account_record(account)
+def account_record(account: keys.Account) -> Record:
+    """Return an account as commands print it."""
+    cents = ("balance_cents", "held_cents", "available_cents")
+    return record_of(account, "id", "name", *cents, "created_at", "suspended_at", "throttled_at")
 
 
-async def restrict(
+async def create_account(connection: Connection, name: str) -> Record:
+    """Create an account."""
+    return account_record(await keys.create_account(connection, name))
+
+
+async def suspend(connection: Connection, name: str) -> Record:
+    """Refuse every request of the account (403 ACCOUNT_SUSPENDED)."""
+    return await _restrict(connection, name, suspended=True)
+
+
+async def throttle(connection: Connection, name: str) -> Record:
+    """Refuse new jobs of the account (429 THROTTLED)."""
+    return await _restrict(connection, name, throttled=True)
+
+
+async def resume(connection: Connection, name: str) -> Record:
+    """Lift suspension and throttling."""
+    return await _restrict(connection, name, suspended=False, throttled=False)
+
+
+async def _restrict(
     connection: Connection,
-    account_name: str,
+    name: str,
     *,
-    suspended: bool | None,
-    throttled: bool | None,
-) -> dict[str, Any]:
-    """Suspend, throttle or resume an account. Raises keys.AccountNotFoundError."""
-    from storage import keys
-
-    account = await keys.get_account(connection, account_name)
+    suspended: bool | None = None,
+    throttled: bool | None = None,
+) -> Record:
+    account = await keys.get_account(connection, name)
     await keys.set_restrictions(connection, account.id, suspended=suspended, throttled=throttled)
-    return account_record(await keys.get_account(connection, account_name))
+    return account_record(await keys.get_account(connection, name))
+
+
+async def limit(
+    connection: Connection,
+    account: str,
+    active_jobs: Annotated[
+        int | None, typer.Option(min=0, max=100_000, help="Unfinished jobs; 0 for the default.")
+    ] = None,
+    pay_as_you_go: Annotated[
+        bool | None,
+        typer.Option("--pay-as-you-go/--prepaid", help="Whether it may go below zero."),
+    ] = None,
+    credit_limit: Annotated[
+        int | None, typer.Option(min=0, max=10**12, help="Cents below zero, pay as you go.")
+    ] = None,
+) -> Record:
+    """Change an account's own limits; those not named stay as they are."""
+    found = await keys.get_account(connection, account)
+    await keys.set_limits(
+        connection,
+        found.id,
+        max_active_jobs=active_jobs,
+        pay_as_you_go=pay_as_you_go,
+        credit_limit_cents=credit_limit,
+    )
+    changed = await keys.get_account(connection, account)
+    limits = record_of(changed, "max_active_jobs", "pay_as_you_go", "credit_limit_cents")
+    return account_record(changed) | limits
+
+
+async def set_share(
+    connection: Connection,
+    settings: Settings,
+    account: str,
+    weight: Annotated[
+        float | None, typer.Option(min=0.01, max=100, help="Its jobs that start while 1 does.")
+    ] = None,
+    running: Annotated[
+        int | None, typer.Option(min=0, max=100_000, help="Run at once; 0 for the default.")
+    ] = None,
+    priority: Annotated[
+        Priority | None, typer.Option(help="The most urgent that it may use.")
+    ] = None,
+) -> Record:
+    """Set an account's share of the queue; what is not named stays as it is."""
+    found = await keys.get_account(connection, account)
+    await queue.set_rules(
+        connection,
+        found.id,
+        weight=weight,
+        max_running_jobs=running,
+        highest_priority=priority,
+    )
+    changed = await keys.get_account(connection, account)
+    if running is not None:
+        most = changed.max_running_jobs or settings.max_running_jobs
+        await queue.limit_running(connection, found.id, most)
+    share = record_of(changed, "queue_weight", "max_running_jobs", "highest_priority")
+    return account_record(changed) | share
+
+
+async def retain(
+    connection: Connection,
+    account: str,
+    source_seconds: Annotated[
+        int | None, typer.Option(min=0, max=365 * 86_400, help="Media, after a job's end.")
+    ] = None,
+    result_days: Annotated[
+        int | None, typer.Option(min=0, max=36_500, help="All content: then the job is erased.")
+    ] = None,
+) -> Record:
+    """Set how long an account's jobs are kept; what is not named is as the service's settings."""
+    found = await keys.get_account(connection, account)
+    await keys.set_retention(
+        connection, found.id, source_seconds=source_seconds, result_days=result_days
+    )
+    changed = account_record(await keys.get_account(connection, account))
+    return changed | {"sourceSeconds": source_seconds, "resultDays": result_days}
+
+
+async def erase(connection: Connection, account: str) -> Record:
+    """Shut an account for good and erase all of its jobs; ledger and receipts stay."""
+    found = await keys.get_account(connection, account)
+    if not await cleaning.erase_account(connection, found.id):
+        raise UsageError(f"A legal hold is on {account}: vas legal-hold {account} --release.")
+    erased = await keys.get_account(connection, str(found.id))
+    return account_record(erased) | record_of(erased, "erased_at")
+
+
+async def put_legal_hold(
+    connection: Connection,
+    target: Annotated[str, typer.Argument(metavar="JOB|ACCOUNT", help="A job's id, or account.")],
+    release: Annotated[bool, typer.Option("--release", help="Lift it.")] = False,
+) -> Record:
+    """Keep a job, or all that an account has, from being deleted by anybody, or lift that."""
+    holds = not release
+    with contextlib.suppress(ValueError):
+        if await cleaning.set_legal_hold(connection, tables.jobs, UUID(target), holds=holds):
+            return {"job": target, "legalHold": holds}
+    account = await keys.get_account(connection, target)
+    await cleaning.set_legal_hold(connection, tables.accounts, account.id, holds=holds)
+    return {"account": account.name, "legalHold": holds}
 
 
 async def create_key(
     connection: Connection,
-    account_name: str,
-    *,
-    days: int | None = None,
-    caps: keys.KeyCaps | None = None,
-) -> dict[str, Any]:
-    """A new key with its secret, seen only now. Raises keys.AccountNotFoundError."""
-    from datetime import UTC, datetime, timedelta
-
-    from serve_app.api.envelope import timestamp
-    from storage import keys
-
-    account = await keys.get_account(connection, account_name)
-    expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
+    account: str,
+    days: Days = None,
+    month_cents: MonthCents = None,
+    active_jobs: KeyJobs = None,
+) -> Record:
+    """Create an API key; its secret is printed this once."""
+    found = await keys.get_account(connection, account)
     issued = await keys.create_key(
-        connection, account.id, expires_at=expires_at, caps=caps or keys.KeyCaps()
+        connection,
+        found.id,
+        expires_at=None if days is None else datetime.now(UTC) + timedelta(days=days),
+        caps=keys.KeyCaps(month_cents, active_jobs),
     )
     return {
-        "id": str(issued.id),
-        "account": account.name,
+        **record_of(issued, "id"),
+        "account": found.name,
         "key": issued.secret,
-        "displayKey": issued.display_key,
-        "createdAt": timestamp(issued.created_at),
+        **record_of(issued, "display_key", "created_at"),
     }
 
 
-async def create_session(
-    connection: Connection, settings: Settings, account_name: str, email: str | None = None
-) -> dict[str, Any]:
-    """A one-time link into the dashboard, of an owner or of a user.
-
-    Raises keys.AccountNotFoundError and UsageError.
-    """
-    from storage import keys, people
-
-    account = await keys.get_account(connection, account_name)
-    user = None if email is None else await people.find_user(connection, account.id, email)
-    if email is not None and user is None:
-        raise UsageError(f"There is no user {email} in {account_name}.")
-    token = await keys.create_sign_in_link(connection, account.id, user.id if user else None)
-    return {"account": account.name} | _link(settings, token)
+async def list_keys(connection: Connection, account: str) -> Record:
+    """List an account's API keys, newest first, without their secrets."""
+    found = await keys.get_account(connection, account)
+    caps = ("max_monthly_cents", "max_active_jobs")
+    rows = [
+        record_of(each, "id")
+        | {"displayKey": keys.display_key(each.last_four)}
+        | record_of(each, "status", "created_at", "expires_at", "made_by", *caps)
+        for each in await keys.list_keys(connection, found.id)
+    ]
+    return {"keys": rows}
 
 
-async def create_operator_session(connection: Connection, settings: Settings) -> dict[str, Any]:
-    """A one-time link to the pages of the operator."""
-    from storage import keys
+async def revoke_key(
+    connection: Connection,
+    key_id: Annotated[UUID, typer.Argument(metavar="ID", help="As vas keys list shows it.")],
+) -> Record:
+    """Revoke an API key: from now on it opens nothing."""
+    if not await keys.revoke_key(connection, key_id):
+        raise UsageError(f"There is no active key {key_id}: vas keys list ACCOUNT shows the ids.")
+    return {"id": str(key_id), "status": "revoked"}
 
-    return _link(settings, await keys.create_operator_link(connection))
 
-
-def _link(settings: Settings, token: str) -> dict[str, Any]:
-    from serve_app.deployment.local import with_running_address
-    from serve_app.deployment.proxy import public_address
-    from storage import keys
-
-    settings, _ = with_running_address(settings)
-
+async def list_users(connection: Connection, account: str) -> Record:
+    """List an account's users, and the invitations that nobody has accepted yet."""
+    found = await keys.get_account(connection, account)
+    names = ("email", "role", "created_at")
+    users = await people.list_users(connection, found.id)
+    invitations = await people.list_invitations(connection, found.id)
     return {
-        "signInUrl": f"{public_address(settings)}{SIGN_IN_PATH}?token={token}",
+        "users": [record_of(each, *names) for each in users],
+        "invitations": [record_of(each, *names, "expires_at") for each in invitations],
+    }
+
+
+async def invite(
+    connection: Connection,
+    settings: Settings,
+    account: str,
+    email: Email,
+    role: Annotated[Role, typer.Option(help="What they may do.")] = Role.OWNER,
+) -> Record:
+    """Make an invitation, whose link works once, for a week."""
+    found = await keys.get_account(connection, account)
+    try:
+        token = await people.invite(connection, found.id, email, role)
+    except people.UserExistsError:
+        raise UsageError(f"{email} is in {account} already.") from None
+    except people.TooManyPeopleError:
+        raise UsageError(f"An account has at most {people.MOST_PEOPLE} people.") from None
+    link = f"{_sign_in_address(settings)}?invitation={token}"
+    return {"account": found.name, "email": email, "role": str(role), "invitationUrl": link}
+
+
+async def change_role(
+    connection: Connection,
+    account: str,
+    email: Email,
+    role: Annotated[Role, typer.Argument(help="What they may do from now on.")],
+) -> Record:
+    """Give a user another role."""
+    user = await _get_user(connection, account, email)
+    with _last_owner_named(account, email):
+        await people.change_role(connection, user.account_id, user.id, role)
+    return {"account": account, "email": user.email, "role": str(role)}
+
+
+async def remove_user(connection: Connection, account: str, email: Email) -> Record:
+    """Remove a user, who is signed out everywhere; keys that they made stay."""
+    user = await _get_user(connection, account, email)
+    with _last_owner_named(account, email):
+        await people.remove_user(connection, user.account_id, user.id)
+    return {"account": account, "email": user.email, "removed": True}
+
+
+@contextlib.contextmanager
+def _last_owner_named(account: str, email: str) -> Iterator[None]:
+    """Raises UsageError in place of people.LastOwnerError."""
+    try:
+        yield
+    except people.LastOwnerError:
+        raise UsageError(f"{email} is the only owner of {account}.") from None
+
+
+async def _get_user(connection: Connection, account: str, email: str) -> people.User:
+    """Raises UsageError and keys.AccountNotFoundError."""
+    owner = await keys.get_account(connection, account)
+    user = await people.find_user(connection, owner.id, email)
+    if user is None:
+        raise UsageError(f"There is no user {email} in {account}.")
+    return user
+
+
+async def create_session(
+    connection: Connection,
+    settings: Settings,
+    account: Whose = None,
+    operator: OperatorOption = False,
+    user: Annotated[
+        str | None, typer.Option(help="E-mail address; without it the link is an owner's.")
+    ] = None,
+) -> Record:
+    """Make a one-time link that signs in to the dashboard."""
+    _require_one(account, operator)
+    made: Record = {}
+    if account is None:
+        token = await keys.create_operator_link(connection)
+    else:
+        found = await keys.get_account(connection, account)
+        owner = None if user is None else (await _get_user(connection, account, user)).id
+        token = await keys.create_sign_in_link(connection, found.id, owner)
+        made = {"account": found.name}
+    return made | {
+        "signInUrl": f"{_sign_in_address(settings)}?token={token}",
         "token": token,
         "expiresInSeconds": int(keys.SIGN_IN_LINK_LIFETIME.total_seconds()),
     }
 
 
+def _sign_in_address(settings: Settings) -> str:
+    from serve_app.deployment.local import with_running_address
+    from serve_app.deployment.proxy import public_address
+
+    running, _ = with_running_address(settings)
+    return f"{public_address(running)}{SIGN_IN_PATH}"
+
+
+async def list_sessions(
+    connection: Connection, account: Whose = None, operator: OperatorOption = False
+) -> Record:
+    """List who may be in the dashboard: sessions, and links for one that nobody has used yet."""
+    found = await keys.list_sign_ins(connection, await _find_id(connection, account, operator))
+    return {
+        "sessions": [
+            {"kind": "link" if each.is_link else "session"} | record_of(each, "expires_at")
+            for each in found
+        ]
+    }
+
+
+async def end_sessions(
+    connection: Connection, account: Whose = None, operator: OperatorOption = False
+) -> Record:
+    """End all sessions of an account, or all of operators; unused links open nothing any more."""
+    account_id = await _find_id(connection, account, operator)
+    return {"ended": await keys.end_sign_ins(connection, account_id)}
+
+
+async def _find_id(connection: Connection, account: str | None, operator: bool) -> UUID | None:
+    """None for operators. Raises UsageError and keys.AccountNotFoundError."""
+    _require_one(account, operator)
+    return None if account is None else (await keys.get_account(connection, account)).id
+
+
+def _require_one(account: str | None, operator: bool) -> None:
+    """Raises UsageError."""
+    if operator == (account is not None):
+        raise UsageError("Name an account, or give --operator, one of both.")
+
+
 def demo_key(settings: Settings) -> str:
     """The key that ``ensure_demo_account`` gives in the database of ``settings``."""
-    from serve_app.cli.webhooks import signing_secret
 
     async def ensure(connection: Connection, complete: Settings) -> str:
         key = await ensure_demo_account(connection, complete.data_dir)
         # Something encrypted, by which a start with another secret key is noticed.
-        await signing_secret(connection, complete, "demo", rotate=False)
+        await signing_secret(connection, complete, "demo")
         return key
 
     return in_service(settings, ensure, existing=False)
@@ -147,7 +400,6 @@ async def ensure_demo_account(connection: Connection, data_dir: Path) -> str:
     another database.
     """
     from serve_app.deployment.data import write_privately
-    from storage import keys, ledger
 
     try:
         account = await keys.get_account(connection, "demo")
@@ -165,350 +417,126 @@ async def ensure_demo_account(connection: Connection, data_dir: Path) -> str:
     return issued.secret
 
 
-def account_record(account: keys.Account) -> dict[str, Any]:
-    """An account as commands print it."""
-    from serve_app.api.envelope import timestamp
+async def signing_secret(
+    connection: Connection,
+    settings: Settings,
+    account: Annotated[str, typer.Argument(help="Name or id.")],
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Replace it; for 24 hours both sign.")
+    ] = False,
+) -> Record:
+    """Print the secret that an account's webhooks are signed with; made where there is none."""
+    from serve_app.webhooks.signing import new_signing_secret
 
-    return {
-        "id": str(account.id),
-        "name": account.name,
-        "balanceCents": account.balance_cents,
-        "heldCents": account.held_cents,
-        "availableCents": account.available_cents,
-        "createdAt": timestamp(account.created_at),
-        "suspendedAt": timestamp(account.suspended_at),
-        "throttledAt": timestamp(account.throttled_at),
-    }
-
-
-@accounts_app.command("create")
-def accounts_create(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Create an account."""
-    administer(data, lambda c: create_account(c, name), as_json)
+    found = await keys.get_account(connection, account)
+    encrypter = encrypter_of(settings)
+    get = webhooks.rotate_signing_secret if rotate else webhooks.get_or_create_signing_secret
+    stored = await get(connection, found.id, encrypter.encrypt(new_signing_secret()))
+    secret = {"account": found.name, "secret": encrypter.decrypt(stored.current)}
+    return secret | record_of(stored, "created_at", "rotated_at")
 
 
-def _restrict(
-    name: str, data: Path | None, as_json: bool, *, suspended: bool | None, throttled: bool | None
-) -> None:
-    administer(
-        data,
-        lambda c: restrict(c, name, suspended=suspended, throttled=throttled),
-        as_json,
-    )
-
-
-@accounts_app.command("suspend")
-def accounts_suspend(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Refuse every request of the account (403 ACCOUNT_SUSPENDED)."""
-    _restrict(name, data, as_json, suspended=True, throttled=None)
-
-
-@accounts_app.command("throttle")
-def accounts_throttle(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Refuse new jobs of the account (429 THROTTLED)."""
-    _restrict(name, data, as_json, suspended=None, throttled=True)
-
-
-@accounts_app.command("resume")
-def accounts_resume(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Lift suspension and throttling."""
-    _restrict(name, data, as_json, suspended=False, throttled=False)
-
-
-@accounts_app.command("limit")
-def accounts_limit(
+async def list_audit(
+    connection: Connection,
     account: str,
-    active_jobs: Annotated[
-        int | None, typer.Option(min=0, max=100_000, help="Unfinished jobs; 0 for the default.")
-    ] = None,
-    pay_as_you_go: Annotated[
-        bool | None,
-        typer.Option("--pay-as-you-go/--prepaid", help="Whether it may go below zero."),
-    ] = None,
-    credit_limit: Annotated[
-        int | None, typer.Option(min=0, max=10**12, help="Cents below zero, pay as you go.")
-    ] = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Change an account's own limits; those not named stay as they are."""
-    from storage import keys
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most entries.")] = 100,
+) -> Record:
+    """List who did what, the latest first."""
+    from serve_app.keys.routes import entry_json
 
-    async def limit(connection: Connection) -> dict[str, Any]:
+    found = await keys.get_account(connection, account)
+    entries = await audit.list_entries(connection, found.id, before=2**62, limit=limit)
+    names = ("position", "createdAt", "actor", "action", "jobId", "target", "detail", "address")
+    rows: list[Record] = [{**entry_json(each)} for each in entries]
+    return {"entries": [{name: row[name] for name in names} for row in rows]}
+
+
+def audit_export(
+    account: str,
+    out: Annotated[Path | None, typer.Option(help="A file; standard output without it.")] = None,
+    data: DataOption = None,
+) -> None:
+    """Write an account's whole audit log, an entry as JSON a line."""
+    from serve_app.keys.routes import entry_line
+
+    async def export(connection: Connection) -> None:
         found = await keys.get_account(connection, account)
-        await keys.set_limits(
-            connection,
-            found.id,
-            max_active_jobs=active_jobs,
-            pay_as_you_go=pay_as_you_go,
-            credit_limit_cents=credit_limit,
-        )
-        changed = await keys.get_account(connection, account)
-        return account_record(changed) | {
-            "maxActiveJobs": changed.max_active_jobs,
-            "payAsYouGo": changed.pay_as_you_go,
-            "creditLimitCents": changed.credit_limit_cents,
-        }
+        with sys.stdout if out is None else out.open("w", encoding="utf-8") as target:
+            async for entry in audit.read_chain(connection, found.id):
+                target.write(entry_line(entry))
 
-    administer(data, limit, as_json)
+    fetch(data, export)
 
 
-@accounts_app.command("queue")
-def accounts_queue(
-    account: str,
-    weight: Annotated[
-        float | None, typer.Option(min=0.01, max=100, help="Its jobs that start while 1 does.")
-    ] = None,
-    running: Annotated[
-        int | None, typer.Option(min=0, max=100_000, help="Run at once; 0 for the default.")
-    ] = None,
-    priority: Annotated[
-        Priority | None, typer.Option(help="The most urgent that it may use.")
-    ] = None,
+def audit_verify(
+    account: Annotated[str | None, typer.Argument(help="Whose log in the database.")] = None,
+    file: Annotated[Path | None, typer.Option(help="An export, verified by itself.")] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set an account's share of the queue; what is not named stays as it is."""
-    from storage import keys, queue
+    """Verify that no entry was changed, taken out or put in; with an account and an export, that
+    the account's log goes on from the export too. Exits 1 where it does not."""
+    from serve_app.keys.routes import read_lines
 
-    async def change(connection: Connection, settings: Settings) -> dict[str, object]:
+    exported = audit.ChainCheck()
+    if file is not None:
+        try:
+            with file.open(encoding="utf-8") as lines:
+                _require_whole(str(file), exported, list(read_lines(lines)))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{file} is no export of an audit log: {error}") from None
+    if account is None:
+        if file is None:
+            raise UsageError("Name an account, or an export with --file, or both.")
+        show({"entries": exported.position, "lastHash": exported.hash}, as_json=as_json)
+        return
+
+    async def verify(connection: Connection) -> Record:
         found = await keys.get_account(connection, account)
-        await queue.set_rules(
-            connection,
-            found.id,
-            weight=weight,
-            max_running_jobs=running,
-            highest_priority=priority,
-        )
-        changed = await keys.get_account(connection, account)
-        if running is not None:
-            limit = changed.max_running_jobs or settings.max_running_jobs
-            await queue.limit_running(connection, found.id, limit)
-        return account_record(changed) | {
-            "queueWeight": changed.queue_weight,
-            "maxRunningJobs": changed.max_running_jobs,
-            "highestPriority": changed.highest_priority,
-        }
+        check, met = audit.ChainCheck(), exported.position == 0
+        if await audit.count_unplaced(connection, found.id):
+            raise UsageError(f"The log of {account} is broken: an entry has no place in it.")
+        async for entry in audit.read_chain(connection, found.id):
+            _require_whole(f"The log of {account}", check, [entry])
+            met = met or (check.position, check.hash) == (exported.position, exported.hash)
+        if not met:
+            raise UsageError(f"The log of {account} does not go on from {file}.")
+        return {"account": found.name, "entries": check.position, "lastHash": check.hash}
 
-    show(in_service(settings_with(data), change), as_json=as_json)
+    show(fetch(data, verify), as_json=as_json)
 
 
-SourceSecondsOption = Annotated[
-    int | None, typer.Option(min=0, max=365 * 86_400, help="Media, after a job's end.")
-]
-ResultDaysOption = Annotated[
-    int | None, typer.Option(min=0, max=36_500, help="All content: then the job is erased.")
-]
-
-
-@accounts_app.command("retain")
-def accounts_retain(
-    account: str,
-    source_seconds: SourceSecondsOption = None,
-    result_days: ResultDaysOption = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Set how long an account's jobs are kept; what is not named is as the service's settings."""
-    from storage import keys
-
-    async def retain(connection: Connection) -> dict[str, object]:
-        found = await keys.get_account(connection, account)
-        await keys.set_retention(
-            connection, found.id, source_seconds=source_seconds, result_days=result_days
-        )
-        return account_record(await keys.get_account(connection, account)) | {
-            "sourceSeconds": source_seconds,
-            "resultDays": result_days,
-        }
-
-    administer(data, retain, as_json)
-
-
-@accounts_app.command("erase")
-def accounts_erase(
-    account: str,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Shut an account for good and erase all of its jobs; ledger and receipts stay."""
-    from storage import cleaning, keys
-
-    if not yes:
-        typer.confirm(f"Erase all that {account} has? It cannot be undone.", abort=True, err=True)
-
-    async def erase(connection: Connection) -> dict[str, object]:
-        from serve_app.api.envelope import timestamp
-
-        found = await keys.get_account(connection, account)
-        if not await cleaning.erase_account(connection, found.id):
-            raise UsageError(f"A legal hold is on {account}: vas legal-hold {account} --release.")
-        erased = await keys.get_account(connection, str(found.id))
-        return account_record(erased) | {"erasedAt": timestamp(erased.erased_at)}
-
-    administer(data, erase, as_json)
-
-
-def legal_hold(
-    target: Annotated[str, typer.Argument(metavar="JOB|ACCOUNT", help="A job's id, or account.")],
-    release: Annotated[bool, typer.Option("--release", help="Lift it.")] = False,
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Keep a job, or all that an account has, from being deleted by anybody, or lift that."""
-    from storage import cleaning, keys
-    from storage.tables import accounts, jobs
-
-    async def put(connection: Connection) -> dict[str, object]:
-        with contextlib.suppress(ValueError):
-            if await cleaning.set_legal_hold(connection, jobs, UUID(target), holds=not release):
-                return {"job": target, "legalHold": not release}
-        account = await keys.get_account(connection, target)
-        await cleaning.set_legal_hold(connection, accounts, account.id, holds=not release)
-        return {"account": account.name, "legalHold": not release}
-
-    administer(data, put, as_json)
-
-
-@keys_app.command("create")
-def keys_create(
-    account: str,
-    days: Annotated[int | None, typer.Option(min=1, max=3650, help="Until it ends.")] = None,
-    month_cents: Annotated[
-        int | None, typer.Option(min=1, max=10**9, help="Most that its jobs may cost in a month.")
-    ] = None,
-    active_jobs: Annotated[
-        int | None, typer.Option(min=1, max=100_000, help="Most of its jobs at once.")
-    ] = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Create an API key; its secret is printed this once."""
-    from storage import keys
-
-    caps = keys.KeyCaps(month_cents, active_jobs)
-    administer(data, lambda c: create_key(c, account, days=days, caps=caps), as_json)
-
-
-@keys_app.command("list")
-def keys_list(account: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """List an account's API keys, newest first, without their secrets."""
-    from serve_app.api.envelope import timestamp
-    from storage import keys
-
-    async def listed(connection: Connection) -> list[keys.KeyRecord]:
-        return await keys.list_keys(connection, (await keys.get_account(connection, account)).id)
-
-    rows = [
-        {
-            "id": str(each.id),
-            "displayKey": keys.display_key(each.last_four),
-            "status": each.status.value,
-            "createdAt": timestamp(each.created_at),
-            "expiresAt": timestamp(each.expires_at),
-            "madeBy": each.made_by,
-            "maxMonthlyCents": each.max_monthly_cents,
-            "maxActiveJobs": each.max_active_jobs,
-        }
-        for each in fetch(data, listed)
-    ]
-    show_list(rows, "keys", as_json)
-
-
-@keys_app.command("revoke")
-def keys_revoke(
-    key_id: Annotated[UUID, typer.Argument(metavar="ID", help="As vas keys list shows it.")],
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Revoke an API key: from now on it opens nothing."""
-    from storage import keys
-
-    if not fetch(data, lambda c: keys.revoke_key(c, key_id)):
-        raise UsageError(f"There is no active key {key_id}: vas keys list ACCOUNT shows the ids.")
-    show({"id": str(key_id), "status": "revoked"}, as_json=as_json)
-
-
-AccountOption = Annotated[str | None, typer.Argument(help="Whose dashboard it is.")]
-OperatorOption = Annotated[
-    bool, typer.Option("--operator", help="Of the whole service, in place of an account.")
-]
-
-
-def _require_one(account: str | None, operator: bool) -> None:
+def _require_whole(name: str, check: ChainCheck, entries: list[AuditEntry]) -> None:
     """Raises UsageError."""
-    if operator == (account is not None):
-        raise UsageError("Name an account, or give --operator, one of both.")
+    for entry in entries:
+        if reason := check.find_break(entry):
+            raise UsageError(f"{name} is broken. {reason}")
 
 
-@sessions_app.command("create")
-def sessions_create(
-    account: AccountOption = None,
-    operator: OperatorOption = False,
-    user: Annotated[
-        str | None, typer.Option(help="E-mail address; without it the link is an owner's.")
-    ] = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Make a one-time link that signs in to the dashboard."""
-    _require_one(account, operator)
-    made = in_service(
-        settings_with(data),
-        lambda c, s: (
-            create_operator_session(c, s)
-            if account is None
-            else create_session(c, s, account, user)
-        ),
-    )
-    show(made, as_json=as_json)
-
-
-@sessions_app.command("list")
-def sessions_list(
-    account: AccountOption = None,
-    operator: OperatorOption = False,
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List who may be in the dashboard: sessions, and links for one that nobody has used yet."""
-    from serve_app.api.envelope import timestamp
-    from storage import keys
-
-    _require_one(account, operator)
-
-    async def listed(connection: Connection) -> list[keys.SignIn]:
-        return await keys.list_sign_ins(connection, await _account_id(connection, account))
-
-    rows = [
-        {"kind": "link" if each.is_link else "session", "expiresAt": timestamp(each.expires_at)}
-        for each in fetch(data, listed)
-    ]
-    show_list(rows, "sessions", as_json)
-
-
-@sessions_app.command("end")
-def sessions_end(
-    account: AccountOption = None,
-    operator: OperatorOption = False,
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """End all sessions of an account, or all of operators; unused links open nothing any more."""
-    from storage import keys
-
-    _require_one(account, operator)
-
-    async def end(connection: Connection) -> dict[str, Any]:
-        account_id = await _account_id(connection, account)
-        return {"ended": await keys.end_sign_ins(connection, account_id)}
-
-    administer(data, end, as_json)
-
-
-async def _account_id(connection: Connection, account: str | None) -> UUID | None:
-    """Raises keys.AccountNotFoundError."""
-    from storage import keys
-
-    return None if account is None else (await keys.get_account(connection, account)).id
+accounts_app = group(
+    "Accounts.",
+    {
+        "create": create_account,
+        "suspend": suspend,
+        "throttle": throttle,
+        "resume": resume,
+        "limit": limit,
+        "queue": set_share,
+        "retain": retain,
+        "erase": operation(erase, "Erase all that {account} has? It cannot be undone."),
+    },
+)
+legal_hold = operation(put_legal_hold)
+keys_app = group("API keys.", {"create": create_key, "list": list_keys, "revoke": revoke_key})
+users_app = group(
+    "People in an account.",
+    {"list": list_users, "invite": invite, "role": change_role, "remove": remove_user},
+)
+sessions_app = group(
+    "Dashboard sessions.",
+    {"create": create_session, "list": list_sessions, "end": end_sessions},
+)
+audit_app = group(
+    "Audit logs of accounts.",
+    {"list": list_audit, "export": audit_export, "verify": audit_verify},
+)

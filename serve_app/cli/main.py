@@ -36,13 +36,13 @@ COMMANDS = {
     ),
     "watch": Listed(
         USE,
-        "watch:watch",
+        "analyze:watch",
         "Analyse every file that comes into a folder, once; results in FILE.vas beside it.",
     ),
-    "search": Listed(USE, "library:search", "Search everything that the account has analysed."),
+    "search": Listed(USE, "remote:search", "Search everything that the account has analysed."),
     "export": Listed(
         USE,
-        "library:export_job",
+        "remote:export_job",
         "Write a job's scenes, chapters or transcript for an editing program or a player.",
     ),
     "verify": Listed(
@@ -52,25 +52,24 @@ COMMANDS = {
     ),
     "compare": Listed(
         USE,
-        "compare:compare",
+        "remote:compare",
         "Compare two cuts: shots removed, added, moved, retimed; words and titles changed.",
     ),
     "review": Listed(
         USE,
-        "compare:review",
+        "remote:review",
         "List what of a job is most worth checking, and the errors expected before and after.",
     ),
-    "jobs": Listed(USE, "library:jobs_app", "The jobs of an account."),
-    "archives": Listed(USE, "archives:archives_app", "Buckets that are analysed object by object."),
-    "corrections": Listed(USE, "corrections:corrections_app", "What people corrected."),
+    "jobs": Listed(USE, "remote:jobs_app", "The jobs of an account."),
+    "archives": Listed(USE, "remote:archives_app", "Buckets that are analysed object by object."),
     "mcp": Listed(
         USE,
-        "library:serve_agents",
+        "remote:serve_agents",
         "Offer the service to agents over the Model Context Protocol (stdio, or --http PORT).",
     ),
     "rerun": Listed(
         OPERATE,
-        "rerun:rerun",
+        "data:rerun",
         "Make results again where models, versions or settings changed since.",
     ),
     "doctor": Listed(
@@ -85,9 +84,9 @@ COMMANDS = {
         "Keep a job, or all that an account has, from being deleted by anybody, or lift that.",
     ),
     "keys": Listed(OPERATE, "accounts:keys_app", "API keys."),
-    "users": Listed(OPERATE, "users:users_app", "People in an account."),
+    "users": Listed(OPERATE, "accounts:users_app", "People in an account."),
     "sessions": Listed(OPERATE, "accounts:sessions_app", "Dashboard sessions."),
-    "audit": Listed(OPERATE, "audit:audit_app", "Audit logs of accounts."),
+    "audit": Listed(OPERATE, "accounts:audit_app", "Audit logs of accounts."),
     "credits": Listed(OPERATE, "money:credits_app", "Prepaid credits."),
     "usage": Listed(
         OPERATE,
@@ -95,22 +94,22 @@ COMMANDS = {
         "What an account used and was charged in a month, job by job.",
     ),
     "payments": Listed(OPERATE, "money:payments_app", "The payment provider."),
-    "webhooks": Listed(OPERATE, "webhooks:webhooks_app", "Webhooks."),
-    "models": Listed(OPERATE, "models:models_app", "Model weights."),
+    "webhooks": Listed(OPERATE, "service:webhooks_app", "Webhooks."),
+    "models": Listed(OPERATE, "service:models_app", "Model weights."),
     "policy": Listed(OPERATE, "service:policy_app", "Content policy."),
     "backup": Listed(
         OPERATE,
-        "backup:back_up",
+        "data:back_up",
         "Copy database, objects and secret key to a folder, also while the service runs.",
     ),
     "restore": Listed(
         OPERATE,
-        "backup:restore",
+        "data:restore",
         "Fill an empty database and object store from a backup; then start the service.",
     ),
     "backfill": Listed(
         OPERATE,
-        "backup:backfill_app",
+        "data:backfill_app",
         "Results of python -m pipelines.backfill (no service needed).",
     ),
     "node-environment": Listed(
@@ -123,8 +122,12 @@ COMMANDS = {
 
 USER_ERRORS = {
     "httpx": ("TransportError",),
-    "models.checkpoints": ("GatedCheckpointError", "HubError", "MissingCheckpointError"),
-    "models.weights": ("WeightsError",),
+    "models.weights": (
+        "GatedCheckpointError",
+        "HubError",
+        "MissingCheckpointError",
+        "WeightsError",
+    ),
     "pipelines.backfill.places": ("OutputError", "PlaceError"),
     "pipelines.execution.ray_start": ("RayStartError",),
     "pipelines.vision.tags": ("TagBankError",),

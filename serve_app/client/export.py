@@ -1,21 +1,43 @@
-"""Writing a job's results into a folder."""
+"""A job's results in a folder, with a picture of all scenes: stills, palettes and what was found,
+on one dark sheet.
+"""
 
 from __future__ import annotations
 
+import functools
 import io
 import json
+import math
+import statistics
+import unicodedata
 import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
 from serve_app.client.api import ApiClient, JsonObject, RequestFailedError
-from serve_app.client.contact_sheet import chosen_scenes, contact_sheet
+from serve_app.client.rendering import (
+    NO_CUTS,
+    clock,
+    labels_of,
+    one_line,
+    palette_of,
+    shot_words,
+    time_range,
+)
+
+Font = ImageFont.FreeTypeFont
+Scene = Mapping[str, Any]
 
 RESULT_NAMES = r"scenes\.json|contact-sheet\.png|transcript(\.track\d+)?\.(json|srt|vtt)"
 """A regular expression of all names that ``export_results`` gives."""
 PARTIAL_NAMES = r"\.({names})-[0-9a-f]{{32}}"
 """A regular expression of what a killed ``write_atomically`` leaves of files of these ``names``."""
 
+_SPELLED = {"–": "-", "—": "-", "−": "-", "×": "x", "ß": "ss", "æ": "ae", "ø": "o", "ł": "l"}
 _CAPTIONS: tuple[Literal["srt", "vtt"], ...] = ("srt", "vtt")
 
 
@@ -43,7 +65,7 @@ def _is_completed(job: JsonObject, stage: str) -> bool:
 
 
 def _export_vision(client: ApiClient, job: JsonObject, folder: Path) -> list[Path]:
-    seen = client.get_seen(job["jobId"])
+    seen = client.call("getScenes", jobId=job["jobId"])
     overview = seen.get("overview")
     scenes = seen["scenes"] or ([] if overview is None else [{"index": 0, **overview}])
     title = str(job.get("fileName") or job["jobId"])
@@ -125,3 +147,291 @@ def write_atomically(path: Path, data: bytes) -> Path:
         temporary.unlink(missing_ok=True)
         raise
     return path
+
+
+@functools.cache
+def font(size: int) -> Font:
+    """Pillow's bundled font, ``size`` pixels high; raises RuntimeError without FreeType."""
+    match ImageFont.load_default(size):
+        case ImageFont.FreeTypeFont() as typeface:
+            return typeface
+        case _:
+            raise RuntimeError("this build of Pillow has no FreeType")
+
+
+def plain(text: str) -> str:
+    """Text in the letters that the bundled font has: which has hardly more than ASCII."""
+    spelled = "".join(_SPELLED.get(letter, letter) for letter in text)
+    apart = unicodedata.normalize("NFKD", spelled.replace("…", "\0"))
+    return "".join(c for c in apart if not unicodedata.combining(c)).replace("\0", "…")
+
+
+def shortened(text: str, typeface: Font, width: float) -> str:
+    """The text, cut short with an ellipsis where it is wider than ``width`` pixels."""
+    text = plain(text)
+    if typeface.getlength(text) <= width:
+        return text
+    fitting = _longest_fit(text, typeface, width - typeface.getlength("…"))
+    return text[:fitting].rstrip(" ,.;:") + "…"
+
+
+def _longest_fit(text: str, typeface: Font, width: float) -> int:
+    """How many letters fit, by bisection: descriptions may be long."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if typeface.getlength(text[:middle]) <= width:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def wrapped(text: str, typeface: Font, width: float, max_lines: int) -> list[str]:
+    """The text in at most ``max_lines`` lines, broken between words; the rest is cut off."""
+    lines: list[str] = []
+    words = plain(text).split()
+    while words and len(lines) < max_lines - 1:
+        # How many words the line holds; at least one, however long.
+        taken = 1
+        while taken < len(words) and typeface.getlength(" ".join(words[: taken + 1])) <= width:
+            taken += 1
+        lines.append(shortened(" ".join(words[:taken]), typeface, width))
+        words = words[taken:]
+    if words:
+        lines.append(shortened(" ".join(words), typeface, width))
+    return lines
+
+
+MAX_SCENES = 60
+"""More scenes than this are sampled evenly; the sheet stays below about 12 megapixels."""
+
+_PAPER, _CARD, _WELL = "#101318", "#1a1f27", "#0a0c10"
+_BRIGHT, _TEXT, _FAINT, _ACCENT = "#f4f6f8", "#b6bec9", "#7a8491", "#f2b84b"
+_MARGIN, _GAP, _PADDING, _RADIUS = 48, 24, 16, 14
+_HEADER, _FOOTER, _EMPTY = 172, 56, 120
+_PALETTE, _BODY, _DESCRIPTION_LINES = 14, 158, 3
+_NO_COLOR = "#2a313c"
+_SECOND = 0.36
+"""Width and height of a second still, over those of the first, in whose corner it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Where the cards go. All lengths in pixels."""
+
+    columns: int
+    rows: int
+    card_width: int
+    still_height: int
+    footer: int
+
+    @property
+    def card_height(self) -> int:
+        return self.still_height + _PALETTE + _BODY
+
+    @property
+    def width(self) -> int:
+        return 2 * _MARGIN + self.columns * self.card_width + (self.columns - 1) * _GAP
+
+    @property
+    def height(self) -> int:
+        cards = self.rows * (self.card_height + _GAP) if self.rows else _EMPTY
+        return _HEADER + cards + self.footer
+
+    def corner(self, place: int) -> tuple[int, int]:
+        """Upper left corner of the card at a place, counted row by row."""
+        row, column = divmod(place, self.columns)
+        left = _MARGIN + column * (self.card_width + _GAP)
+        return left, _HEADER + row * (self.card_height + _GAP)
+
+
+def chosen_scenes(count: int, limit: int = MAX_SCENES) -> list[int]:
+    """Places of the scenes that a sheet shows: all, or ``limit`` evenly spread ones."""
+    if count <= limit:
+        return list(range(count))
+    return [round(place * (count - 1) / (limit - 1)) for place in range(limit)]
+
+
+def contact_sheet(
+    scenes: Sequence[Scene],
+    thumbnails: Sequence[bytes | None],
+    *,
+    title: str,
+    seconds: Mapping[int, bytes | None] | None = None,
+) -> Image.Image:
+    """Draw the sheet; ``thumbnails[i]`` is the encoded still of ``scenes[i]``, if there is one,
+    ``seconds[i]`` a second one.
+
+    A still that cannot be decoded counts as missing. Raises ValueError where the two
+    sequences differ in length.
+    """
+    if len(scenes) != len(thumbnails):
+        raise ValueError(f"{len(scenes)} scenes, {len(thumbnails)} thumbnails")
+    chosen = chosen_scenes(len(scenes))
+    stills = [_opened(thumbnails[index]) for index in chosen]
+    grid = _grid_for(stills, footer=_MARGIN - _GAP if len(chosen) == len(scenes) else _FOOTER)
+    sheet = Image.new("RGB", (grid.width, grid.height), _PAPER)
+    _draw_header(sheet, scenes, title)
+    if not scenes:
+        at = (sheet.width / 2, _HEADER + _EMPTY / 2)
+        ImageDraw.Draw(sheet).text(at, plain(NO_CUTS), font=font(24), fill=_TEXT, anchor="mm")
+    for place, (index, still) in enumerate(zip(chosen, stills, strict=True)):
+        other = _opened((seconds or {}).get(index))
+        sheet.paste(_card(scenes[index], still, other, grid), grid.corner(place))
+    if len(chosen) < len(scenes):
+        note = f"{len(chosen)} of {len(scenes)} scenes are shown, evenly chosen."
+        at = (_MARGIN, sheet.height - _FOOTER + 6)
+        ImageDraw.Draw(sheet).text(at, note, font=font(17), fill=_FAINT)
+    return sheet
+
+
+def _opened(data: bytes | None) -> Image.Image | None:
+    if data is None:
+        return None
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return image.convert("RGB")
+    except (UnidentifiedImageError, OSError):
+        return None
+
+
+def _grid_for(stills: Sequence[Image.Image | None], footer: int) -> _Grid:
+    """Four columns, or five for long lists; the still's box has the usual aspect ratio."""
+    count = len(stills)
+    columns = 5 if count > 24 else 3 if count in {1, 2, 3, 5, 6, 9} else 4
+    ratios = [still.width / still.height for still in stills if still is not None]
+    ratio = min(2.0, max(0.9, statistics.median(ratios))) if ratios else 16 / 9
+    card_width = {3: 504, 4: 372, 5: 340}[columns]
+    rows = math.ceil(count / columns)
+    return _Grid(columns, rows, card_width, round(card_width / ratio), footer)
+
+
+def _draw_header(sheet: Image.Image, scenes: Sequence[Scene], title: str) -> None:
+    pen, room = ImageDraw.Draw(sheet), sheet.width - 2 * _MARGIN
+    pen.text((_MARGIN, 36), shortened(title, font(40), room), font=font(40), fill=_BRIGHT)
+    if not scenes:
+        return
+    facts = [f"{len(scenes)} scene{'s' if len(scenes) != 1 else ''}"]
+    # The most frequent shot types: ``["3 wide", "2 medium close-up"]``.
+    names = [words[0] for scene in scenes if scene.get("shotType") and (words := shot_words(scene))]
+    counted = sorted({name: names.count(name) for name in names}.items(), key=lambda item: -item[1])
+    facts += [clock(scenes[-1]["endTime"]), *[f"{count} {name}" for name, count in counted[:3]]]
+    line = shortened(" · ".join(facts), font(21), room)
+    pen.text((_MARGIN, 90), line, font=font(21), fill=_TEXT)
+    _draw_timeline(sheet, scenes)
+
+
+def _draw_timeline(sheet: Image.Image, scenes: Sequence[Scene]) -> None:
+    """The whole video as a band: each scene as wide as it is long, in its own colours."""
+    pen, room = ImageDraw.Draw(sheet), sheet.width - 2 * _MARGIN
+    start, end = scenes[0]["startTime"], scenes[-1]["endTime"]
+    scale = room / max(end - start, 0.001)
+    top, bottom = 128, 146
+    for scene in scenes:
+        left = _MARGIN + (scene["startTime"] - start) * scale
+        right = _MARGIN + (scene["endTime"] - start) * scale
+        pieces = palette_of(scene) or [_NO_COLOR]
+        gap = 3 if right - left > 12 else 0
+        _draw_strip(pen, (left, top, max(left + 1, right - gap), bottom), pieces)
+
+
+def _draw_strip(
+    pen: ImageDraw.ImageDraw, box: tuple[float, float, float, float], colors: Sequence[str]
+) -> None:
+    """Colours side by side; the first, which fills most of the picture, takes most room."""
+    left, top, right, bottom = box
+    weights = [1 / (place + 1.5) for place in range(len(colors))]
+    x = left
+    for color, weight in zip(colors, weights, strict=True):
+        width = (right - left) * weight / sum(weights)
+        if round(x + width) > round(x):
+            pen.rectangle((round(x), top, round(x + width) - 1, bottom), fill=color)
+        x += width
+
+
+def _card(
+    scene: Scene, still: Image.Image | None, second: Image.Image | None, grid: _Grid
+) -> Image.Image:
+    size = (grid.card_width, grid.card_height)
+    card = Image.new("RGB", size, _CARD)
+    card.paste(_framed(still, grid), (0, 0))
+    if second is not None:
+        second.thumbnail((round(_SECOND * grid.card_width), round(_SECOND * grid.still_height)))
+        inset = ImageOps.expand(second, 2, _CARD)
+        card.paste(inset, (10, grid.still_height - 10 - inset.height))
+    pen = ImageDraw.Draw(card)
+    strip_top = grid.still_height
+    colors = palette_of(scene) or [_NO_COLOR]
+    _draw_strip(pen, (0, strip_top, grid.card_width, strip_top + _PALETTE - 1), colors)
+    # The scene's number and its time on the still, on dark glass so that they are legible.
+    number, times = str(scene["index"] + 1), time_range(scene, dash="-")
+    _draw_badge(card, (10, 10), number, _ACCENT, anchor_right=False)
+    at = (grid.card_width - 10, grid.still_height - 40)
+    _draw_badge(card, at, times, _BRIGHT, anchor_right=True)
+    _draw_words(pen, scene, grid)
+    # Round the corners off, against the colour of the sheet.
+    mask = Image.new("L", (card.width * 2, card.height * 2))
+    box = (0, 0, mask.width - 1, mask.height - 1)
+    ImageDraw.Draw(mask).rounded_rectangle(box, radius=2 * _RADIUS, fill=255)
+    paper = Image.new("RGB", card.size, _PAPER)
+    return Image.composite(card, paper, mask.resize(card.size, Image.Resampling.BOX))
+
+
+def _framed(still: Image.Image | None, grid: _Grid) -> Image.Image:
+    """The still, whole and undistorted, in the middle of its box."""
+    box = (grid.card_width, grid.still_height)
+    well = Image.new("RGB", box, _WELL)
+    if still is None:
+        middle = (box[0] / 2, box[1] / 2)
+        ImageDraw.Draw(well).text(middle, "no still", font=font(18), fill=_FAINT, anchor="mm")
+        return well
+    scale = min(box[0] / still.width, box[1] / still.height)
+    size = (max(1, round(still.width * scale)), max(1, round(still.height * scale)))
+    fitted = still.resize(size, Image.Resampling.LANCZOS)
+    well.paste(fitted, ((box[0] - size[0]) // 2, (box[1] - size[1]) // 2))
+    return well
+
+
+def _draw_badge(
+    card: Image.Image, at: tuple[int, int], text: str, color: str, *, anchor_right: bool
+) -> None:
+    width = round(font(17).getlength(text)) + 20
+    left = at[0] - width if anchor_right else at[0]
+    glass = Image.new("RGBA", (width, 30), (0, 0, 0, 0))
+    pen = ImageDraw.Draw(glass)
+    pen.rounded_rectangle((0, 0, width - 1, 29), radius=8, fill=(10, 12, 16, 205))
+    pen.text((width / 2, 15), text, font=font(17), fill=color, anchor="mm")
+    card.paste(glass, (left, at[1]), glass)
+
+
+def _draw_words(pen: ImageDraw.ImageDraw, scene: Scene, grid: _Grid) -> None:
+    """Shot type (else the title, else the number), objects, a few lines of description."""
+    top, room = grid.still_height + _PALETTE + 14, grid.card_width - 2 * _PADDING
+    words = shot_words(scene)
+    title = _largest_line(scene)
+    heading = " · ".join(words) or title or f"scene {scene['index'] + 1}"
+    heading = shortened(heading[0].upper() + heading[1:], font(19), room)
+    pen.text((_PADDING, top), heading, font=font(19), fill=_BRIGHT if words or title else _FAINT)
+    objects = ", ".join(map(one_line, labels_of(scene)))
+    if objects:
+        line = shortened(objects, font(16), room)
+        pen.text((_PADDING, top + 28), line, font=font(16), fill=_ACCENT)
+    text_top = top + (54 if objects else 32)
+    description = one_line(str(scene.get("description") or ""))
+    _draw_lines(pen, (_PADDING, text_top), wrapped(description, font(16), room, _DESCRIPTION_LINES))
+
+
+def _largest_line(scene: Scene) -> str:
+    """The largest writing on the screen, in quotes; empty where there is none."""
+    lines = scene.get("onScreenText") or []
+    if not lines:
+        return ""
+    largest = max(lines, key=lambda line: float(line["box"]["height"]))
+    return f"“{one_line(str(largest['text']))}”"
+
+
+def _draw_lines(pen: ImageDraw.ImageDraw, at: tuple[int, int], lines: Sequence[str]) -> None:
+    typeface: Font = font(16)
+    for number, line in enumerate(lines):
+        pen.text((at[0], at[1] + 24 * number), line, font=typeface, fill=_TEXT)

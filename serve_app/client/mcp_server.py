@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypeVar
+from functools import partial
+from typing import Annotated, Any
 
 import anyio.to_thread
 import httpx
@@ -61,8 +62,6 @@ _READS = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 _STARTS = ToolAnnotations(
     read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True
 )
-
-Answer = TypeVar("Answer")
 
 
 def build_server(base_url: str, api_key: str | None) -> MCPServer[Any]:
@@ -143,11 +142,12 @@ class _Caller:
         self.client = ApiClient(base_url, key)
         self._turns = asyncio.Semaphore(_REQUESTS_AT_ONCE)
 
-    async def ask(self, request: Callable[[ApiClient], Answer]) -> Answer:
+    async def call(self, operation: str, **arguments: object) -> Any:
         """What the API answers; its refusals as errors that a model can read."""
+        request = partial(self.client.call, operation, **arguments)
         try:
             async with self._turns:
-                return await anyio.to_thread.run_sync(request, self.client)
+                return await anyio.to_thread.run_sync(request)
         except RequestFailedError as error:
             raise ToolError(_refusal(error)) from error
         except httpx.TransportError as error:
@@ -188,9 +188,9 @@ class _Tools:
             if not caller.calls:
                 self._callers.pop(key).client.close()
 
-    async def _ask(self, context: Context, request: Callable[[ApiClient], Answer]) -> Answer:
+    async def _call(self, context: Context, operation: str, **arguments: object) -> Any:
         async with self._calling(context) as caller:
-            return await caller.ask(request)
+            return await caller.call(operation, **arguments)
 
     async def list_jobs(
         self,
@@ -200,15 +200,13 @@ class _Tools:
         cursor: str | None = None,
     ) -> JsonObject:
         """List jobs, newest first: id, file name, state and length of each."""
-        page = await self._ask(
-            context, lambda client: client.list_jobs(limit=limit, state=state, cursor=cursor)
-        )
+        page = await self._call(context, "listJobs", limit=limit, state=state, cursor=cursor)
         jobs = [_brief(job) for job in page["data"]]
         return {"jobs": jobs, "nextCursor": page["nextCursor"]}
 
     async def get_job(self, context: Context, job_id: JobIdText) -> JsonObject:
         """Read a job's state, stages and warnings."""
-        job = await self._ask(context, lambda client: client.get_job(job_id))
+        job = await self._call(context, "getJob", jobId=job_id, include="none")
         stages = {name: stage["status"] for name, stage in job["stages"].items()}
         return _brief(job) | {"stages": stages, "warnings": job["warnings"]}
 
@@ -219,8 +217,7 @@ class _Tools:
         mode: ProcessingMode = "all",
     ) -> JsonObject:
         """Start the analysis of a video at a URL; costs credits. Then call wait_for_job."""
-        job = await self._ask(context, lambda client: client.create_job_from_url(url, mode))
-        return _brief(job)
+        return _brief(await self._call(context, "createJobFromUrl", url=url, processingMode=mode))
 
     async def wait_for_job(
         self,
@@ -232,7 +229,7 @@ class _Tools:
         deadline = time.monotonic() + seconds
         async with self._calling(context) as caller:
             for pause_seconds in poll_pauses_seconds():
-                job = await caller.ask(lambda client: client.get_job(job_id))
+                job = await caller.call("getJob", jobId=job_id, include="none")
                 left_seconds = deadline - time.monotonic()
                 if job["state"] in TERMINAL_STATES or left_seconds <= 0:
                     break
@@ -258,10 +255,9 @@ class _Tools:
         cursor: str | None = None,
     ) -> JsonObject:
         """Search all that was analysed: what is spoken, seen or read, with times, best first."""
-        given = {"kinds": kinds, "jobId": job_id, "cursor": cursor, "limit": str(limit)}
-        given["like"] = like
-        filters = {name: value for name, value in given.items() if value}
-        page = await self._ask(context, lambda client: client.search(query, **filters))
+        filters = {"q": query, "like": like, "kinds": kinds, "jobId": job_id, "cursor": cursor}
+        given = {name: value or None for name, value in filters.items()}
+        page = await self._call(context, "search", limit=limit, **given)
         return {
             "hits": [_hit(hit) for hit in page["data"]],
             "nextCursor": page["nextCursor"],
@@ -270,12 +266,13 @@ class _Tools:
 
     async def list_chapters(self, context: Context, job_id: JobIdText) -> JsonObject:
         """List a job's chapters: subjects of what is spoken, with times."""
-        chapters = await self._ask(context, lambda client: client.get_chapters(job_id))
-        return {"chapters": chapters}
+        found = await self._call(context, "getChapters", jobId=job_id)
+        return {"chapters": found["chapters"]}
 
     async def read_summary(self, context: Context, job_id: JobIdText) -> JsonObject:
         """Read a summary of what is spoken, with times; not every service makes them."""
-        return {"sentences": await self._ask(context, lambda client: client.get_summary(job_id))}
+        found = await self._call(context, "getSummary", jobId=job_id)
+        return {"sentences": found["sentences"]}
 
     async def list_scenes(
         self,
@@ -287,7 +284,7 @@ class _Tools:
     ) -> JsonObject:
         """List scenes with times, what is seen, and writing on the screen; and the same of the
         whole video, which has no scenes where it has no cuts."""
-        seen = await self._ask(context, lambda client: client.get_seen(job_id))
+        seen = await self._call(context, "getScenes", jobId=job_id)
         scenes, overview = seen["scenes"], seen.get("overview")
         found = [scene for scene in scenes if _overlaps(scene, start, end)]
         shown = [{"index": scene["index"], **_seen(scene)} for scene in found[:limit]]
@@ -305,9 +302,7 @@ class _Tools:
         max_characters: Annotated[int, Field(ge=200, le=50_000)] = 4_000,
     ) -> JsonObject:
         """Read what is spoken between two times, segment by segment with times and speakers."""
-        transcript = await self._ask(
-            context, lambda client: client.get_transcript(job_id, track=track)
-        )
+        transcript = await self._call(context, "getTranscript", jobId=job_id, track=track)
         labels = {speaker["id"]: speaker["label"] for speaker in transcript["speakers"]}
         shown: list[JsonObject] = []
         for segment in transcript["segments"]:
@@ -331,9 +326,7 @@ class _Tools:
         self, context: Context, job_id: JobIdText, limit: Limit = 20, cursor: str | None = None
     ) -> JsonObject:
         """List in which other jobs a job's file, its shots or its sound are again, with times."""
-        page = await self._ask(
-            context, lambda client: client.list_duplicates(job_id, limit, cursor)
-        )
+        page = await self._call(context, "listDuplicates", jobId=job_id, limit=limit, cursor=cursor)
         return {"duplicates": page["data"], "nextCursor": page["nextCursor"]}
 
 

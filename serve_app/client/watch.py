@@ -4,6 +4,10 @@
 twice: the key that makes the creation repeatable before the job is created, the job's id before its
 media is sent, the end once all results lie beside it. So a process that is killed at any moment
 leaves nothing that the next one would do again.
+
+The folder ``clip.mp4.vas`` lies in one that others may write to. So nothing is followed that is a
+symbolic link, and nothing is removed but files of the names that are given here, in a folder that
+has such a record.
 """
 
 from __future__ import annotations
@@ -15,11 +19,13 @@ import json
 import logging
 import os
 import queue
+import re
 import stat
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +38,27 @@ from serve_app.client.api import (
     ProcessingMode,
     RequestFailedError,
 )
-from serve_app.client.export import export_results, write_atomically
-from serve_app.client.watch_records import (
-    ERROR_NAME,
-    FOLDER_ENDING,
-    ForeignResultsError,
-    Version,
-    WatchRecord,
-    clear_results,
-    opened,
-    own_folder,
+from serve_app.client.export import (
+    PARTIAL_NAMES,
+    RESULT_NAMES,
+    export_results,
+    write_atomically,
 )
 
 log = logging.getLogger("vas.watch")
+
+FOLDER_ENDING = ".vas"
+STATE_NAME = "job.json"
+ERROR_NAME = "error.json"
+"""Of the folder beside a file, and of what lies in it besides the results."""
+
+_OWN_NAMES = rf"{re.escape(STATE_NAME)}|{re.escape(ERROR_NAME)}|{RESULT_NAMES}"
+_OWN = re.compile(f"{_OWN_NAMES}|{PARTIAL_NAMES.format(names=_OWN_NAMES)}")
+_PARTIAL_RECORD = re.compile(PARTIAL_NAMES.format(names=re.escape(STATE_NAME)))
+_KEY_BEGINNING = "vas-watch-"
+
+_OF_ANOTHER_KIND = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EINVAL})
+"""Errors of opening a link, or a file for a folder, or what is no file."""
 
 LOCK_NAME = ".vas-watch.lock"
 PARTIAL_ENDINGS = (".part", ".partial", ".crdownload", ".download", ".filepart", ".tmp")
@@ -71,6 +85,65 @@ class FolderBusyError(Exception):
 
 class StoppedError(Exception):
     """The watcher was stopped in the middle of a file."""
+
+
+class ForeignResultsError(Exception):
+    """What lies in the place of a file's results was not made by this program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Identifies one content of a path: two files of the same name differ in it."""
+
+    size_bytes: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Version:
+        """Raises OSError."""
+        return cls.found(path.lstat())
+
+    @classmethod
+    def found(cls, status: os.stat_result) -> Version:
+        """Of a file with this status."""
+        return cls(status.st_size, status.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRecord:
+    """How far a file is: the content of its ``job.json``."""
+
+    version: Version
+    mode: ProcessingMode
+    idempotency_key: str = field(default_factory=lambda: f"{_KEY_BEGINNING}{uuid.uuid4()}")
+    attempt: int = 1
+    job_id: str | None = None
+    state: str | None = None
+    """``completed`` or ``failed`` once all is done and written."""
+
+    @classmethod
+    def read(cls, folder: Path) -> WatchRecord | None:
+        """None where there is none; raises ForeignResultsError for what is no record."""
+        try:
+            with opened(folder / STATE_NAME, os.O_RDONLY) as file:
+                stored = json.loads(file.read_bytes())
+            record = cls(**stored | {"version": Version(**stored["version"])})
+            own = record.idempotency_key.startswith(_KEY_BEGINNING)
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ForeignResultsError(str(folder)) from error
+        except OSError as error:
+            if error.errno not in _OF_ANOTHER_KIND:
+                raise
+            raise ForeignResultsError(str(folder)) from error
+        if not own:
+            raise ForeignResultsError(str(folder))
+        return record
+
+    def write(self, folder: Path) -> WatchRecord:
+        write_atomically(folder / STATE_NAME, f"{json.dumps(asdict(self), indent=1)}\n".encode())
+        return self
 
 
 def pausing(stop: threading.Event) -> Callable[[float], None]:
@@ -364,3 +437,49 @@ def _is_still(path: Path, version: Version) -> bool:
 
 def _results_of(path: Path) -> Path:
     return path.with_name(path.name + FOLDER_ENDING)
+
+
+@contextlib.contextmanager
+def opened(path: Path, flags: int) -> Iterator[Path]:
+    """A path to what lies at ``path`` now, whatever will be put there meanwhile.
+
+    Raises OSError, also for a symbolic link and, unless a folder is expected, for what is no file.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        if not flags & os.O_DIRECTORY and not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Is no file", str(path))
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def own_folder(path: Path) -> Iterator[Path]:
+    """The results at ``path``, made where there are none.
+
+    Raises ForeignResultsError for what this program did not make: a folder without a record that
+    has anything in it, a link, a file. Raises OSError too.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir()
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(opened(path, os.O_RDONLY | os.O_DIRECTORY))
+        except OSError as error:
+            if error.errno not in _OF_ANOTHER_KIND:
+                raise
+            raise ForeignResultsError(str(path)) from error
+        names = [each.name for each in folder.iterdir()]
+        if STATE_NAME not in names and not all(map(_PARTIAL_RECORD.fullmatch, names)):
+            raise ForeignResultsError(str(path))
+        yield folder
+
+
+def clear_results(folder: Path) -> None:
+    """Remove what an earlier version gave; its record is replaced, all else is not ours."""
+    with os.scandir(folder) as entries:
+        names = {each.name for each in entries if each.is_file(follow_symlinks=False)}
+    for name in names - {STATE_NAME}:
+        if _OWN.fullmatch(name):
+            (folder / name).unlink()

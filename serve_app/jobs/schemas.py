@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from models.languages import SAME_LANGUAGES, SPOKEN_LANGUAGES
+from models.contracts import SAME_LANGUAGES, SPOKEN_LANGUAGES
 from pipelines.net.addresses import MAX_CALLBACK_URL_LENGTH, MAX_URL_LENGTH
 from pipelines.net.buckets import BucketAccess
 from serve_app.api.schemas import NO_NUL_PATTERN, WHOLE, doc, each_once

@@ -27,7 +27,18 @@ from serve_app.results.redaction import redact_again
 from serve_app.results.scenes import StoredSeen, read_seen, seen_json
 from serve_app.results.transcripts import legacy_entries, transcript_of
 from serve_app.settings import Settings
-from storage import audit, endpoints, jobs, keys, ledger, reruns, results, translations, webhooks
+from storage import (
+    audit,
+    duplicates,
+    endpoints,
+    jobs,
+    keys,
+    ledger,
+    reruns,
+    results,
+    translations,
+    webhooks,
+)
 from storage.cleaning import erase_content, is_held
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord, NewJob
@@ -412,6 +423,7 @@ async def end_job(
     if not moved:
         return False
     await jobs.skip_open_stages(connection, job.id, open_stages, error_code=stage_error_code)
+    await duplicates.queue_comparison(connection, job.id)
     event_type, ended = TERMINAL_EVENTS.get(state), await jobs.find_job(connection, job.id)
     if event_type is not None and ended is not None:
         if ended.callback_url is not None:

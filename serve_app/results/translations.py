@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from models.languages import written_language
+from models.contracts import written_language
 from models.profiles import translation_targets
 from serve_app import pricing
 from serve_app.api.authentication import CurrentJob, KeyedRoute

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.backends.transformers.hardware import Batches, pick_hardware
+from models.backends.transformers import Batches, pick_hardware
 from models.provider import LocalModels
 from tests.models.test_task_contracts import *  # noqa: F403  (the same tests, other models)
 from tests.models.tiny_folder import fill_models_folder

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models.backends.packaged.faces import FaceFinder
-from models.registry.packaged import MTCNN
+from models.registry import MTCNN
 from tests.media.make_product_names import NAMES as PRODUCT_NAMES
 
 MEDIA = Path(__file__).parent

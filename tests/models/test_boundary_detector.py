@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import tests.models.hub
-from models.backends.packaged.boundaries import TransNetBoundaryDetector
+from models.backends.packaged.pictures import TransNetBoundaryDetector
 from models.contracts import BoundaryPictures
 from models.provider import LocalModels
-from models.registry.packaged import CAM_PLUS, TRANSNETV2
+from models.registry import CAM_PLUS, TRANSNETV2
 from models.tasks import DETECT_BOUNDARIES
 from models.weights import WeightsError
 from tests.places import PROJECT

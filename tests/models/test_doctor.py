@@ -9,8 +9,14 @@ import pytest
 
 from models.profiles import Choice
 from models.provider import open_model
-from models.registry import OBJECT_DETECTOR, PICTURES
-from models.registry.packaged import SILERO_VAD, SSD_MOBILENET, TRANSNETV2, WHISPER_BASE
+from models.registry import (
+    OBJECT_DETECTOR,
+    PICTURES,
+    SILERO_VAD,
+    SSD_MOBILENET,
+    TRANSNETV2,
+    WHISPER_BASE,
+)
 from models.tasks import TASKS, Task
 from serve_app.deployment.doctor import CHECKS, examine
 from serve_app.settings import Settings

@@ -16,7 +16,6 @@ import psutil
 import pytest
 import ray
 
-from models.checkpoints import Checkpoint, MissingCheckpointError
 from models.profiles import (
     checkpoints_of,
     choose_profile,
@@ -24,10 +23,9 @@ from models.profiles import (
     listed_weights,
     missing_checkpoints,
 )
-from models.registry import OPTIONAL_ROLES, PICTURES, REGISTRY
-from models.registry.packaged import SFACE, WHISPER_BASE
+from models.registry import OPTIONAL_ROLES, PICTURES, REGISTRY, SFACE, WHISPER_BASE
 from models.tasks import EMBED_PHRASES, EMBED_PICTURES, TASKS, TRANSLATE_SPEECH
-from models.weights import PackagedWeights
+from models.weights import Checkpoint, MissingCheckpointError, PackagedWeights
 from pipelines.backfill import __main__ as backfill
 from serve_app.cli.main import main
 from serve_app.deployment.model_choice import (

@@ -11,13 +11,13 @@ import pytest
 
 from models.backends.packaged.describer import (
     PackagedSceneDescriber,
+    SceneEvidence,
     objects_in,
     open_describer,
+    sentences,
     shot_type_of,
 )
-from models.backends.packaged.faces import MarkedFace
-from models.backends.packaged.shot_angle import shot_angle_of
-from models.backends.packaged.shot_list import SceneEvidence, sentences
+from models.backends.packaged.faces import MarkedFace, shot_angle_of
 from models.contracts import (
     Box,
     CameraMotion,
@@ -30,7 +30,7 @@ from models.contracts import (
     TextLine,
 )
 from models.pictures import PictureFacts, by_what_they_show, may_show_text, measure
-from models.registry.packaged import PACKAGED
+from models.registry import PACKAGED
 from models.tasks import DESCRIBE_SCENES
 
 MEDIA = Path(__file__).resolve().parents[2] / "../shared/media"

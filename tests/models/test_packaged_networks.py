@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from models.backends.packaged import Network
 from models.backends.packaged.faces import FaceFinder
-from models.backends.packaged.networks import Network
 from models.backends.packaged.text_reader import PackagedTextReader, open_text_reader
 from models.contracts import Box, Picture
 from models.provider import open_model
-from models.registry.packaged import MTCNN, OPEN_NSFW, PACKAGED, PP_OCR
+from models.registry import MTCNN, OPEN_NSFW, PACKAGED, PP_OCR
 from models.tasks import CLASSIFY_CONTENT, DESCRIBE_SCENES, READ_TEXT, Task
 from models.weights import PackagedWeights, WeightsError
 from tests.media.studio.indoors import GUEST, HOST

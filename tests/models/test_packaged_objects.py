@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from benchmarks.descriptions import read_frame
-from models.backends.packaged.objects import (
+from models.backends.packaged.pictures import (
     CLASSES,
     PackagedObjectDetector,
     open_object_detector,
 )
 from models.contracts import Picture
-from models.registry.packaged import PACKAGED
+from models.registry import PACKAGED
 from models.tasks import DETECT_OBJECTS
 from tests.media.studio.indoors import HOST
 from tests.media.studio.people import Pose, draw_person

@@ -11,7 +11,7 @@ from benchmarks.speech.noises import made
 from models.backends.packaged.sounds import FireRedSoundDetector
 from models.contracts import SAMPLE_RATE_HZ, Samples, SoundKind
 from models.provider import LocalModels
-from models.registry.packaged import FIRE_RED
+from models.registry import FIRE_RED
 from models.tasks import DETECT_SOUNDS
 from models.weights import WeightsError
 from pipelines.media.audio import read_blocks

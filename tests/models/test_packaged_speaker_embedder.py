@@ -15,11 +15,12 @@ import torch
 import torchaudio
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from models.backends.packaged.filterbanks import filter_banks
-from models.backends.packaged.tensors import read_tensors
+from models.backends.packaged import read_tensors
+from models.backends.packaged.sounds import filter_banks
+from models.backends.packaged.voices import CamPlusSpeakerEmbedder
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.provider import LocalModels, open_model
-from models.registry.packaged import CAM_PLUS
+from models.registry import CAM_PLUS, TRANSNETV2
 from models.tasks import EMBED_VOICE
 from models.weights import WeightsError
 from pipelines.media.audio import SampleReader, read_blocks
@@ -104,12 +105,73 @@ def test_the_tensors_are_those_that_torch_reads() -> None:
     assert all(np.array_equal(tensors[name], floats[name]) for name in floats)
 
 
-def test_the_network_computes_what_torch_computes(sentences: list[tuple[str, Samples]]) -> None:
-    """The head's convolutions and a dense layer's mask, where a slip would only cost accuracy."""
+@pytest.mark.parametrize("seconds", [0.1, 0.8, 2.0, 2.01, 4.6])
+def test_the_network_computes_what_torch_computes(
+    sentences: list[tuple[str, Samples]], seconds: float
+) -> None:
+    """Where a slip would only cost accuracy. The lengths end in, at and after a hundred frames."""
     [data] = CAM_PLUS.read(None).values()
     tensors = {name: torch.tensor(each) for name, each in read_tensors(data).items()}
-    features = filter_banks(sentences[0][1]).T
-    assert EMBEDDER._head(features) == pytest.approx(head(tensors, features), abs=1e-3)  # type: ignore[attr-defined]
+    spoken = np.concatenate([samples for _, samples in sentences])[: round(seconds * 16_000)]
+    features = filter_banks(spoken)
+    expected = vector(tensors, (features - features.mean(axis=0)).T)
+    [found] = EMBEDDER.embed([spoken])
+    assert found == pytest.approx(expected / np.linalg.norm(expected), abs=1e-4)
+
+
+def test_a_vector_does_not_depend_on_its_neighbours(sentences: list[tuple[str, Samples]]) -> None:
+    [data] = CAM_PLUS.read(None).values()
+    embedder = CamPlusSpeakerEmbedder(data, max_batch=3)
+    utterances = [samples[: 16_000 * (1 + at % 2)] for at, (_, samples) in enumerate(sentences)]
+    together = embedder.embed(utterances)
+    alone = np.concatenate([embedder.embed([each]) for each in utterances])
+    assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_weights_of_another_network_are_refused() -> None:
+    [data] = TRANSNETV2.read(None).values()
+    with pytest.raises(WeightsError, match=r"no weights of CAM\+\+"):
+        CamPlusSpeakerEmbedder(data)
+
+
+def vector(tensors: dict[str, torch.Tensor], features: np.ndarray[Any, Any]) -> Any:
+    """CAM++ in torch, as its authors have it."""
+    functional = torch.nn.functional
+
+    def normal(inputs: torch.Tensor, name: str) -> torch.Tensor:
+        scale, shift = tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias")
+        mean, variance = tensors[f"{name}.running_mean"], tensors[f"{name}.running_var"]
+        return functional.batch_norm(inputs, mean, variance, scale, shift)
+
+    def active(inputs: torch.Tensor, name: str) -> torch.Tensor:
+        return normal(inputs, f"{name}.batchnorm").relu()
+
+    def linear(inputs: torch.Tensor, name: str, **how: Any) -> torch.Tensor:
+        kernel = tensors[f"{name}.weight"]
+        return functional.conv1d(inputs, kernel, tensors.get(f"{name}.bias"), **how)
+
+    hidden = torch.from_numpy(head(tensors, features))[None]
+    hidden = active(
+        linear(hidden, "xvector.tdnn.linear", stride=2, padding=2), "xvector.tdnn.nonlinear"
+    )
+    for block, (layers, dilation) in enumerate(((12, 1), (24, 2), (16, 2)), start=1):
+        for number in range(1, layers + 1):
+            name = f"xvector.block{block}.tdnnd{number}"
+            narrow = linear(active(hidden, f"{name}.nonlinear1"), f"{name}.linear1")
+            narrow = active(narrow, f"{name}.nonlinear2")
+            cam = f"{name}.cam_layer"
+            local = linear(narrow, f"{cam}.linear_local", padding=dilation, dilation=dilation)
+            means = functional.avg_pool1d(narrow, 100, 100, ceil_mode=True)
+            means = means.repeat_interleave(100, dim=2)[..., : narrow.shape[2]]
+            context = narrow.mean(dim=2, keepdim=True) + means
+            mask = linear(linear(context, f"{cam}.linear1").relu(), f"{cam}.linear2").sigmoid()
+            hidden = torch.cat([hidden, local * mask], dim=1)
+        transit = f"xvector.transit{block}"
+        hidden = linear(active(hidden, f"{transit}.nonlinear"), f"{transit}.linear")
+    hidden = active(hidden, "xvector.out_nonlinear")
+    pooled = torch.cat([hidden.mean(dim=2), hidden.std(dim=2)], dim=1)
+    found = linear(pooled[:, :, None], "xvector.dense.linear")
+    return normal(found, "xvector.dense.nonlinear.batchnorm")[0, :, 0].numpy()
 
 
 def head(tensors: dict[str, torch.Tensor], features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -20,9 +20,15 @@ from models.backends.packaged.transcriber import (
     open_transcriber,
     window_seconds,
 )
-from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples
-from models.languages import SPOKEN_LANGUAGES, is_in_another_script
-from models.registry.packaged import PACKAGED, WHISPER_BASE
+from models.contracts import (
+    SAMPLE_RATE_HZ,
+    SPOKEN_LANGUAGES,
+    AudioChunk,
+    ChunkTranscript,
+    Samples,
+    is_in_another_script,
+)
+from models.registry import PACKAGED, WHISPER_BASE
 from models.tasks import TRANSCRIBE
 from pipelines.speech.regions import Chunk
 from pipelines.speech.transcribe import ChunkDecoder

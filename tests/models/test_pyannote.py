@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.backends.pyannote import PyannoteSpeakerSegmenter, open_speaker_segmenter
+from models.backends.packaged.voices import PyannoteSpeakerSegmenter, open_pyannote_segmenter
 from models.contracts import ACTIVITY_WINDOW_SAMPLES, Samples
 from models.provider import LocalModels
 from models.registry import REGISTRY
@@ -32,7 +32,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def segmenter() -> PyannoteSpeakerSegmenter:
     row = replace(REGISTRY["gpu"][SEGMENT_SPEAKERS], device="cpu", max_batch=2)
-    return open_speaker_segmenter(row, None)
+    return open_pyannote_segmenter(row, None)
 
 
 @pytest.fixture(scope="module")

@@ -7,17 +7,20 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 import torch
+from transformers import LogitsProcessor
 
+from models.backends.transformers import pick_hardware
 from models.backends.transformers.describer import (
     MAX_OBJECTS,
     SceneAnswer,
+    SchemaMask,
     UnusableAnswerError,
     VisionLanguageDescriber,
     _description,
+    _middle,
     _question,
 )
-from models.backends.transformers.hardware import pick_hardware
-from models.contracts import Box, CameraMotion, SceneStills, ShotAngle, ShotType, TextLine
+from models.contracts import Box, CameraMotion, Excerpt, SceneStills, ShotAngle, ShotType, TextLine
 from tests.models.tiny_models import save_tiny_vision_language
 
 
@@ -57,13 +60,13 @@ def test_an_answer_cut_off_is_asked_for_again_with_more_room(
     describer: VisionLanguageDescriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rooms: list[int] = []
-    ask = describer._answer
+    ask = describer._answers
 
     def watched(scenes: Sequence[SceneStills], room: int) -> list[SceneAnswer | None]:
         rooms.append(room)
         return ask(scenes, 5 if len(rooms) == 1 else room)
 
-    monkeypatch.setattr(describer, "_answer", watched)
+    monkeypatch.setattr(describer, "_answers", watched)
     assert describer.describe([scene(1, 3)])[0].description
     assert len(rooms) == 2
     assert rooms[1] > rooms[0]
@@ -72,10 +75,60 @@ def test_an_answer_cut_off_is_asked_for_again_with_more_room(
 def test_an_answer_cut_off_twice_is_an_error(
     describer: VisionLanguageDescriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = describer._answer
-    monkeypatch.setattr(describer, "_answer", lambda scenes, room: ask(scenes, 5))
+    ask = describer._answers
+    monkeypatch.setattr(describer, "_answers", lambda scenes, room: ask(scenes, 5))
     with pytest.raises(UnusableAnswerError):
         describer.describe([scene(1, 3)])
+
+
+class Held(LogitsProcessor):  # type: ignore[misc]
+    """The grammar for the library's own loop."""
+
+    def __init__(self, mask: SchemaMask, prompt: int) -> None:
+        self.mask, self.prompt = mask, prompt
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if input_ids.shape[1] > self.prompt:
+            self.mask.take(input_ids[:, -1].tolist())
+        words = self.mask.allowed().numpy().view(np.uint8)
+        bits = np.unpackbits(words, axis=1, bitorder="little")[:, : scores.shape[1]]
+        return scores.masked_fill(torch.from_numpy(bits == 0), float("-inf"))
+
+
+def test_what_is_written_is_what_the_librarys_own_loop_writes(
+    describer: VisionLanguageDescriber,
+) -> None:
+    """Outside view: ``generate`` with a growing cache, questions of unlike lengths in one batch."""
+    scenes = [scene(1, 0), scene(3, 1), scene(2, 2)]
+    _, inputs = describer._questions(scenes)
+    prompt, schema = inputs["input_ids"].shape[1], SceneAnswer.model_json_schema()
+    ours = describer._writer.write(inputs, 90, describer._grammar.rows(schema, 3))
+    with torch.inference_mode():
+        expected = describer._model.generate(
+            **inputs,
+            max_new_tokens=90,
+            do_sample=False,
+            logits_processor=[Held(describer._grammar.rows(schema, 3), prompt)],
+        )[:, prompt:]
+    assert ours == expected.tolist()
+    assert len({tuple(row) for row in ours}) == 3
+
+
+def test_a_summary_after_pictures_is_as_before_them(describer: VisionLanguageDescriber) -> None:
+    """What the model keeps of the pictures' positions does not move those of a text alone."""
+    excerpt = Excerpt(("Good morning.", "It rains."), 1)
+    before = describer.summarize([excerpt])
+    describer.describe([scene(3, 1)])
+    assert describer.summarize([excerpt]) == before
+
+
+@pytest.mark.parametrize(
+    ("stills", "most", "shown"),
+    [(3, 5, [0, 1, 2]), (3, 1, [1]), (4, 1, [1]), (5, 3, [1, 2, 3]), (1, 1, [0])],
+)
+def test_of_many_stills_the_middle_ones_are_shown(stills: int, most: int, shown: list[int]) -> None:
+    own = scene(stills, 0).stills
+    assert [id(each) for each in _middle(own, most)] == [id(own[index]) for index in shown]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from models.backends.transformers.describer import UnusableAnswerError, VisionLanguageDescriber
-from models.backends.transformers.hardware import pick_hardware
-from models.backends.transformers.summaries import complete_sentences, summary_question
+from models.backends.transformers import pick_hardware
+from models.backends.transformers.describer import (
+    UnusableAnswerError,
+    VisionLanguageDescriber,
+    complete_sentences,
+    summary_question,
+)
 from models.contracts import Excerpt, SummarySentence
 from tests.models.tiny_models import save_tiny_vision_language
 

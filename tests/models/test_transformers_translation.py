@@ -11,11 +11,9 @@ import torch
 from transformers import AutoTokenizer, M2M100ForConditionalGeneration
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 
-from models.backends.transformers import translation
-from models.backends.transformers.hardware import pick_hardware
-from models.backends.transformers.translation import M2M100Translator
-from models.contracts import SourceText
-from models.languages import WRITTEN_LANGUAGES, written_language
+from models.backends.transformers import pick_hardware, texts
+from models.backends.transformers.texts import M2M100Translator
+from models.contracts import WRITTEN_LANGUAGES, SourceText, written_language
 from tests.models.tiny_models import save_tiny_translator
 
 TEXTS = [
@@ -46,7 +44,7 @@ def model(folder: Path) -> M2M100Translator:
 def test_texts_are_translated_as_the_library_does_it_one_by_one(
     folder: Path, model: M2M100Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(translation, "_MOST_TOKENS", 40)  # random weights come to no end
+    monkeypatch.setattr(texts, "_MOST_TOKENS", 40)  # random weights come to no end
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     network: Any = M2M100ForConditionalGeneration.from_pretrained(folder).eval()
     expected = []

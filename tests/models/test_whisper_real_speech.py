@@ -21,10 +21,10 @@ import torch
 from transformers import WhisperForConditionalGeneration
 
 from models.backends.packaged.transcriber import CTranslate2Transcriber
-from models.backends.transformers.hardware import pick_hardware
+from models.backends.transformers import pick_hardware
 from models.backends.transformers.whisper import WhisperTranscriber
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, Samples, Word
-from models.registry.packaged import WHISPER_BASE
+from models.registry import WHISPER_BASE
 from models.tasks import Transcriber
 from tests.models.tiny_models import TINY_CTRANSLATE2, save_tiny_ctranslate2_whisper, save_whisper
 from tests.models.whisper_conversion import convert_whisper, read_variables, state_of

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from models.checkpoints import Checkpoint
 from models.registry import REGISTRY
 from models.tasks import (
     CLASSIFY_CONTENT,
@@ -18,6 +17,7 @@ from models.tasks import (
     TRANSLATE_TEXT,
     Task,
 )
+from models.weights import Checkpoint
 from tests.models.tiny_models import (
     save_tiny_classifier,
     save_tiny_ctc,

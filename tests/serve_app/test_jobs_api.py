@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from models.languages import SPOKEN_LANGUAGES
+from models.contracts import SPOKEN_LANGUAGES
 from storage.jobs import find_job
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.uploads.uploading import files_of, object_of

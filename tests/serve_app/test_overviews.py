@@ -92,7 +92,7 @@ def test_the_command_line_writes_and_draws_it(
     api: RunningApi, owner: Customer, uncut: str, tmp_path: Path
 ) -> None:
     with ApiClient(f"{api.root}{API_PREFIX}", owner.key) as client:
-        assert client.get_seen(uncut)["overview"]["objects"] == ["kettle", "woman"]
+        assert client.call("getScenes", jobId=uncut)["overview"]["objects"] == ["kettle", "woman"]
         written = export_results(client, uncut, tmp_path)
     assert {"scenes.json", "contact-sheet.png"} <= {path.name for path in written}
     assert "Anna Weber, baker" in (tmp_path / "scenes.json").read_text()

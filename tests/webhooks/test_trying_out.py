@@ -24,9 +24,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from serve_app.cli.accounts import DEMO_KEY_FILE, ensure_demo_account
+from serve_app.cli.accounts import DEMO_KEY_FILE, ensure_demo_account, signing_secret
 from serve_app.cli.main import app, user_sentence
-from serve_app.cli.webhooks import signing_secret
 from serve_app.jobs.service import ReplayError, replay
 from serve_app.webhooks.listening import Listener, listening_server, own_certificate
 from serve_app.webhooks.signing import (

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.backends import Backend
-from models.backends.packaged.networks import Network, Tensor
+from models.backends.packaged import Network, Tensor, batched
 from models.contracts import Box, Picture, TextLine
 
 _LONG_SIDE_PX = 640
@@ -41,57 +41,75 @@ Quad = npt.NDArray[np.float32]
 
 def open_text_reader(row: Backend, models_dir: Path | None) -> PackagedTextReader:
     """The reader with its verified weights. Raises WeightsError."""
-    return PackagedTextReader(row.packaged().paths(models_dir))
+    return PackagedTextReader(row.packaged().paths(models_dir), row.device, row.max_batch)
 
 
 class PackagedTextReader:
-    """TextReader. Deterministic; works on one core."""
+    """TextReader. Deterministic; works on one core, or on a GPU."""
 
-    def __init__(self, weights: Mapping[str, Path]) -> None:
-        """``weights`` are the files of ``models.registry.packaged.PP_OCR``."""
-        self._finder = Network(weights["PP-OCRv6_det_small.onnx"])
-        self._reader = Network(weights["PP-OCRv6_rec_small.onnx"])
+    def __init__(
+        self, weights: Mapping[str, Path], device: str = "cpu", max_batch: int = 1
+    ) -> None:
+        """``weights`` are the files of ``models.registry.PP_OCR``."""
+        self._finder = Network(weights["PP-OCRv6_det_small.onnx"], device)
+        self._reader = Network(weights["PP-OCRv6_rec_small.onnx"], device)
+        self._max_batch = max_batch
         characters = self._reader.metadata("character").splitlines()
         self._characters = ["", *characters, " "]
 
     def read(self, stills: Sequence[Picture]) -> list[tuple[TextLine, ...]]:
-        return [self._read(still) for still in stills]
-
-    def _read(self, still: Picture) -> tuple[TextLine, ...]:
-        picture = cv2.cvtColor(still, cv2.COLOR_RGB2BGR)
-        pieces = []
-        for quad in self.find(np.asarray(picture, np.uint8)):
-            text, scores = self._characters_of(_straightened(picture, quad))
+        pictures = [cv2.cvtColor(still, cv2.COLOR_RGB2BGR) for still in stills]
+        small = [_shrunk(picture) for picture in pictures]
+        found = batched(self._finder, [_normalised(each) for each in small], self._max_batch)
+        quads = [
+            _lines(probability[0], picture.shape)
+            for [probability], picture in zip(found, pictures, strict=True)
+        ]
+        places = [(number, quad) for number, own in enumerate(quads) for quad in own]
+        lines = [_sized(_straightened(pictures[number], quad)) for number, quad in places]
+        pieces: list[list[_Piece]] = [[] for _ in stills]
+        read = batched(self._reader, lines, self._max_batch)
+        for (number, quad), [scores] in zip(places, read, strict=True):
+            text, likely = self._characters_of(scores)
             if text.strip():
-                pieces.append(_Piece(text.strip(), scores, quad))
-        height, width = still.shape[:2]
-        return tuple(piece.line(width, height) for piece in _joined(pieces) if piece.is_sure)
+                pieces[number].append(_Piece(text.strip(), likely, quad))
+        return [
+            tuple(piece.line(*still.shape[1::-1]) for piece in _joined(own) if piece.is_sure)
+            for still, own in zip(stills, pieces, strict=True)
+        ]
 
-    def find(self, picture: Picture) -> list[Quad]:
-        """Regions of lines in a BGR picture, top to bottom."""
-        rows, columns = picture.shape[:2]
-        scale = min(1.0, _LONG_SIDE_PX / max(rows, columns))
-        size = (_to_stride(columns * scale), _to_stride(rows * scale))
-        small = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
-        [found] = self._finder(_normalised(small)[None])
-        quads = _regions(found[0, 0])
-        factors = np.array([columns / size[0], rows / size[1]], np.float32)
-        largest = sorted(quads, key=lambda quad: -cv2.contourArea(quad))[:_MOST_LINES]
-        scaled = [quad * factors for quad in largest]
-        return sorted(scaled, key=lambda quad: (float(quad[:, 1].min()), float(quad[:, 0].min())))
-
-    def _characters_of(self, line: Picture) -> tuple[str, list[float]]:
-        """The characters of a line's picture and the probability of each."""
-        rows, columns = line.shape[:2]
-        width = min(_MOST_WIDTH_PX, max(1, round(columns * _LINE_HEIGHT_PX / rows)))
-        sized = cv2.resize(line, (width, _LINE_HEIGHT_PX))
-        padded = np.zeros((3, _LINE_HEIGHT_PX, max(width, _LEAST_WIDTH_PX)), np.float32)
-        padded[:, :, :width] = _normalised(sized)
-        [found] = self._reader(padded[None])
-        best, scores = found[0].argmax(axis=1), found[0].max(axis=1)
+    def _characters_of(self, found: Tensor) -> tuple[str, list[float]]:
+        """The characters of a line by the network's output, and the probability of each."""
+        best, scores = found.argmax(axis=1), found.max(axis=1)
         is_new = np.concatenate([[True], best[1:] != best[:-1]]) & (best != 0)
         text = "".join(self._characters[index] for index in best[is_new])
         return text, [float(score) for score in scores[is_new]]
+
+
+def _shrunk(picture: cv2.typing.MatLike) -> cv2.typing.MatLike:
+    """The picture in which lines are found."""
+    rows, columns = picture.shape[:2]
+    scale = min(1.0, _LONG_SIDE_PX / max(rows, columns))
+    size = (_to_stride(columns * scale), _to_stride(rows * scale))
+    return cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+
+
+def _lines(probability: Tensor, shape: tuple[int, ...]) -> list[Quad]:
+    """Regions of lines in a picture of that shape, top to bottom."""
+    factors = np.array([shape[1], shape[0]], np.float32) / np.array(probability.shape[::-1])
+    quads = _regions(probability)
+    largest = sorted(quads, key=lambda quad: -cv2.contourArea(quad))[:_MOST_LINES]
+    scaled = [quad * factors.astype(np.float32) for quad in largest]
+    return sorted(scaled, key=lambda quad: (float(quad[:, 1].min()), float(quad[:, 0].min())))
+
+
+def _sized(line: Picture) -> Tensor:
+    """A line's picture as the network takes it, shape (3, 48, width)."""
+    rows, columns = line.shape[:2]
+    width = min(_MOST_WIDTH_PX, max(1, round(columns * _LINE_HEIGHT_PX / rows)))
+    padded = np.zeros((3, _LINE_HEIGHT_PX, max(width, _LEAST_WIDTH_PX)), np.float32)
+    padded[:, :, :width] = _normalised(cv2.resize(line, (width, _LINE_HEIGHT_PX)))
+    return padded
 
 
 @dataclass(frozen=True, slots=True)

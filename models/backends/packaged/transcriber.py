@@ -43,8 +43,10 @@ from models.contracts import (
     Samples,
     SpokenText,
     Word,
+    is_in_another_script,
+    letter_beginnings,
+    primary_language,
 )
-from models.languages import is_in_another_script, letter_beginnings, primary_language
 
 FULL_WINDOW_SECONDS = 30
 WINDOW_STEP_SECONDS = 5

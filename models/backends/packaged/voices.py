@@ -1,24 +1,36 @@
-"""Task ``embed_voice`` with CAM++ in NumPy.
+"""Voices: who speaks when within seconds, and a voice as a vector.
 
-H. Wang et al. 2023, "CAM++: A Fast and Efficient Network for Speaker Verification Using
-Context-Aware Masking" (arXiv:2303.00332), as 3D-Speaker publishes it for Chinese and English: a
-two-dimensional convolutional head, three densely connected blocks of time-delay layers, each
-masked by its context, mean and deviation over time, 192 values. Only the published weights are
-used.
+Task ``segment_speakers`` is pyannote's segmentation-3.0, a convolutional and recurrent network
+(Bredin and Laurent 2021) whose classes are the sets of at most two of three local speakers (Plaquet
+and Bredin 2023, "Powerset multi-class cross entropy loss for neural speaker diarization"): on
+onnxruntime, or on a GPU the published network in PyTorch, through pyannote.audio.
+
+Task ``embed_voice`` is CAM++ (H. Wang et al. 2023, "CAM++: A Fast and Efficient Network for Speaker
+Verification Using Context-Aware Masking", arXiv:2303.00332), as 3D-Speaker publishes it for Chinese
+and English: a two-dimensional convolutional head, three densely connected blocks of time-delay
+layers, each masked by its context, mean and deviation over time, 192 values. Only the published
+weights are used.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from models.backends import Backend
-from models.backends.packaged.filterbanks import filter_banks
-from models.backends.packaged.tensors import Tensors, read_tensors
-from models.contracts import SAMPLE_RATE_HZ, Samples
+from models.backends.packaged import Graph, Network, Tensor, Tensors, batched, read_tensors
+from models.backends.packaged.sounds import BANDS, filter_banks
+from models.contracts import ACTIVITY_WINDOW_SAMPLES, SAMPLE_RATE_HZ, Samples, SpeakerActivity
+from models.weights import WeightsError
+
+if TYPE_CHECKING:
+    from models.backends.transformers import Hardware
 
 Matrix = npt.NDArray[np.float32]
 """Mostly shape (channels, frames)."""
@@ -35,148 +47,220 @@ _EPSILON = 1e-5
 
 
 class CamPlusSpeakerEmbedder:
-    """SpeakerEmbedder. Keeps no state between calls; one utterance at a time, on one core."""
+    """SpeakerEmbedder. Keeps no state between calls; on one core, or on a GPU."""
 
-    def __init__(self, weights: bytes) -> None:
+    def __init__(self, weights: bytes, device: str = "cpu", max_batch: int = 1) -> None:
         """From the file's bytes. Raises WeightsError."""
-        self._weights = _prepared(read_tensors(weights))
+        self._session = _session(read_tensors(weights), device)
+        self._max_batch = max_batch
 
     def embed(self, utterances: Sequence[Samples]) -> Matrix:
         """Unit vectors, shape (utterances, DIMENSIONS), one a row, in order.
 
         Of an utterance the first LONGEST_SAMPLES count; silence follows one of less than a tenth
-        of a second.
+        of a second. Those of one length share a batch: nothing has to be filled up.
         """
-        vectors = np.empty((len(utterances), DIMENSIONS), np.float32)
-        for row, samples in zip(vectors, utterances, strict=True):
-            missing = max(0, SHORTEST_SAMPLES - len(samples))
-            features = filter_banks(np.pad(samples[:LONGEST_SAMPLES], (0, missing)))
-            row[:] = self._encoded((features - features.mean(axis=0)).T)
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        unit: Matrix = vectors / np.maximum(lengths, 1e-12)
+        features = [_features(samples) for samples in utterances]
+        found = batched(self._run, features, self._max_batch)
+        vectors = np.array([each for [each] in found], np.float32).reshape(-1, DIMENSIONS)
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        unit: Matrix = vectors / np.maximum(norms, 1e-12)
         return unit
 
-    def _encoded(self, features: Matrix) -> Matrix:
-        """The vector of features of shape (bands, frames)."""
-        weights = self._weights
-        hidden = _time_convolution(self._head(features), weights["xvector.tdnn.linear"], stride=2)
-        hidden = self._normal(hidden, "xvector.tdnn.nonlinear")
-        for index, (layers, dilation) in enumerate(_BLOCKS, start=1):
-            hidden = self._dense_block(hidden, f"xvector.block{index}", layers, dilation)
-            hidden = self._normal(hidden, f"xvector.transit{index}.nonlinear")
-            hidden = weights[f"xvector.transit{index}.linear"] @ hidden
-        hidden = self._normal(hidden, "xvector.out_nonlinear")
-        pooled = np.concatenate([hidden.mean(axis=1), hidden.std(axis=1, ddof=1)])
-        vector = weights["xvector.dense.linear"] @ pooled[:, None]
-        name = "xvector.dense.nonlinear.batchnorm"
-        result: Matrix = vector * weights[f"{name}.scale"] + weights[f"{name}.shift"]
-        return result[:, 0]
+    def _run(self, features: Matrix) -> list[Matrix]:
+        vectors: list[Matrix] = self._session.run(None, {"features": features})
+        return vectors
 
-    def _head(self, features: Matrix) -> Matrix:
-        """32 maps of a tenth of the bands, side by side: shape (320, frames)."""
-        maps = np.maximum(self._convolved(features[None], "head.conv1"), 0)
+
+def _features(samples: Samples) -> Matrix:
+    """Shape (bands, frames), less their mean."""
+    missing = max(0, SHORTEST_SAMPLES - len(samples))
+    found = filter_banks(np.pad(samples[:LONGEST_SAMPLES], (0, missing)))
+    return np.ascontiguousarray((found - found.mean(axis=0)).T)
+
+
+def _session(tensors: Tensors, device: str) -> Any:
+    """Features, shape (n, bands, frames), to vectors (n, DIMENSIONS)."""
+    graph = Graph()
+    network = _CamPlus(graph, tensors)
+    try:
+        vectors = network.vectors(network.head("features"))
+    except KeyError as error:
+        raise WeightsError(f"The file holds no weights of CAM++: {error}") from error
+    return graph.session(
+        ["n", BANDS, "frames"], [vectors], device, name="features", kind=np.float32
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _CamPlus:
+    """The network's parts as nodes of a graph; each returns its output's name."""
+
+    graph: Graph
+    weights: Tensors
+
+    def head(self, features: str) -> str:
+        """32 maps of a tenth of the bands, side by side: shape (n, 320, frames)."""
+        maps = self.graph.add("Unsqueeze", features, np.array([1]))
+        maps = self.graph.add("Relu", self._convolved(maps, "head.conv1"))
         for layer in ("head.layer1", "head.layer2"):
             for block, stride in ((f"{layer}.0", 2), (f"{layer}.1", 1)):
-                inner = np.maximum(self._convolved(maps, f"{block}.conv1", stride), 0)
+                inner = self.graph.add("Relu", self._convolved(maps, f"{block}.conv1", stride))
                 if stride > 1:
                     maps = self._convolved(maps, f"{block}.shortcut.0", stride)
-                maps = np.maximum(self._convolved(inner, f"{block}.conv2") + maps, 0)
-        maps = np.maximum(self._convolved(maps, "head.conv2", 2), 0)
-        return maps.reshape(-1, maps.shape[2])
+                inner = self._convolved(inner, f"{block}.conv2")
+                maps = self.graph.add("Relu", self.graph.add("Add", inner, maps))
+        maps = self.graph.add("Relu", self._convolved(maps, "head.conv2", 2))
+        return self.graph.add("Reshape", maps, np.array([0, 320, -1]))
 
-    def _convolved(self, maps: Matrix, name: str, stride: int = 1) -> Matrix:
-        """Maps of shape (channels, bands, frames) by a square kernel; the stride is in bands."""
-        kernel, shift = self._weights[f"{name}.weight"], self._weights[f"{name}.shift"]
-        _, _, size, _ = kernel.shape
-        channels, bands, frames = maps.shape
-        edge = size // 2
-        padded = np.pad(maps, ((0, 0), (edge, edge), (edge, edge)))
-        rows = -(-bands // stride)
-        found = np.repeat(shift, rows * frames, axis=1)
-        for band in range(size):
-            of_rows = padded[:, band : band + stride * (rows - 1) + 1 : stride]
-            near = np.stack([of_rows[:, :, at : at + frames] for at in range(size)])
-            across = kernel[:, :, band].transpose(0, 2, 1).reshape(len(kernel), -1)
-            found += across @ near.reshape(size * channels, rows * frames)
-        return found.reshape(len(kernel), rows, frames)
+    def vectors(self, hidden: str) -> str:
+        """Shape (n, DIMENSIONS)."""
+        add = self.graph.add
+        hidden = self._over_time(hidden, "xvector.tdnn.linear", strides=[2])
+        hidden = self._normal(hidden, "xvector.tdnn.nonlinear")
+        # The hundred of each frame.
+        frames = add("Slice", add("Shape", hidden), np.array([2]), np.array([3]))
+        count = add("Squeeze", frames, np.array([0]))
+        places = add("Range", np.array(0), count, np.array(1))
+        hundreds = add("Div", places, np.array(_CONTEXT_FRAMES))
+        for index, (layers, dilation) in enumerate(_BLOCKS, start=1):
+            for number in range(1, layers + 1):
+                layer = f"xvector.block{index}.tdnnd{number}"
+                narrow = self._normal(hidden, f"{layer}.nonlinear1")
+                narrow = self._over_time(narrow, f"{layer}.linear1")
+                narrow = self._normal(narrow, f"{layer}.nonlinear2")
+                made = self._masked(narrow, f"{layer}.cam_layer", dilation, hundreds)
+                hidden = add("Concat", hidden, made, axis=1)
+            hidden = self._normal(hidden, f"xvector.transit{index}.nonlinear")
+            hidden = self._over_time(hidden, f"xvector.transit{index}.linear")
+        hidden = self._normal(hidden, "xvector.out_nonlinear")
+        mean = add("ReduceMean", hidden, np.array([2]), keepdims=1)
+        apart = add("Sub", hidden, mean)
+        squares = add("ReduceSum", add("Mul", apart, apart), np.array([2]), keepdims=1)
+        others = add("Cast", add("Sub", count, np.array(1)), to=1)
+        deviation = add("Sqrt", add("Div", squares, others))
+        pooled = add("Concat", mean, deviation, axis=1)
+        vector = self._over_time(pooled, "xvector.dense.linear")
+        scale, shift = self._normalisation("xvector.dense.nonlinear.batchnorm")
+        vector = add("Add", add("Mul", vector, scale[:, None]), shift[:, None])
+        return add("Squeeze", vector, np.array([2]))
 
-    def _dense_block(self, inputs: Matrix, name: str, layers: int, dilation: int) -> Matrix:
-        """The inputs and, below them, what each layer makes of all before it."""
-        weights, count = self._weights, len(inputs)
-        grown = weights[f"{name}.tdnnd1.cam_layer.linear_local"].shape[1]
-        hidden = np.empty((count + layers * grown, inputs.shape[1]), np.float32)
-        hidden[:count] = inputs
-        for number in range(1, layers + 1):
-            layer = f"{name}.tdnnd{number}"
-            narrow = weights[f"{layer}.linear1"] @ self._normal(
-                hidden[:count], f"{layer}.nonlinear1"
-            )
-            narrow = self._normal(narrow, f"{layer}.nonlinear2")
-            hidden[count : count + grown] = self._masked(narrow, f"{layer}.cam_layer", dilation)
-            count += grown
-        return hidden
+    def _convolved(self, maps: str, name: str, stride: int = 1) -> str:
+        """Maps (n, channels, bands, frames) by a square kernel, with the normalisation after it;
+        the stride is in bands."""
+        kernel = self.weights[f"{name}.weight"]
+        after = name.replace("conv", "bn").replace("shortcut.0", "shortcut.1")
+        scale, shift = self._normalisation(after)
+        how = {"pads": [kernel.shape[2] // 2] * 4, "strides": [stride, 1]}
+        return self.graph.add("Conv", maps, kernel * scale[:, None, None, None], shift, **how)
 
-    def _masked(self, narrow: Matrix, name: str, dilation: int) -> Matrix:
+    def _over_time(self, hidden: str, name: str, dilation: int = 1, **how: Any) -> str:
+        kernel = self.weights[f"{name}.weight"]
+        kernel = kernel if kernel.ndim == 3 else kernel[:, :, None]
+        biases = [self.weights[f"{name}.bias"]] if f"{name}.bias" in self.weights else []
+        edge = dilation * (kernel.shape[2] // 2)
+        how |= {"pads": [edge, edge], "dilations": [dilation]}
+        return self.graph.add("Conv", hidden, kernel, *biases, **how)
+
+    def _masked(self, narrow: str, name: str, dilation: int, hundreds: str) -> str:
         """A convolution over time, less what the mean of all frames and of each hundred masks."""
-        weights, frames = self._weights, narrow.shape[1]
-        starts = np.arange(0, frames, _CONTEXT_FRAMES)
-        counts = np.diff(np.append(starts, frames))
-        means = np.add.reduceat(narrow, starts, axis=1) / counts.astype(np.float32)
-        context = narrow.mean(axis=1, keepdims=True) + means
-        context = weights[f"{name}.linear1"] @ context + weights[f"{name}.linear1.bias"]
-        mask = weights[f"{name}.linear2"] @ np.maximum(context, 0) + weights[f"{name}.linear2.bias"]
-        kept: Matrix = np.repeat(1 / (1 + np.exp(-mask)), counts, axis=1)
-        local = _time_convolution(narrow, weights[f"{name}.linear_local"], dilation=dilation)
-        return local * kept
+        add = self.graph.add
+        size = {"kernel_shape": [_CONTEXT_FRAMES], "strides": [_CONTEXT_FRAMES]}
+        means = add("AveragePool", narrow, ceil_mode=1, count_include_pad=0, **size)
+        context = add("Add", means, add("ReduceMean", narrow, np.array([2]), keepdims=1))
+        context = add("Relu", self._over_time(context, f"{name}.linear1"))
+        mask = add("Sigmoid", self._over_time(context, f"{name}.linear2"))
+        kept = add("Gather", mask, hundreds, axis=2)
+        return add("Mul", self._over_time(narrow, f"{name}.linear_local", dilation), kept)
 
-    def _normal(self, hidden: Matrix, name: str) -> Matrix:
+    def _normal(self, hidden: str, name: str) -> str:
         """Normalised and rectified."""
-        weights = self._weights
-        found: Matrix = hidden * weights[f"{name}.batchnorm.scale"]
-        found += weights[f"{name}.batchnorm.shift"]
-        return np.maximum(found, 0, out=found)
+        scale, shift = self._normalisation(f"{name}.batchnorm")
+        hidden = self.graph.add("Mul", hidden, scale[:, None])
+        return self.graph.add("Relu", self.graph.add("Add", hidden, shift[:, None]))
 
-
-def _time_convolution(
-    hidden: Matrix, kernel: Matrix, *, stride: int = 1, dilation: int = 1
-) -> Matrix:
-    """Over shape (channels, frames), padded; the kernel has shape (taps, outputs, channels)."""
-    edge = dilation * (len(kernel) // 2)
-    padded = np.pad(hidden, ((0, 0), (edge, edge)))
-    frames = -(-hidden.shape[1] // stride)
-    found = np.zeros((kernel.shape[1], frames), np.float32)
-    for tap, weights in enumerate(kernel):
-        start = tap * dilation
-        found += weights @ padded[:, start : start + stride * (frames - 1) + 1 : stride]
-    return found
-
-
-def _prepared(tensors: Tensors) -> Tensors:
-    """Normalisations as a scale and a shift, those of the head inside the convolutions before;
-    convolutions over time as (taps, outputs, channels), of one tap as (outputs, channels)."""
-    found: Tensors = {}
-    for name, mean in tensors.items():
-        if name.endswith(".running_mean"):
-            norm = name.removesuffix(".running_mean")
-            scale = 1 / np.sqrt(tensors[f"{norm}.running_var"] + _EPSILON)
-            scale = scale * tensors.get(f"{norm}.weight", np.float32(1))
-            shift = tensors.get(f"{norm}.bias", np.float32(0)) - mean * scale
-            found[f"{norm}.scale"], found[f"{norm}.shift"] = scale[:, None], shift[:, None]
-    for name, tensor in tensors.items():
-        layer = name.removesuffix(".weight")
-        if tensor.ndim == 4:
-            after = layer.replace("conv", "bn").replace("shortcut.0", "shortcut.1")
-            found[name] = tensor * found[f"{after}.scale"][:, :, None, None]
-            found[f"{layer}.shift"] = found[f"{after}.shift"]
-        elif tensor.ndim == 3:
-            taps = np.ascontiguousarray(tensor.transpose(2, 0, 1))
-            found[layer] = taps if len(taps) > 1 else taps[0]
-        elif name.endswith(("linear1.bias", "linear2.bias")):
-            found[name] = tensor[:, None]
-    return found
+    def _normalisation(self, name: str) -> tuple[Tensor, Tensor]:
+        """As a scale and a shift."""
+        weights = self.weights
+        scale = 1 / np.sqrt(weights[f"{name}.running_var"] + _EPSILON)
+        scale = scale * weights.get(f"{name}.weight", np.float32(1))
+        shift = weights.get(f"{name}.bias", np.float32(0)) - weights[f"{name}.running_mean"] * scale
+        return scale.astype(np.float32), shift.astype(np.float32)
 
 
 def open_speaker_embedder(row: Backend, models_dir: Path | None) -> CamPlusSpeakerEmbedder:
     """The embedder with its verified weights. Raises WeightsError."""
     [weights] = row.packaged().read(models_dir).values()
-    return CamPlusSpeakerEmbedder(weights)
+    return CamPlusSpeakerEmbedder(weights, row.device, row.max_batch)
+
+
+POWERSET = np.array(
+    [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 0, 1), (0, 1, 1)], np.bool_
+)
+"""Class of the network -> which local speakers speak."""
+
+
+class OnnxSpeakerSegmenter:
+    """Deterministic; one window at a time, on one core: 0.04 s of it."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    def segment(self, windows: Sequence[Samples]) -> list[SpeakerActivity]:
+        found = []
+        for samples in windows:
+            window = np.pad(samples, (0, ACTIVITY_WINDOW_SAMPLES - len(samples)))
+            # Logarithms of probabilities, shape (frames, classes).
+            scores = self._network(window[None, None].astype(np.float32))[0][0]
+            found.append(activity_of(scores))
+        return found
+
+
+def activity_of(scores: npt.NDArray[np.float32]) -> SpeakerActivity:
+    """From logarithms of the classes' probabilities, shape (ACTIVITY_FRAMES, 7)."""
+    speech = (1.0 - np.exp(scores[:, 0])).astype(np.float32).clip(0.0, 1.0)
+    return SpeakerActivity(speech, POWERSET[scores.argmax(axis=1)])
+
+
+def open_speaker_segmenter(row: Backend, models_dir: Path | None) -> OnnxSpeakerSegmenter:
+    """The segmenter with its verified weights. Raises WeightsError."""
+    [path] = row.packaged().paths(models_dir).values()
+    return OnnxSpeakerSegmenter(Network(path))
+
+
+class PyannoteSpeakerSegmenter:
+    """SpeakerSegmenter on a GPU. In float32: recurrent layers gain nothing from less."""
+
+    def __init__(self, checkpoint: Path, hardware: Hardware, *, max_batch: int = 32) -> None:
+        """``checkpoint`` is a verified file."""
+        # The library reports each model that it opens unless that is disabled before its import.
+        os.environ["PYANNOTE_METRICS_ENABLED"] = "0"
+        from pyannote.audio import Model
+
+        from models.backends.transformers import Batches
+
+        model: Any = Model.from_pretrained(checkpoint, map_location=hardware.device)
+        self._model = model.to(hardware.device).eval()
+        self._device = hardware.device
+        self._batches = Batches(max_batch)
+
+    def segment(self, windows: Sequence[Samples]) -> list[SpeakerActivity]:
+        return self._batches.run(self._segmented, windows)
+
+    def _segmented(self, windows: Sequence[Samples]) -> list[SpeakerActivity]:
+        import torch
+
+        padded = [np.pad(each, (0, ACTIVITY_WINDOW_SAMPLES - len(each))) for each in windows]
+        inputs = torch.from_numpy(np.stack(padded, dtype=np.float32)).unsqueeze(1)
+        with torch.inference_mode():
+            # Logarithms of probabilities, shape (windows, frames, classes).
+            scores = self._model(inputs.to(self._device)).float().cpu().numpy()
+        return [activity_of(each) for each in scores]
+
+
+def open_pyannote_segmenter(row: Backend, models_dir: Path | None) -> PyannoteSpeakerSegmenter:
+    """The segmenter with its verified weights. Raises WeightsError."""
+    from models.backends.transformers import pick_hardware
+
+    [path] = row.packaged().paths(models_dir).values()
+    return PyannoteSpeakerSegmenter(path, pick_hardware(row.device), max_batch=row.max_batch)

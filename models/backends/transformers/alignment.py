@@ -20,11 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torchaudio.functional
-from scipy.ndimage import median_filter
 from transformers import AutoModelForCTC, AutoProcessor
 from transformers.modeling_outputs import BaseModelOutput
 
-from models.backends.transformers.hardware import Hardware
+from models.backends.transformers import Hardware
 from models.contracts import SAMPLE_RATE_HZ, Samples
 
 Span = tuple[float, float]
@@ -33,10 +32,12 @@ Span = tuple[float, float]
 _SEPARATOR = "|"
 _SHORTEST_SAMPLES = 400
 """One receptive field of wav2vec 2.0's feature encoder: 25 ms."""
+_STEP_SAMPLES = 5 * SAMPLE_RATE_HZ
+"""Pieces are filled up with silence to a multiple."""
 
 
 class CtcAligner:
-    """Places words in time. One chunk of speech (about 30 s at most) a call."""
+    """Places words in time, in speech of about 30 s at most."""
 
     def __init__(self, checkpoint: str, hardware: Hardware, *, revision: str | None = None) -> None:
         self._processor: Any = AutoProcessor.from_pretrained(checkpoint, revision=revision)
@@ -53,17 +54,30 @@ class CtcAligner:
         self._alphabet = Alphabet.of(vocabulary, blank=self._blank)
 
     @torch.inference_mode()
-    def align(self, samples: Samples, words: Sequence[str], language: str | None) -> list[Span]:
-        """One span a word, in order, inside the samples, not overlapping."""
-        seconds = len(samples) / SAMPLE_RATE_HZ
-        if not words:
-            return []
-        if len(samples) < _SHORTEST_SAMPLES:
-            return spread(words, 0.0, seconds)
-        emissions = self._emissions(samples)
-        targets = self._alphabet.targets(words)
-        spans = _aligned(emissions, targets, blank=self._blank)
-        if spans is None:
+    def align(
+        self, samples: Sequence[Samples], words: Sequence[Sequence[str]], languages: Sequence[str]
+    ) -> list[list[Span]]:
+        """Of each piece one span a word, in order, inside the samples, not overlapping; in any
+        language."""
+        worth = [
+            index
+            for index, own in enumerate(words)
+            if own and len(samples[index]) >= _SHORTEST_SAMPLES
+        ]
+        emissions = self._emissions([samples[index] for index in worth])
+        emitted = dict(zip(worth, emissions, strict=True))
+        return [
+            self._placed(own, emitted.get(index), len(samples[index]) / SAMPLE_RATE_HZ)
+            for index, own in enumerate(words)
+        ]
+
+    def _placed(
+        self, words: Sequence[str], emissions: torch.Tensor | None, seconds: float
+    ) -> list[Span]:
+        spans = None
+        if emissions is not None:
+            spans = _aligned(emissions, self._alphabet.targets(words), blank=self._blank)
+        if emissions is None or spans is None:
             return spread(words, 0.0, seconds)
         frame_seconds = seconds / emissions.shape[0]
         timed = [
@@ -72,13 +86,32 @@ class CtcAligner:
         ]
         return fill_gaps(words, timed, seconds)
 
-    def _emissions(self, samples: Samples) -> torch.Tensor:
-        """Log-probabilities, shape (frames, vocabulary), float32 on the CPU."""
-        inputs = self._processor(
-            samples, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt"
-        ).input_values
-        logits = self._model(inputs.to(self._hardware.device, self._hardware.dtype)).logits[0]
-        return torch.log_softmax(logits.float(), dim=-1).cpu()
+    def _emissions(self, samples: Sequence[Samples]) -> list[torch.Tensor]:
+        """Log-probabilities of each piece, shape (frames, vocabulary), float32 on the CPU.
+
+        Pieces that silence fills up to the same length share a batch: some checkpoints take what
+        fills up for sound, so it is the piece's own, whatever it comes with.
+        """
+        found: dict[int, torch.Tensor] = {}
+        groups: dict[int, list[int]] = {}
+        for index, piece in enumerate(samples):
+            groups.setdefault(-(-len(piece) // _STEP_SAMPLES) * _STEP_SAMPLES, []).append(index)
+        for length, indices in groups.items():
+            inputs = self._processor(
+                [samples[index] for index in indices],
+                sampling_rate=SAMPLE_RATE_HZ,
+                padding="max_length",
+                max_length=length,
+                return_tensors="pt",
+            )
+            values = inputs.pop("input_values").to(self._hardware.device, self._hardware.dtype)
+            logits = self._model(values, **inputs.to(self._hardware.device)).logits.float()
+            logits = torch.log_softmax(logits, dim=-1).cpu()
+            for index, own in zip(indices, logits, strict=True):
+                seen = torch.tensor(len(samples[index]))
+                frames = int(self._model._get_feat_extract_output_lengths(seen))  # noqa: SLF001
+                found[index] = own[:frames]
+        return [found[index] for index in range(len(samples))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +122,22 @@ class AlignerByLanguage:
     other: CtcAligner | None
 
     def align(
-        self, samples: Samples, words: Sequence[str], language: str | None
-    ) -> list[Span] | None:
-        """One span a word, in order, inside the samples; None without an aligner for it."""
-        if language == "en":
-            return self.english.align(samples, words, language)
-        if self.other is not None:
-            return self.other.align(samples, words, language)
-        return None
+        self, samples: Sequence[Samples], words: Sequence[Sequence[str]], languages: Sequence[str]
+    ) -> list[list[Span] | None]:
+        """Of each piece one span a word, in order, inside the samples; None without an aligner for
+        its language."""
+        found: list[list[Span] | None] = [None] * len(samples)
+        for aligner, is_english in ((self.english, True), (self.other, False)):
+            own = [at for at, name in enumerate(languages) if (name == "en") is is_english]
+            if own and aligner is not None:
+                spans = aligner.align(
+                    [samples[at] for at in own],
+                    [words[at] for at in own],
+                    [languages[at] for at in own],
+                )
+                for at, placed in zip(own, spans, strict=True):
+                    found[at] = placed
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,45 +278,54 @@ class AttentionAligner:
     def starts(
         self,
         encoded: torch.Tensor,
-        opening: Sequence[int],
-        tokens: Sequence[int],
+        openings: Sequence[Sequence[int]],
+        tokens: Sequence[Sequence[int]],
         end: int,
-        seconds: float,
-    ) -> list[float]:
-        """Start of each token in seconds, and after the last where it ends; rising.
+        seconds: Sequence[float],
+    ) -> list[list[float]]:
+        """Of each chunk the start of each token in seconds, and after the last where it ends.
 
-        ``encoded``: states of one chunk, shape (1, positions, width); ``opening``: what the
-        decoder was given before ``tokens``, its last token the one for no timestamps.
+        ``encoded``: states, shape (chunks, positions, width); ``openings``: what the decoder was
+        given before ``tokens``, its last token the one for no timestamps.
         """
-        frames = max(1, min(encoded.shape[1], round(seconds / FRAME_SECONDS)))
-        sequence = torch.tensor([[*opening, *tokens, end]], device=encoded.device)
+        rows = [[*first, *own, end] for first, own in zip(openings, tokens, strict=True)]
+        width = max(map(len, rows))
+        # What fills up comes after, where it changes nothing before.
+        sequence = torch.tensor(
+            [row + [end] * (width - len(row)) for row in rows], device=encoded.device
+        )
         with self._attention(encoded) as weights:
             self._model(
                 encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
                 decoder_input_ids=sequence,
                 use_cache=False,
             )
-        attention = torch.cat(weights)[:, :, :frames].softmax(dim=-1)
-        deviation, mean = torch.std_mean(attention, dim=-2, keepdim=True, unbiased=False)
-        normal = ((attention - mean) / deviation.clamp(min=1e-9)).cpu().numpy()
-        smooth = median_filter(normal, size=(1, 1, _MEDIAN_FRAMES), mode="reflect")
-        rows = smooth.mean(axis=0)[len(opening) - 1 : -1]
-        return [frame * FRAME_SECONDS for frame in first_columns(-rows.astype(np.float64))]
+        found = []
+        for at, (row, first) in enumerate(zip(rows, openings, strict=True)):
+            frames = max(1, min(encoded.shape[1], round(seconds[at] / FRAME_SECONDS)))
+            scores = torch.cat([layer[at, :, : len(row), :frames] for layer in weights])
+            attention = scores.softmax(dim=-1)
+            deviation, mean = torch.std_mean(attention, dim=-2, keepdim=True, unbiased=False)
+            smooth = _smoothed((attention - mean) / deviation.clamp(min=1e-9)).mean(dim=0)
+            costs = -smooth[len(first) - 1 : -1].double().cpu().numpy()
+            found.append([frame * FRAME_SECONDS for frame in first_columns(costs)])
+        return found
 
     @contextmanager
     def _attention(self, encoded: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-        """Scores of the alignment heads, (heads, tokens, positions) a layer, of a call inside.
+        """Scores of the alignment heads, (chunks, heads, tokens, positions) a layer, of a call
+        inside.
 
         They are worked out beside the model's own kernels, which keep none.
         """
         found: list[torch.Tensor] = []
 
         def keep(module: Any, arguments: tuple[Any, ...], layer: int) -> None:
-            shape = (-1, module.num_heads, module.head_dim)
-            queries = (module.q_proj(arguments[0][0]) * module.scaling).view(shape)
-            keys = module.k_proj(encoded[0]).view(shape)
+            shape = (len(encoded), -1, module.num_heads, module.head_dim)
+            queries = (module.q_proj(arguments[0]) * module.scaling).view(shape)
+            keys = module.k_proj(encoded).view(shape)
             heads = self._heads[layer]
-            scores = torch.einsum("qhd,khd->hqk", queries[:, heads], keys[:, heads])
+            scores = torch.einsum("bqhd,bkhd->bhqk", queries[:, :, heads], keys[:, :, heads])
             found.append(scores.float())
 
         with ExitStack() as stack:
@@ -286,6 +336,15 @@ class AttentionAligner:
                 )
                 stack.callback(hook.remove)
             yield found
+
+
+def _smoothed(values: torch.Tensor) -> torch.Tensor:
+    """The median of seven neighbours along the last axis, which is mirrored at its ends."""
+    reach, length = _MEDIAN_FRAMES // 2, values.shape[-1]
+    places = torch.arange(-reach, length + reach, device=values.device) % (2 * length)
+    padded = values[..., torch.where(places < length, places, 2 * length - 1 - places)]
+    middle: torch.Tensor = padded.unfold(-1, _MEDIAN_FRAMES, 1).median(dim=-1).values
+    return middle
 
 
 def first_columns(costs: Matrix) -> list[int]:

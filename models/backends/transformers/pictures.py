@@ -16,7 +16,7 @@ from transformers import (
     SiglipModel,
 )
 
-from models.backends.transformers.hardware import Batches, Hardware, checkpoint_opener
+from models.backends.transformers import Batches, Hardware, checkpoint_opener, on_device
 from models.contracts import PICTURE_DIMENSIONS, Box, DetectedObject, PhraseVector, Picture
 
 THRESHOLD = 0.5
@@ -24,16 +24,14 @@ THRESHOLD = 0.5
 ``post_process_object_detection`` of transformers defaults to."""
 
 
-_PICTURES = {"input_data_format": "channels_last", "return_tensors": "pt"}
-"""How processors get stills: of one that is 1 or 3 pixels high they would take rows for colours."""
+class _PictureModel:
+    """A network over stills, which its processor makes ready on the device.
 
-
-class TransformersObjectDetector:
-    """Task ``detect_objects`` with RT-DETRv2 (Lv et al. 2024) or another detector of transformers.
-
-    ``checkpoint`` is a repository with its revision, or a folder. Labels are the checkpoint's
-    own, in lower case.
+    ``checkpoint`` is a repository with its revision, or a folder.
     """
+
+    _kind: Any
+    """The class of transformers that loads it."""
 
     def __init__(
         self,
@@ -42,39 +40,57 @@ class TransformersObjectDetector:
         *,
         revision: str | None = None,
         max_batch: int = 16,
-        threshold: float = THRESHOLD,
     ) -> None:
         self._processor: Any = AutoImageProcessor.from_pretrained(checkpoint, revision=revision)
-        model: Any = AutoModelForObjectDetection.from_pretrained(
-            checkpoint, revision=revision, dtype=hardware.dtype
-        )
+        model: Any = self._kind.from_pretrained(checkpoint, revision=revision, dtype=hardware.dtype)
         self._model = model.to(hardware.device).eval()
         self._hardware = hardware
         self._batches = Batches(max_batch)
-        self._threshold = threshold
-        self._labels = {n: str(name).lower() for n, name in model.config.id2label.items()}
+
+    @torch.inference_mode()
+    def _prepared(self, stills: Sequence[Picture]) -> Any:
+        """The network's inputs, in its number format and on its device."""
+        inputs = self._processor(
+            images=on_device(stills, self._hardware),
+            # Of stills that are 1 or 3 pixels high it would take rows for colours.
+            input_data_format="channels_first",
+            device=self._hardware.device,
+            return_tensors="pt",
+        )
+        return inputs.to(self._hardware.device, self._hardware.dtype)
+
+
+class TransformersObjectDetector(_PictureModel):
+    """Task ``detect_objects`` with RT-DETRv2 (Lv et al. 2024) or another detector of transformers.
+
+    Labels are the checkpoint's own, in lower case.
+    """
+
+    _kind = AutoModelForObjectDetection
 
     def find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
         """What each still shows, in order, the most certain first."""
-        return self._batches.run(self._find, stills)
+        return self._batches.run_prepared(self._prepared, self._found, stills)
 
     @torch.inference_mode()
-    def _find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
-        inputs = self._processor(images=list(stills), **_PICTURES).to(
-            self._hardware.device, self._hardware.dtype
-        )
+    def _found(self, inputs: Any) -> list[tuple[DetectedObject, ...]]:
         output = self._model(**inputs)
-        output.logits, output.pred_boxes = output.logits.float(), output.pred_boxes.float()
+        # All at once: what comes next asks for numbers a still.
+        output.logits, output.pred_boxes = (
+            each.float().cpu() for each in (output.logits, output.pred_boxes)
+        )
         # Boxes stay in shares of the picture without target sizes.
-        found = self._processor.post_process_object_detection(output, threshold=self._threshold)
-        things = []
+        found = self._processor.post_process_object_detection(output, threshold=THRESHOLD)
+        labels, things = self._model.config.id2label, []
         for each in found:
             boxes = each["boxes"].clamp(0, 1).tolist()
             rows = zip(each["scores"].tolist(), each["labels"].tolist(), boxes, strict=True)
             things.append(
                 tuple(
                     DetectedObject(
-                        self._labels[label], score, Box(left, top, right - left, bottom - top)
+                        str(labels[label]).lower(),
+                        score,
+                        Box(left, top, right - left, bottom - top),
                     )
                     for score, label, (left, top, right, bottom) in sorted(rows, reverse=True)
                 )
@@ -82,50 +98,33 @@ class TransformersObjectDetector:
         return things
 
 
-class PictureClassifier:
-    """Task ``classify_content``. ``checkpoint`` is a repository with its revision, or a folder."""
+class PictureClassifier(_PictureModel):
+    """Task ``classify_content``."""
 
-    def __init__(
-        self,
-        checkpoint: str,
-        hardware: Hardware,
-        *,
-        revision: str | None = None,
-        max_batch: int = 32,
-    ) -> None:
-        self._processor: Any = AutoImageProcessor.from_pretrained(checkpoint, revision=revision)
-        model: Any = AutoModelForImageClassification.from_pretrained(
-            checkpoint, revision=revision, dtype=hardware.dtype
-        )
-        self._model = model.to(hardware.device).eval()
-        self._hardware = hardware
-        self._batches = Batches(max_batch)
-        labels = self._model.config.id2label
-        self._labels = [str(labels[number]) for number in sorted(labels)]
-        # Several labels may hold at once only if the checkpoint was trained so.
-        self._exclusive = self._model.config.problem_type != "multi_label_classification"
+    _kind = AutoModelForImageClassification
 
     def classify(self, stills: Sequence[Picture]) -> list[dict[str, float]]:
         """Scores by label, 0 to 1, a dictionary a still, in order."""
-        return self._batches.run(self._classify, stills)
+        return self._batches.run_prepared(self._prepared, self._classified, stills)
 
     @torch.inference_mode()
-    def _classify(self, stills: Sequence[Picture]) -> list[dict[str, float]]:
-        inputs = self._processor(images=list(stills), **_PICTURES).to(
-            self._hardware.device, self._hardware.dtype
-        )
+    def _classified(self, inputs: Any) -> list[dict[str, float]]:
+        config = self._model.config
+        labels = [str(config.id2label[number]) for number in sorted(config.id2label)]
         logits = self._model(**inputs).logits.float()
-        scores = logits.softmax(dim=-1) if self._exclusive else logits.sigmoid()
-        return [dict(zip(self._labels, row, strict=True)) for row in scores.tolist()]
+        # Several labels may hold at once only if the checkpoint was trained so.
+        is_exclusive = config.problem_type != "multi_label_classification"
+        scores = logits.softmax(dim=-1) if is_exclusive else logits.sigmoid()
+        return [dict(zip(labels, row, strict=True)) for row in scores.tolist()]
 
 
-class SiglipEmbedder:
+class SiglipEmbedder(_PictureModel):
     """Tasks ``embed_pictures`` and ``embed_phrases`` with the two towers of SigLIP 2 (Tschannen et
-    al. 2025; fixed resolution).
-
-    ``checkpoint`` is a repository with its revision, or a folder. Raises ValueError for a model
-    of other dimensions than PICTURE_DIMENSIONS.
+    al. 2025; fixed resolution). Raises ValueError for a model of other dimensions than
+    PICTURE_DIMENSIONS.
     """
+
+    _kind = SiglipModel
 
     def __init__(
         self,
@@ -135,27 +134,18 @@ class SiglipEmbedder:
         revision: str | None = None,
         max_batch: int = 16,
     ) -> None:
-        self._processor: Any = AutoImageProcessor.from_pretrained(checkpoint, revision=revision)
+        super().__init__(checkpoint, hardware, revision=revision, max_batch=max_batch)
         self._tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint, revision=revision)
-        model: Any = SiglipModel.from_pretrained(
-            checkpoint, revision=revision, dtype=hardware.dtype
-        )
-        numbers = model.config.vision_config.hidden_size
+        numbers = self._model.config.vision_config.hidden_size
         if numbers != PICTURE_DIMENSIONS:
             raise ValueError(f"{checkpoint} has vectors of {numbers} numbers.")
-        self._model = model.to(hardware.device).eval()
-        self._hardware = hardware
-        self._batches = Batches(max_batch)
 
     def embed_pictures(self, stills: Sequence[Picture]) -> npt.NDArray[np.float32]:
-        vectors = self._batches.run(self._embedded, stills)
+        vectors = self._batches.run_prepared(self._prepared, self._embedded, stills)
         return np.array(vectors, np.float32).reshape(-1, PICTURE_DIMENSIONS)
 
     @torch.inference_mode()
-    def _embedded(self, stills: Sequence[Picture]) -> list[npt.NDArray[np.float32]]:
-        inputs = self._processor(images=list(stills), **_PICTURES).to(
-            self._hardware.device, self._hardware.dtype
-        )
+    def _embedded(self, inputs: Any) -> list[npt.NDArray[np.float32]]:
         return self._unit(self._model.get_image_features(**inputs))
 
     def embed_phrases(self, phrases: Sequence[str]) -> list[PhraseVector]:

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from transformers import GenerationMixin, WhisperForConditionalGeneration, WhisperProcessor
+from transformers import (
+    GenerationMixin,
+    LogitsProcessor,
+    WhisperForConditionalGeneration,
+    WhisperProcessor,
+)
 from transformers.modeling_outputs import BaseModelOutput
 
 from models.backends import Backend
@@ -30,6 +34,7 @@ from models.backends.decoded_text import (
     is_silence,
     words_of_tokens,
 )
+from models.backends.transformers import ATTENTION, Batches, Hardware, pick_hardware
 from models.backends.transformers.alignment import (
     AlignerByLanguage,
     AttentionAligner,
@@ -37,7 +42,6 @@ from models.backends.transformers.alignment import (
     Span,
     spread,
 )
-from models.backends.transformers.hardware import ATTENTION, Batches, Hardware, pick_hardware
 from models.contracts import (
     SAMPLE_RATE_HZ,
     AudioChunk,
@@ -45,8 +49,11 @@ from models.contracts import (
     Samples,
     SpokenText,
     Word,
+    primary_language,
 )
-from models.languages import primary_language
+
+Prepared = tuple[Sequence[AudioChunk], torch.Tensor]
+"""Chunks and their features, on the device."""
 
 _NO_REPEAT_NGRAM = 3
 """Second try of a chunk that came out as a loop."""
@@ -55,13 +62,18 @@ _PROMPT_SHARE = 2
 """At most half of the decoder's positions are for the prompt, as the paper has it."""
 
 
+_LANGUAGE_SECONDS, _WINDOW_SECONDS = 4, 15
+"""What only languages are detected of is encoded in the second where it is no longer than the
+first, so that three seconds do not pay for thirty: the window of the packaged transcriber."""
+
+
 class Aligner(Protocol):
     """Places words in time."""
 
     def align(
-        self, samples: Samples, words: Sequence[str], language: str | None
-    ) -> list[Span] | None:
-        """One span a word, or None for a language that it lacks."""
+        self, samples: Sequence[Samples], words: Sequence[Sequence[str]], languages: Sequence[str]
+    ) -> Sequence[list[Span] | None]:
+        """Of each piece of speech one span a word, or None for a language that it lacks."""
         ...
 
 
@@ -74,6 +86,27 @@ class _Decoding:
     """Of the text alone; the words' positions count in them."""
     decoded: Decoded
     language: str
+
+
+class _Doubts(LogitsProcessor):  # type: ignore[misc]
+    """The logarithm of the probability of each token that is chosen, for one greedy decoding.
+
+    The logits of all steps, which ``generate`` can keep, are gigabytes.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[torch.Tensor] = []
+        self._logits = torch.empty(0)
+
+    def see(self, _module: Any, _inputs: Any, logits: torch.Tensor) -> None:
+        """A hook of the last layer: logits before anything is forbidden."""
+        self._logits = logits[:, -1]
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        logits = self._logits.float()
+        chosen = logits.gather(1, scores.argmax(dim=-1, keepdim=True))[:, 0]
+        self.found.append(chosen - logits.logsumexp(dim=-1))
+        return scores
 
 
 class WhisperTranscriber:
@@ -108,11 +141,13 @@ class WhisperTranscriber:
 
     def translate_speech(self, chunks: Sequence[AudioChunk]) -> list[str]:
         """The English of each chunk, in order. Raises ValueError for chunks beyond 30 s."""
-        return self._batches.run(self._translated, [replace(each, keyterms=()) for each in chunks])
+        bare = [replace(each, keyterms=()) for each in chunks]
+        return self._batches.run_prepared(self._features, self._translated, bare)
 
     @torch.inference_mode()
-    def _translated(self, chunks: Sequence[AudioChunk]) -> list[str]:
-        encoded = self._encode(chunks)
+    def _translated(self, prepared: Prepared) -> list[str]:
+        chunks, features = prepared
+        encoded = self._encode(features)
         ranked, silences = self._first_step(encoded, chunks)
         languages = [each[0][0] for each in ranked]
         decoding = self._decode(encoded, chunks, languages, silences, is_translation=True)
@@ -123,48 +158,93 @@ class WhisperTranscriber:
 
     def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
         """One transcript a chunk, in order. Raises ValueError for chunks beyond 30 s."""
-
-        def shape(index: int) -> tuple[bool, tuple[str, ...]]:
-            return chunks[index].has_words, chunks[index].keyterms
-
+        groups: dict[tuple[bool, int], list[int]] = {}
+        for index, chunk in enumerate(chunks):
+            groups.setdefault((chunk.has_words, self._window(chunk)), []).append(index)
         found: dict[int, ChunkTranscript] = {}
-        # A prompt is the same for a whole batch, so chunks with the same vocabulary go together.
-        for _, members in groupby(sorted(range(len(chunks)), key=shape), key=shape):
-            indices = list(members)
-            answers = self._batches.run(self._batch, [chunks[index] for index in indices])
+        for (has_words, _), indices in groups.items():
+            work, own = (
+                self._transcribed if has_words else self._ranked,
+                map(chunks.__getitem__, indices),
+            )
+            answers = self._batches.run_prepared(self._features, work, list(own))
             found.update(zip(indices, answers, strict=True))
         return [found[index] for index in range(len(chunks))]
 
-    @torch.inference_mode()
+    def _window(self, chunk: AudioChunk) -> int:
+        """How many samples, silence at the end included, the encoder gets of a chunk."""
+        whole: int = self._processor.feature_extractor.n_samples
+        is_short = len(chunk.samples) <= _LANGUAGE_SECONDS * SAMPLE_RATE_HZ
+        return _WINDOW_SECONDS * SAMPLE_RATE_HZ if is_short and not chunk.has_words else whole
+
     def align(self, passages: Sequence[SpokenText]) -> list[tuple[Word, ...]]:
         """Known words with times from forced alignment, else from attention; none for what is
         beyond 30 s or longer than the decoder takes, or where neither serves."""
-        return [self._aligned(each) for each in passages]
+        longest = self._processor.feature_extractor.n_samples
+        fit = [index for index, each in enumerate(passages) if 0 < len(each.samples) <= longest]
+        words = [passages[index].words for index in fit]
+        chunks = [AudioChunk(passages[index].samples, passages[index].language) for index in fit]
 
-    def _aligned(self, passage: SpokenText) -> tuple[Word, ...]:
-        chunk = AudioChunk(passage.samples, passage.language)
-        if not 0 < len(chunk.samples) <= self._processor.feature_extractor.n_samples:
-            return ()
-        encoded = self._encode([chunk])
-        [[((language, _), *_)], _] = self._first_step(encoded, [chunk])
+        def aligned(prepared: tuple[Prepared, Sequence[tuple[str, ...]]]) -> list[tuple[Word, ...]]:
+            return self._aligned(*prepared)
+
+        def features(
+            pairs: Sequence[tuple[AudioChunk, tuple[str, ...]]],
+        ) -> tuple[Prepared, list[tuple[str, ...]]]:
+            return self._features([chunk for chunk, _ in pairs]), [own for _, own in pairs]
+
+        pairs = list(zip(chunks, words, strict=True))
+        answers = self._batches.run_prepared(features, aligned, pairs)
+        found = dict(zip(fit, answers, strict=True))
+        return [found.get(index, ()) for index in range(len(passages))]
+
+    @torch.inference_mode()
+    def _aligned(
+        self, prepared: Prepared, words: Sequence[tuple[str, ...]]
+    ) -> list[tuple[Word, ...]]:
+        chunks, features = prepared
+        encoded = self._encode(features)
+        ranked, _ = self._first_step(encoded, chunks)
+        decoding = [
+            self._spelt(own, languages[0][0]) for own, languages in zip(words, ranked, strict=True)
+        ]
+        room = self._model.config.max_target_positions - 8
+        fit = [
+            index
+            for index, item in enumerate(decoding)
+            if len(item.tokens) + len(item.words) <= room
+        ]
+        own = [chunks[index] for index in fit], [decoding[index] for index in fit]
+        spans = dict(zip(fit, self._measured(*own, encoded[fit]), strict=True))
+        return [
+            tuple(Word(text, *span, 1.0) for text, span in zip(texts, placed, strict=True))
+            if (placed := spans.get(index)) is not None
+            else ()
+            for index, texts in enumerate(words)
+        ]
+
+    def _spelt(self, texts: tuple[str, ...], language: str) -> _Decoding:
+        """Known words as if they had been decoded."""
         tokens, words = list[int](), list[SpokenWord]()
-        for text in passage.words:
+        for text in texts:
             spelt = text if language in SPACELESS else f" {text}"
             found = self._processor.tokenizer(spelt, add_special_tokens=False).input_ids
             words.append(SpokenWord(text, [0.0], len(tokens), len(tokens) + len(found)))
             tokens += found
-        is_long = len(tokens) > self._model.config.max_target_positions - len(passage.words) - 8
-        decoding = _Decoding(tuple(words), tuple(tokens), Decoded("", 0.0, 0.0), language)
-        spans = None if is_long else self._measured(chunk.samples, decoding, encoded)
-        pairs = zip(passage.words, spans, strict=True) if spans else ()
-        return tuple(Word(text, start, end, 1.0) for text, (start, end) in pairs)
+        return _Decoding(tuple(words), tuple(tokens), Decoded("", 0.0, 0.0), language)
 
     @torch.inference_mode()
-    def _batch(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
-        encoded = self._encode(chunks)
+    def _ranked(self, prepared: Prepared) -> list[ChunkTranscript]:
+        """Languages alone."""
+        chunks, features = prepared
+        ranked, _ = self._first_step(self._encode(features), chunks)
+        return [ChunkTranscript((), None, languages=each) for each in ranked]
+
+    @torch.inference_mode()
+    def _transcribed(self, prepared: Prepared) -> list[ChunkTranscript]:
+        chunks, features = prepared
+        encoded = self._encode(features)
         ranked, silences = self._first_step(encoded, chunks)
-        if not chunks[0].has_words:
-            return [ChunkTranscript((), None, languages=each) for each in ranked]
         languages = [each[0][0] for each in ranked]
         decoding = self._decode(encoded, chunks, languages, silences)
         looped = [index for index, item in enumerate(decoding) if is_loop(item.decoded.text)]
@@ -178,25 +258,45 @@ class WhisperTranscriber:
             )
             for index, item in zip(looped, again, strict=True):
                 decoding[index] = item
-        return [
-            self._transcript(chunk, item, encoded[index : index + 1], ranked[index])
-            for index, (chunk, item) in enumerate(zip(chunks, decoding, strict=True))
+        found = [ChunkTranscript((), None)] * len(chunks)
+        spoken = [
+            index
+            for index, item in enumerate(decoding)
+            if item.words and not is_silence(item.decoded) and not is_loop(item.decoded.text)
         ]
+        own = [chunks[index] for index in spoken]
+        timed = self._measured(own, [decoding[index] for index in spoken], encoded[spoken])
+        for index, spans in zip(spoken, timed, strict=True):
+            found[index] = _transcript(chunks[index], decoding[index], spans, ranked[index])
+        return found
 
-    def _encode(self, chunks: Sequence[AudioChunk]) -> torch.Tensor:
-        """Encoder states, shape (chunks, positions, width)."""
-        longest = self._processor.feature_extractor.n_samples
-        if any(len(chunk.samples) > longest for chunk in chunks):
-            raise ValueError(f"A chunk is longer than {longest / SAMPLE_RATE_HZ:g} seconds.")
-        features = self._processor.feature_extractor(
+    @torch.inference_mode()
+    def _features(self, chunks: Sequence[AudioChunk]) -> Prepared:
+        """Filter banks of chunks of one window, on the device."""
+        extractor = self._processor.feature_extractor
+        if any(len(chunk.samples) > extractor.n_samples for chunk in chunks):
+            limit = extractor.n_samples / SAMPLE_RATE_HZ
+            raise ValueError(f"A chunk is longer than {limit:g} seconds.")
+        features = extractor(
             [chunk.samples for chunk in chunks],
             sampling_rate=SAMPLE_RATE_HZ,
+            padding="max_length",
+            max_length=self._window(chunks[0]),
             return_tensors="pt",
             device=str(self._hardware.device),
         ).input_features
-        features = features.to(self._hardware.device, self._hardware.dtype)
-        states: torch.Tensor = self._model.get_encoder()(features).last_hidden_state
-        return states
+        return chunks, features.to(self._hardware.device, self._hardware.dtype)
+
+    def _encode(self, features: torch.Tensor) -> torch.Tensor:
+        """Encoder states, shape (chunks, positions, width); the library's encoder, which takes 30 s
+        and no less, over as many positions as there are features for."""
+        encoder, gelu = self._model.get_encoder(), torch.nn.functional.gelu
+        states = gelu(encoder.conv2(gelu(encoder.conv1(features)))).permute(0, 2, 1)
+        states = states + encoder.embed_positions.weight[: states.shape[1]]
+        for layer in encoder.layers:
+            states = layer(states, None)
+        found: torch.Tensor = encoder.layer_norm(states)
+        return found
 
     def _first_step(
         self, encoded: torch.Tensor, chunks: Sequence[AudioChunk]
@@ -226,48 +326,58 @@ class WhisperTranscriber:
         is_translation: bool = False,
         **options: Any,
     ) -> list[_Decoding]:
-        starts = self._starts(chunks[0].keyterms, languages, is_translation).to(encoded.device)
-        room = self._model.config.max_target_positions - starts.shape[1] - 1
-        # The mixin's own generate: the class's override is the long-form machinery.
-        output: Any = GenerationMixin.generate(
-            self._model,
-            encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
-            attention_mask=torch.ones(encoded.shape[:2], dtype=torch.long, device=encoded.device),
-            decoder_input_ids=starts,
-            max_length=None,
-            max_new_tokens=min(room, self._model.config.max_target_positions // 2),
-            do_sample=False,
-            num_beams=1,
-            return_dict_in_generate=True,
-            output_logits=True,
-            **options,
+        starts, given = self._starts(
+            [chunk.keyterms for chunk in chunks], languages, is_translation
         )
-        sequences = output.sequences[:, starts.shape[1] :]
-        scores = torch.stack(output.logits, dim=1).float().log_softmax(dim=-1)
-        chosen = scores.gather(2, sequences.unsqueeze(2)).squeeze(2)
-        return [
-            self._decoding(
-                sequence.tolist(), doubts.tolist(), "en" if is_translation else language, silence
+        device, doubts = encoded.device, _Doubts()
+        room = self._model.config.max_target_positions - starts.shape[1] - 1
+        hook = self._model.proj_out.register_forward_hook(doubts.see)
+        try:
+            # The mixin's own generate: the class's override is the long-form machinery.
+            sequences: torch.Tensor = GenerationMixin.generate(
+                self._model,
+                encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
+                attention_mask=torch.ones(encoded.shape[:2], dtype=torch.long, device=device),
+                decoder_input_ids=starts.to(device),
+                decoder_attention_mask=given.to(device),
+                max_length=None,
+                max_new_tokens=min(room, self._model.config.max_target_positions // 2),
+                do_sample=False,
+                num_beams=1,
+                logits_processor=[doubts],
+                **options,
             )
+        finally:
+            hook.remove()
+        written = sequences[:, starts.shape[1] :].tolist()
+        chosen = torch.stack(doubts.found, dim=1).tolist()
+        return [
+            self._decoding(sequence, doubts, "en" if is_translation else language, silence)
             for sequence, doubts, language, silence in zip(
-                sequences, chosen, languages, silences, strict=True
+                written, chosen, languages, silences, strict=True
             )
         ]
 
     def _starts(
-        self, keyterms: tuple[str, ...], languages: Sequence[str], is_translation: bool = False
-    ) -> torch.Tensor:
-        """Tokens before the first word: the vocabulary as prompt, language and task."""
-        tokens = self._tokens
-        prompt: list[int] = []
-        if keyterms:
-            limit = self._model.config.max_target_positions // _PROMPT_SHARE - 1
-            text = self._processor.tokenizer(" " + ", ".join(keyterms), add_special_tokens=False)
-            prompt = [tokens.previous, *text.input_ids[:limit]]
-        return torch.tensor(
-            [[*prompt, *tokens.opening(language, is_translation)] for language in languages],
-            dtype=torch.long,
-        )
+        self,
+        keyterms: Sequence[tuple[str, ...]],
+        languages: Sequence[str],
+        is_translation: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens before the first word (the vocabulary as prompt, language and task), a row a
+        chunk, filled up on the left; and 1 where there is one of the row's own."""
+        tokens, limit = self._tokens, self._model.config.max_target_positions // _PROMPT_SHARE - 1
+        rows = []
+        for terms, language in zip(keyterms, languages, strict=True):
+            prompt: list[int] = []
+            if terms:
+                text = self._processor.tokenizer(" " + ", ".join(terms), add_special_tokens=False)
+                prompt = [tokens.previous, *text.input_ids[:limit]]
+            rows.append([*prompt, *tokens.opening(language, is_translation)])
+        width = max(map(len, rows))
+        starts = [[tokens.end] * (width - len(row)) + row for row in rows]
+        given = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
+        return torch.tensor(starts, dtype=torch.long), torch.tensor(given, dtype=torch.long)
 
     def _decoding(
         self, tokens: list[int], doubts: list[float], language: str, silence: float
@@ -289,45 +399,50 @@ class WhisperTranscriber:
         kept = tuple(token for token, _ in spoken)
         return _Decoding(tuple(words), kept, Decoded(text, mean, silence), language)
 
-    def _transcript(
-        self, chunk: AudioChunk, decoding: _Decoding, encoded: torch.Tensor, languages: Ranked
-    ) -> ChunkTranscript:
-        if not decoding.words or is_silence(decoding.decoded) or is_loop(decoding.decoded.text):
-            return ChunkTranscript((), None)
-        spans = self._spans(chunk.samples, decoding, encoded)
-        words = tuple(
-            Word(word.text, start, end, word.confidence)
-            for word, (start, end) in zip(decoding.words, spans, strict=True)
-        )
-        fit = decoding.decoded.mean_log_probability
-        return ChunkTranscript(words, decoding.language, languages[0][1], fit, languages)
-
-    def _spans(self, samples: Samples, decoding: _Decoding, encoded: torch.Tensor) -> list[Span]:
-        """By the acoustic model, else by attention, else each word as long as its letters."""
-        texts = [word.text for word in decoding.words]
-        seconds = len(samples) / SAMPLE_RATE_HZ
-        return self._measured(samples, decoding, encoded) or spread(texts, 0.0, seconds)
-
     def _measured(
-        self, samples: Samples, decoding: _Decoding, encoded: torch.Tensor
-    ) -> list[Span] | None:
-        """None where neither an acoustic model nor attention serves."""
-        texts = [word.text for word in decoding.words]
-        if self._aligner is not None:
-            spans = self._aligner.align(samples, texts, decoding.language)
-            if spans is not None:
-                return spans
-        seconds = len(samples) / SAMPLE_RATE_HZ
-        if not self._attention.is_able:
-            return None
-        opening = self._tokens.opening(decoding.language)
+        self, chunks: Sequence[AudioChunk], decoding: Sequence[_Decoding], encoded: torch.Tensor
+    ) -> list[list[Span] | None]:
+        """Of each chunk when its words are spoken, by the acoustic model, else by attention; None
+        where neither serves."""
+        found: list[list[Span] | None] = [None] * len(chunks)
+        if self._aligner is not None and chunks:
+            spans = self._aligner.align(
+                [chunk.samples for chunk in chunks],
+                [[word.text for word in each.words] for each in decoding],
+                [each.language for each in decoding],
+            )
+            found = list(spans)
+        left = [index for index, spans in enumerate(found) if spans is None]
+        if not left or not self._attention.is_able:
+            return found
+        seconds = [len(chunks[index].samples) / SAMPLE_RATE_HZ for index in left]
         starts = self._attention.starts(
-            encoded, opening, decoding.tokens, self._tokens.end, seconds
+            encoded[left],
+            [self._tokens.opening(decoding[index].language) for index in left],
+            [decoding[index].tokens for index in left],
+            self._tokens.end,
+            seconds,
         )
-        return [
-            (min(starts[word.first], seconds), min(starts[word.after], seconds))
-            for word in decoding.words
-        ]
+        for index, own, end in zip(left, starts, seconds, strict=True):
+            found[index] = [
+                (min(own[word.first], end), min(own[word.after], end))
+                for word in decoding[index].words
+            ]
+        return found
+
+
+def _transcript(
+    chunk: AudioChunk, decoding: _Decoding, spans: list[Span] | None, languages: Ranked
+) -> ChunkTranscript:
+    """Each word as long as its letters where nothing measured it."""
+    seconds = len(chunk.samples) / SAMPLE_RATE_HZ
+    placed = spans or spread([word.text for word in decoding.words], 0.0, seconds)
+    words = tuple(
+        Word(word.text, start, end, word.confidence)
+        for word, (start, end) in zip(decoding.words, placed, strict=True)
+    )
+    fit = decoding.decoded.mean_log_probability
+    return ChunkTranscript(words, decoding.language, languages[0][1], fit, languages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import pytest
 import ray
 from scipy.signal import butter, sosfilt
 
-from models.backends.packaged.speakers import OnnxSpeakerSegmenter
+from models.backends.packaged.voices import OnnxSpeakerSegmenter
 from models.contracts import (
     SAMPLE_RATE_HZ,
     AudioChunk,

@@ -25,8 +25,8 @@ from models.registry import REGISTRY
 from serve_app import __version__
 from serve_app.cli import output
 from serve_app.cli.main import COMMANDS, USER_ERRORS, app, load, user_sentence
-from serve_app.cli.models import PROFILES
 from serve_app.cli.output import show, show_rows
+from serve_app.cli.service import PROFILES
 from storage.keys import AccountNotFoundError
 from tests.background import in_background
 from tests.places import PROJECT

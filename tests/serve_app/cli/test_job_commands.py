@@ -117,7 +117,7 @@ def test_jobs_come_as_many_as_are_wanted_in_pages_of_the_api(
     api: RunningApi, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [created(api, customer) for _ in range(5)][::-1]
-    monkeypatch.setattr("serve_app.cli.library.MAX_PAGE", 2)
+    monkeypatch.setattr("serve_app.cli.remote.MAX_PAGE", 2)
     for words, count, more in (
         ("--limit 3", 3, True),
         ("--all", 5, False),

@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 from serve_app.client.api import ApiClient, JsonObject, RequestFailedError
-from serve_app.client.watch import StoppedError, Watcher, pausing
-from serve_app.client.watch_records import Version, WatchRecord
+from serve_app.client.watch import StoppedError, Version, Watcher, WatchRecord, pausing
 from serve_app.settings import Settings
 from storage import ledger
 from tests.background import in_background
@@ -509,15 +508,18 @@ def test_trouble_with_one_file_ends_nothing_and_is_tried_again(
     with watcher(caller, tmp_path) as (made, events), monkeypatch.context() as patched:
         left = 2
 
-        def troubled(job_id: str) -> JsonObject:
-            nonlocal left
-            left -= 1
-            if left >= 0:
-                raise trouble
-            patched.undo()
-            return made.client.get_seen(job_id)
+        call = made.client.call
 
-        patched.setattr(made.client, "get_seen", troubled)
+        def troubled(operation: str, **arguments: object) -> Any:
+            nonlocal left
+            if operation == "getScenes":
+                left -= 1
+                if left >= 0:
+                    raise trouble
+                patched.undo()
+            return call(operation, **arguments)
+
+        patched.setattr(made.client, "call", troubled)
         running = threading.Thread(target=made.run)
         running.start()
         until(lambda: all(results_of(tmp_path / name) == RESULTS

@@ -26,7 +26,7 @@ BEGINNINGS = (
     "pipelines.vision.tags",
     "serve_app.cli.accounts",
     "serve_app.cli.analyze",
-    "serve_app.cli.webhooks",
+    "serve_app.cli.service",
     "serve_app.context",
     "serve_app.deployment.local",
     "storage.migrations",

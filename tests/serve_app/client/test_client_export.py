@@ -13,8 +13,13 @@ import pytest
 from PIL import Image
 
 from serve_app.client.api import ApiClient, RequestFailedError
-from serve_app.client.contact_sheet import MAX_SCENES
-from serve_app.client.export import PARTIAL_NAMES, RESULT_NAMES, export_results, write_atomically
+from serve_app.client.export import (
+    MAX_SCENES,
+    PARTIAL_NAMES,
+    RESULT_NAMES,
+    export_results,
+    write_atomically,
+)
 from tests.serve_app.client.scripted_api import Answer, ScriptedApi, data, error, serving
 
 JOB_ID = "7f1d9c1e-52a3-4d52-9a3c-0f6b0d1c2e3f"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from serve_app.client.contact_sheet import (
+from serve_app.client.export import (
     MAX_SCENES,
     chosen_scenes,
     contact_sheet,

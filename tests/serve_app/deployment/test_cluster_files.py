@@ -170,7 +170,7 @@ def test_the_service_itself_stays_on_the_head_and_models_take_gpus() -> None:
         for task, row in REGISTRY["gpu"].items()
         if row.gpus and not task.enabled_by
     }
-    assert asked["Transcriber"]["num_gpus"] == 0.4
+    assert asked["Transcriber"]["num_gpus"] > 0
     assert all(each["num_cpus"] == 0 for each in asked.values())
 
 

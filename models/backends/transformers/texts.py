@@ -1,0 +1,128 @@
+"""Texts through transformers: in another language, by M2M100 (Fan et al. 2020), and as vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import AutoModel, AutoTokenizer, M2M100ForConditionalGeneration
+
+from models.backends.transformers import ATTENTION, Batches, Hardware, checkpoint_opener
+from models.contracts import TEXT_DIMENSIONS, WRITTEN_LANGUAGES, SourceText, written_language
+
+_BEAMS = 5
+_MOST_TOKENS = 256
+"""Of a text; the model has 1,024 positions, a segment of speech some fifty tokens."""
+
+
+class M2M100Translator:
+    """Task ``translate_text``. ``checkpoint`` is a repository with its revision, or a folder."""
+
+    def __init__(
+        self,
+        checkpoint: str,
+        hardware: Hardware,
+        *,
+        revision: str | None = None,
+        max_batch: int = 8,
+    ) -> None:
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint, revision=revision)
+        model: Any = M2M100ForConditionalGeneration.from_pretrained(
+            checkpoint, revision=revision, dtype=hardware.dtype, attn_implementation=ATTENTION
+        )
+        self._model = model.to(hardware.device).eval()
+        self._hardware = hardware
+        self._batches = Batches(max_batch)
+
+    def translate_texts(self, texts: Sequence[SourceText]) -> list[str]:
+        """One translation a text, in order. Raises ValueError for a language that it lacks."""
+        return self._batches.run(self._translated, texts)
+
+    @torch.inference_mode()
+    def _translated(self, texts: Sequence[SourceText]) -> list[str]:
+        pieces = [[self._code(text.language), *self._pieces(text.text)] for text in texts]
+        inputs = self._tokenizer.pad({"input_ids": pieces}, return_tensors="pt")
+        targets = [self._code(text.target) for text in texts]
+        start = self._model.config.decoder_start_token_id
+        output = self._model.generate(
+            **inputs.to(self._hardware.device),
+            # A text's language is its first token, as ``forced_bos_token_id`` sets it for a batch.
+            decoder_input_ids=torch.tensor(
+                [[start, target] for target in targets], device=self._hardware.device
+            ),
+            num_beams=_BEAMS,
+            do_sample=False,
+            max_length=_MOST_TOKENS,
+        )
+        found: list[str] = self._tokenizer.batch_decode(output[:, 2:], skip_special_tokens=True)
+        return [" ".join(each.split()) for each in found]
+
+    def _pieces(self, text: str) -> list[int]:
+        pieces: list[int] = self._tokenizer(
+            text, add_special_tokens=False, truncation=True, max_length=_MOST_TOKENS
+        ).input_ids
+        return [*pieces, self._tokenizer.eos_token_id]
+
+    def _code(self, language: str) -> int:
+        name = written_language(language)
+        if name not in WRITTEN_LANGUAGES:
+            raise ValueError(f"{language} is none of the translator's languages.")
+        code: int = self._tokenizer.get_lang_id(name)
+        return code
+
+
+open_translator = checkpoint_opener(M2M100Translator)
+
+
+_EMBEDDED_TOKENS = 128
+
+
+class SentenceEmbedder:
+    """Task ``embed_text``: the mean of a text's tokens, of length 1, as sentence-transformers
+    makes it of its models with mean pooling.
+
+    ``checkpoint`` is a repository with its revision, or a folder. Raises ValueError for a model
+    of more dimensions than TEXT_DIMENSIONS; zeros fill up the vectors of one of fewer.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str,
+        hardware: Hardware,
+        *,
+        revision: str | None = None,
+        max_batch: int = 32,
+    ) -> None:
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint, revision=revision)
+        model: Any = AutoModel.from_pretrained(checkpoint, revision=revision, dtype=hardware.dtype)
+        if model.config.hidden_size > TEXT_DIMENSIONS:
+            raise ValueError(f"{checkpoint} has vectors of {model.config.hidden_size} numbers.")
+        self._model = model.to(hardware.device).eval()
+        self._hardware = hardware
+        self._batches = Batches(max_batch)
+
+    def embed_texts(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        vectors = np.zeros((len(texts), TEXT_DIMENSIONS), np.float32)
+        for row, vector in zip(vectors, self._batches.run(self._embedded, texts), strict=True):
+            row[: len(vector)] = vector
+        return vectors
+
+    @torch.inference_mode()
+    def _embedded(self, texts: Sequence[str]) -> list[npt.NDArray[np.float32]]:
+        inputs = self._tokenizer(
+            list(texts),
+            padding=True,
+            truncation=True,
+            max_length=_EMBEDDED_TOKENS,
+            return_tensors="pt",
+        ).to(self._hardware.device)
+        tokens = self._model(**inputs).last_hidden_state.float()
+        mask = inputs["attention_mask"][:, :, None].float()
+        means = (tokens * mask).sum(dim=1) / mask.sum(dim=1)
+        return list(torch.nn.functional.normalize(means, dim=1).cpu().numpy())
+
+
+open_text_embedder = checkpoint_opener(SentenceEmbedder)

@@ -1,0 +1,430 @@
+"""What each stage does: plain steps from a leased job to a published outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from models.profiles import concurrent_inputs, digest_of
+from models.provider import ModelProvider
+from models.registry import REGISTRY
+from models.tasks import EMBED_VOICE, SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
+from pipelines.across.redaction import (
+    Known,
+    cover_pictures,
+    hidden_places,
+    redact_scenes,
+    redact_sentences,
+    remembered,
+)
+from pipelines.codec import digest, to_json
+from pipelines.execution.chain import Control, ControlSpan, Workspace, parts_of
+from pipelines.ingest.pipeline import (
+    PROBE_SHARE,
+    SHORTEST_SEGMENT_SECONDS,
+    IngestConfig,
+)
+from pipelines.ingest.preview import is_playable
+from pipelines.ingest.source import ProbedMedia
+from pipelines.speech.languages import LanguageChoice
+from pipelines.speech.pipeline import TranscriptConfig
+from pipelines.speech.regions import Sharding
+from pipelines.speech.speakers import MAX_SPEAKERS, SpeakerRules
+from pipelines.speech.texts import SummaryConfig
+from pipelines.stages import MediaStages, StageRunner
+from pipelines.types import (
+    AudioTrack,
+    IngestResult,
+    PipelineWarning,
+    Scene,
+    StageError,
+    TimedSentence,
+    TrackOutcome,
+    TranscriptResult,
+    VisionResult,
+    WarningCode,
+    transcript_warnings,
+)
+from pipelines.vision.cuts.selection import CutConfig
+from pipelines.vision.pipeline import VisionConfig
+from pipelines.vision.scenes import DescribeConfig
+from serve_app.context import AppContext
+from serve_app.jobs.answers import timings_of, warning_document
+from serve_app.observability.metrics import record_media
+from serve_app.results.redaction import redacted_kinds, want_preview
+from serve_app.results.transcripts import track_transcript
+from serve_app.settings import Settings
+from serve_app.work import publishing
+from serve_app.work.calibration import Calibration, Machine
+from serve_app.work.comparing import KeptSounds, parts_of_shots
+from serve_app.work.fetch import SourceFetcher, has_files_to_fetch
+from serve_app.work.publishing import KeptVoices, Lease
+from serve_app.work.receipts import Recorder, ingest_receipt, step_versions
+from serve_app.work.redacting import Findings, RedactedTracks, redact_tracks
+from storage.archives import find_access
+from storage.job_records import JobRecord
+from storage.types import JobState, StageName
+from storage.uploads import Upload, list_uploads
+
+log = logging.getLogger("vas.runner")
+
+Result = TypeVar("Result")
+_Summary = tuple[TimedSentence, ...] | PipelineWarning | None
+
+UNSHARDED_SECONDS = 86_400.0
+"""A segment as long as the longest media that is taken: one piece."""
+
+
+_SUMMARY_SHARE = 0.1
+"""Of the transcript's progress, where there is a model for summaries."""
+
+_FETCH_SHARE = 0.5
+"""Of ingest's progress, where files are fetched; nobody knows before how fast they come."""
+
+
+@dataclass(slots=True)
+class Timings:
+    """Seconds and counts of a stage, to show where the time went."""
+
+    values: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add the wall time of the block."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - start)
+
+    def add(self, name: str, amount: float) -> None:
+        self.values[name] = round(self.values.get(name, 0.0) + amount, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """One stage of one job in the hands of one runner.
+
+    ``threads`` runs the pipelines, which are plain synchronous code, off the
+    event loop.
+    """
+
+    context: AppContext
+    models: ModelProvider
+    lease: Lease
+    workspace: Workspace
+    threads: Executor
+    control: Control
+    runner: StageRunner
+    calibration: Calibration
+    findings: Findings = field(default_factory=lambda: Findings(Known()))
+    timings: Timings = field(default_factory=Timings)
+
+    async def run_ingest(self, job: JobRecord) -> JobState | None:
+        """Bring the source here, price the job, cut the media; publish what was found.
+
+        Like the other stages, returns the job's end, if this was it.
+        """
+        fetching, probing, cutting = ingest_parts(self.control, fetches=has_files_to_fetch(job))
+        uploads, access = await self._uploads(job), await self._archive_access(job)
+        sources = SourceFetcher(self.context, job, fetching, access)
+        stages = self._stages(job)
+        with self.timings.measure("fetch"):
+            fetched = await self._in_thread(lambda: sources.fetch_all(uploads))
+        fetching.progress(1.0)
+        with self.timings.measure("decode"):
+            media_files = await self._in_thread(lambda: sources.decoded(fetched))
+        files = fetched, media_files
+        with self.timings.measure("probe"):
+            found = await self._in_thread(lambda: stages.probe(media_files, probing))
+        probing.progress(1.0)
+        media = found.media
+        async with self.context.database.transaction() as connection:
+            await publishing.raise_hold(connection, self.lease, media, self.context.prices)
+        with self.timings.measure("cut"):
+            result = await self._in_thread(lambda: stages.ingest(found, cutting))
+        with self.timings.measure("digest"):
+            receipt = await self._in_thread(
+                lambda: ingest_receipt(
+                    *files, stages.ingest_config, self.context.objects, self.control
+                )
+            )
+        machine = machine_of(self.context.settings)
+        expected = self.calibration.expected_seconds(machine.work_seconds(result))
+        for name, value in timings_of(machine.gain, expected).items():
+            self.timings.add(name, value)
+        async with self.context.database.transaction() as connection:
+            return await publishing.publish_ingest(
+                connection,
+                self.lease,
+                media=media,
+                result=to_json(result),
+                track_names=track_names(result),
+                warnings=[
+                    warning_document(warning, StageName.INGEST) for warning in result.warnings
+                ],
+                timings=self.timings.values,
+                preview_of=self._preview_of(job, found),
+                receipt=receipt,
+            )
+
+    def _preview_of(self, job: JobRecord, found: ProbedMedia) -> str | None:
+        """The file that browsers cannot play; a timeline of several clips has none."""
+        main = found.main
+        if job.source.redact:
+            return None  # one is made once it is known what is to be silent
+        if not self.context.settings.previews or main is None or is_playable(main.media):
+            return None
+        return main.key
+
+    async def _uploads(self, job: JobRecord) -> list[Upload]:
+        async with self.context.database.statement() as connection:
+            return await list_uploads(connection, job.id)
+
+    async def _archive_access(self, job: JobRecord) -> str | None:
+        archive_id = next((clip.archive_id for clip in job.source.clips), None)
+        if archive_id is None:
+            return None
+        async with self.context.database.statement() as connection:
+            return await find_access(connection, archive_id)
+
+    async def run_vision(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
+        """Find and describe the scenes; publish them."""
+        with self.timings.measure("analyse"):
+            found = await self._in_thread(lambda: self._stages(job).vision(ingested, self.control))
+        self._count_shards(found)
+        warnings = [warning_document(each, StageName.VISION) for each in found.warnings]
+        seen: Sequence[Scene] = (*found.scenes, found.overview)
+        known = Known()
+        if kinds := redacted_kinds(job):
+            recognizer, whole = remembered(self.context.recognizer), seen
+            seen, known = await self._redacted(
+                StageName.VISION, lambda known: redact_scenes(whole, kinds, recognizer, known)
+            )
+            places = hidden_places(seen[:-1], seen[-1])
+            await self._in_thread(lambda: cover_pictures(self.workspace.store, places))
+        receipt = await self._in_thread(lambda: self._recorder(job).vision(seen))
+        shot_keys = await self._in_thread(lambda: parts_of_shots(found.fingerprints))
+        async with self.context.database.transaction() as connection:
+            end = await publishing.publish_scenes(
+                connection,
+                self.lease,
+                to_json(seen[:-1]),
+                self.timings.values,
+                made_with=made_with(self.context)[StageName.VISION],
+                overview=to_json(seen[-1]),
+                people=None if found.people is None else to_json(found.people),
+                warnings=warnings,
+                receipt=receipt,
+                fingerprints=found.fingerprints,
+                shot_keys=shot_keys,
+                known=known,
+            )
+        record_media(self.context.metrics, StageName.VISION, ingested.media.duration_seconds)
+        return end
+
+    async def run_transcript(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
+        """Transcribe every track and sum them up; publish them unless all failed."""
+        stages = self._stages(job)
+        summarizes = SUMMARIZE in REGISTRY[self.context.settings.model_profile]
+        transcribed = 1.0 - _SUMMARY_SHARE if summarizes else 1.0
+
+        async def transcribe(track: AudioTrack, control: Control) -> TranscriptResult:
+            with self.timings.measure("analyse"):
+                found = await self._in_thread(lambda: stages.transcribe(track, ingested, control))
+            self._count_shards(found)
+            return found
+
+        span = ControlSpan(self.control, 0.0, transcribed)
+        tracks = await self.runner.run_tracks(ingested, span, transcribe)
+        redacted, known, whole = None, Known(), tracks
+        kinds, recognizer = redacted_kinds(job), remembered(self.context.recognizer)
+        if kinds:  # a summary is made of what it may have
+            before = self.findings.before()
+            hidden = await self._in_thread(lambda: redact_tracks(whole, kinds, recognizer, before))
+            tracks = tuple(hidden.tracks)
+        summary = await self._summary(stages, tracks) if summarizes else None
+        if kinds:
+            told = summary
+
+            def hide(known: Known) -> tuple[RedactedTracks, _Summary]:
+                sentences = told
+                if isinstance(told, tuple):
+                    sentences = redact_sentences(told, kinds, recognizer, known)
+                return redact_tracks(whole, kinds, recognizer, known), sentences
+
+            made, known = await self._redacted(StageName.TRANSCRIPT, hide)
+            redacted, summary = made
+            tracks = tuple(redacted.tracks)
+        stored = [*map(track_transcript, tracks)]
+        receipt = await self._in_thread(lambda: self._recorder(job).transcript(stored))
+        muted = () if redacted is None else redacted.muted
+        prints = {
+            each.index: each.transcript.sound_print
+            for each in tracks
+            if each.transcript is not None and each.transcript.sound_print is not None
+        }
+        sounds = await self._in_thread(lambda: KeptSounds.of(prints, muted))
+        async with self.context.database.transaction() as connection:
+            if redacted is not None:
+                await want_preview(self.context, connection, job)
+            end = await publishing.publish_transcripts(
+                connection,
+                self.lease,
+                stored,
+                self.timings.values,
+                made_with=made_with(self.context)[StageName.TRANSCRIPT],
+                warnings=transcript_warnings(tracks),
+                summary=summary,
+                voices=self._voices(job, tracks),
+                before={} if redacted is None else redacted.before,
+                muted=muted,
+                sounds=sounds,
+                receipt=receipt,
+                known=known,
+            )
+        record_media(self.context.metrics, StageName.TRANSCRIPT, ingested.media.duration_seconds)
+        return end
+
+    async def _redacted(
+        self, stage: StageName, hide: Callable[[Known], Result]
+    ) -> tuple[Result, Known]:
+        """What ``hide`` makes once all analyses of the job have looked, and what they found."""
+        known = self.findings.before()
+        await self._in_thread(lambda: hide(known))
+        found = await self.findings.shared(stage, known)
+        return await self._in_thread(lambda: hide(found)), found
+
+    async def _summary(self, stages: MediaStages, tracks: Sequence[TrackOutcome]) -> _Summary:
+        """The summary. That there is none does not fail the stage."""
+        span = ControlSpan(self.control, 1.0 - _SUMMARY_SHARE, 1.0)
+        try:
+            with self.timings.measure("summarize"):
+                found = await self.runner.run(
+                    StageName.TRANSCRIPT,
+                    lambda: self._in_thread(lambda: stages.summarize(tracks, span)),
+                )
+        except StageError as error:
+            log.warning("no summary: %s", error)
+            return PipelineWarning(
+                WarningCode.SUMMARY_FAILED, "The transcript could not be summed up."
+            )
+        return found
+
+    def _voices(self, job: JobRecord, tracks: Sequence[TrackOutcome]) -> KeptVoices | None:
+        """What its speakers sound like, where the service and the job both have `voices`."""
+        if not (job.source.voices and self.context.settings.voices):
+            return None
+        model = digest_of(self.context.settings.model_profile, (EMBED_VOICE,))
+        found = {each.index: each.transcript for each in tracks}
+        return KeptVoices(model, {at: each.voices for at, each in found.items() if each})
+
+    def _recorder(self, job: JobRecord) -> Recorder:
+        return Recorder(self.context.settings, job)
+
+    def _stages(self, job: JobRecord) -> MediaStages:
+        """How this job's media is analysed, by the settings."""
+        settings = self.context.settings
+        segment_seconds = settings.segment_seconds
+        return MediaStages(
+            workspace=self.workspace,
+            models=self.models,
+            mode=job.processing_mode,
+            ingest_config=IngestConfig(
+                segment_seconds=segment_seconds or UNSHARDED_SECONDS,
+                shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS if segment_seconds else None,
+            ),
+            vision_config=replace(
+                vision_config(self.context), people=job.source.people and settings.people
+            ),
+            transcript_config=replace(
+                transcript_config(settings),
+                choice=LanguageChoice(job.source.language, job.source.languages),
+                keyterms=job.source.keyterms,
+                transcribe_concurrency=transcribe_concurrency(settings),
+                speakers=SpeakerRules(
+                    job.source.speakers_expected, job.source.speakers_at_most or MAX_SPEAKERS
+                ),
+            ),
+            summary_config=summary_config(settings),
+        )
+
+    def _count_shards(self, found: VisionResult | TranscriptResult) -> None:
+        self.timings.add("shards_computed", found.shards_computed)
+        self.timings.add("shards_reused", found.shards_reused)
+
+    async def _in_thread(self, call: Callable[[], Result]) -> Result:
+        # A thread of the pool knows nothing of the task: log records need its context.
+        inside = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(
+            self.threads, lambda: inside.run(call)
+        )
+
+
+def vision_config(context: AppContext) -> VisionConfig:
+    """How every video is analysed, whatever its job chose."""
+    profile = context.settings.model_profile
+    return VisionConfig(
+        describe=DescribeConfig(models=digest_of(profile, tasks_for(Purpose.VISION))),
+        tags=context.tags,
+        policy=context.content_policy,
+        cuts=CutConfig(by=context.settings.cuts),
+    )
+
+
+def transcript_config(settings: Settings) -> TranscriptConfig:
+    """How every track is transcribed, whatever its job chose."""
+    weights = settings.whisper_weights
+    return TranscriptConfig(
+        models=digest_of(settings.model_profile, tasks_for(Purpose.TRANSCRIPT), weights),
+        transcriber=digest_of(settings.model_profile, (TRANSCRIBE,), weights),
+        sharding=Sharding(shard_seconds=settings.transcript_shard_seconds),
+    )
+
+
+def summary_config(settings: Settings) -> SummaryConfig:
+    """How every transcript is summed up."""
+    return SummaryConfig(models=digest_of(settings.model_profile, (SUMMARIZE,)))
+
+
+def made_with(context: AppContext) -> dict[StageName, str]:
+    """For each analysis a digest of the models, settings and versions of steps that it uses."""
+    transcript = transcript_config(context.settings), summary_config(context.settings)
+    return {
+        StageName.VISION: digest(vision_config(context), step_versions("pipelines.vision.")),
+        StageName.TRANSCRIPT: digest(transcript, step_versions("pipelines.speech.")),
+    }
+
+
+def ingest_parts(control: Control, *, fetches: bool) -> list[ControlSpan]:
+    """Of fetching, probing and cutting; without anything to fetch, the file is there at once."""
+    fetching = _FETCH_SHARE / (1 - _FETCH_SHARE) if fetches else 0.0
+    return parts_of(control, (fetching, PROBE_SHARE, 1.0 - PROBE_SHARE))
+
+
+def transcribe_concurrency(settings: Settings) -> int:
+    """With so many callers no replica ever waits for an input: as many as all of them take."""
+    inputs = concurrent_inputs(settings.model_profile, TRANSCRIBE)
+    return settings.most_replicas(TRANSCRIBE) * inputs
+
+
+def machine_of(settings: Settings) -> Machine:
+    """What analyses share by now: clusters grow."""
+    import ray
+
+    cpus = ray.cluster_resources().get("CPU", 1.0) if ray.is_initialized() else 1.0
+    return Machine(float(cpus), settings.most_replicas(TRANSCRIBE))
+
+
+def track_names(result: IngestResult) -> list[str]:
+    """Names of all tracks by index, of those too that nothing can be made of."""
+    named = {track.index: track.name for track in result.tracks}
+    named |= {track.index: track.name for track in result.failed_tracks}
+    return [named[index] for index in sorted(named)]
