@@ -28,6 +28,7 @@ from models.tasks import (
     Transcriber,
     get_task,
 )
+from tests.tables import every
 
 every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 
@@ -50,7 +51,7 @@ def test_names_of_tasks_and_of_their_deployments_are_used_once() -> None:
         assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize(
+@every(
     ("former", "task"),
     [
         ("detect", "detect_speech"),
@@ -76,7 +77,7 @@ def test_models_have_the_types_of_their_contracts() -> None:
         models.get(SUMMARIZE)
 
 
-@pytest.mark.parametrize(
+@every(
     ("profile", "task", "replicas"),
     [
         ("packaged", TRANSCRIBE, TRANSCRIBE),

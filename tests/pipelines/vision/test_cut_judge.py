@@ -17,6 +17,7 @@ from pipelines.vision.cuts.selection import Candidates, CutConfig, CutKind, dete
 from pipelines.vision.features import FrameFeatures
 from tests.pipelines.vision.test_cuts import FRAME_MS, PROGRAMME, features, picture, shot
 from tests.pipelines.vision.test_cuts_slides import LINES, TITLE, deck
+from tests.tables import every
 
 
 @dataclass
@@ -68,7 +69,7 @@ def test_a_small_step_is_asked_about_between_stills_alone(around: float, is_cut:
     assert (confidence >= 0.5) is is_cut
 
 
-@pytest.mark.parametrize(
+@every(
     "hard",
     [
         candidate(150, 0.995),

@@ -15,6 +15,7 @@ from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import create, put, state_of
 from tests.serve_app.uploads.uploading import TUS, files_of, head, object_of, offset_of, patch
+from tests.tables import every
 
 CONTENT = bytes(range(256)) * 8
 
@@ -158,8 +159,8 @@ def test_a_web_page_of_any_origin_may_upload(job: dict[str, Any]) -> None:
         assert "Upload-Offset" in answer.headers["access-control-expose-headers"]
 
 
-@pytest.mark.parametrize("method", ["HEAD", "PATCH", "DELETE"])
-@pytest.mark.parametrize("version", [None, "0.2.2", "1.0"])
+@every("method", ["HEAD", "PATCH", "DELETE"])
+@every("version", [None, "0.2.2", "1.0"])
 def test_another_version_is_refused_and_ours_is_named(
     job: dict[str, Any], method: str, version: str | None
 ) -> None:
@@ -172,7 +173,7 @@ def test_another_version_is_refused_and_ours_is_named(
     assert offset_of(job["resumableUploadUrl"]) == 0
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "status"),
     [
         ({"Content_Type": "application/octet-stream"}, 415),
@@ -321,8 +322,8 @@ def test_an_address_whose_time_is_over_is_gone_and_a_forged_one_is_worth_nothing
     assert put(job["resumableUploadUrl"].replace("/resumable", ""), b"x").status_code == 401
 
 
-@pytest.mark.parametrize("carrier", ["POST", "GET", "PUT"])
-@pytest.mark.parametrize("method", ["PATCH", "HEAD", "DELETE"])
+@every("carrier", ["POST", "GET", "PUT"])
+@every("method", ["PATCH", "HEAD", "DELETE"])
 def test_the_method_may_be_overridden(job: dict[str, Any], carrier: str, method: str) -> None:
     sent = TUS | {
         "X-HTTP-Method-Override": method,
