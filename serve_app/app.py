@@ -40,7 +40,6 @@ from serve_app.jobs.events import router as job_event_routes
 from serve_app.jobs.reruns import router as rerun_routes
 from serve_app.jobs.routes import creation_router as creation_routes
 from serve_app.jobs.routes import router as job_routes
-from serve_app.keys.portal import router as portal_routes
 from serve_app.keys.routes import open_router as sign_in_routes
 from serve_app.keys.routes import router as key_routes
 from serve_app.media.source import router as media_routes
@@ -94,7 +93,6 @@ _OPERATIONS = (
     key_routes,
     sign_in_routes,
     payment_routes,
-    portal_routes,
     health_routes,
     receipt_key_routes,
 )

@@ -185,6 +185,7 @@ ROUTERS = (
     jobs.router,
     results.router,
     library.router,
+    account.portal_router,
     account.router,
     operators.router,
     rest_router,

@@ -30,11 +30,14 @@ from serve_app.api.openapi import errors, headers, links
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc, rendered
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PATH, PORTAL_PURPOSE
 from storage import audit, keys, ledger
 from storage.audit import ActorKind, AuditEntry
 from storage.keys import KeyRecord
 from storage.types import KeyStatus
+
+PORTAL_PATH = "/portal"
+PORTAL_PURPOSE = "portal"
+PORTAL_LINK_SECONDS = 900
 
 _PRIVATE = {"headers": headers("Cache-Control")}
 
