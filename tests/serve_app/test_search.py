@@ -181,7 +181,7 @@ GOOD = [
 ]
 
 
-@every("query", GOOD, ids=range(len(GOOD)))
+@every("query", GOOD)
 def test_what_is_odd_but_right_is_answered(
     api: RunningApi, customer: Customer, query: dict[str, str]
 ) -> None:

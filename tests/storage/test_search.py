@@ -445,7 +445,7 @@ ODD_TEXTS = [
 ]
 
 
-@every("said", ODD_TEXTS, ids=range(len(ODD_TEXTS)))
+@every("said", ODD_TEXTS)
 async def test_odd_text_is_stored_and_shown_as_text(library: Library, said: str) -> None:
     account = await library.account()
     await library.job(
