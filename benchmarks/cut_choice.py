@@ -13,7 +13,7 @@ import json
 import time
 
 from pipelines.vision.cuts.gradual import best_graduals
-from tests.pipelines.vision.cut_findings import best_of_all, busy_minute, repeated
+from tests.pipelines.vision.test_cut_selection import best_of_all, busy_minute, repeated
 
 
 def main() -> None:

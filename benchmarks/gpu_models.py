@@ -57,8 +57,8 @@ from models.tasks import (
     TRANSCRIBE,
     Task,
 )
-from tests.models.tiny_folder import SAVERS
 from tests.models.tiny_models import (
+    SAVERS,
     save_ctc,
     save_object_detector,
     save_pictures,

@@ -24,8 +24,7 @@ from playwright.sync_api import Browser, Page, expect
 from storage import keys, ledger
 from storage.database import Connection
 from tests.acceptance.service import JOB_SECONDS, Service
-from tests.browser.line import Line
-from tests.browser.visits import DESK, launched
+from tests.browser.visits import DESK, Line, launched
 from tests.places import PROJECT
 
 pytestmark = pytest.mark.long

@@ -2,7 +2,7 @@
 
 What such weights say is noise, so what is looked at is what noise must not touch:
 the cuts, the order and bounds of words, the schema of descriptions, the policy.
-A small example, without a service, is ``tests/pipelines/test_neural_chain.py``.
+A small example, without a service, is ``tests/pipelines/test_sharding.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from models.profiles import replicas_of
 from models.registry import REGISTRY
 from models.tasks import TRANSCRIBE
 from tests.acceptance.service import Service, running
-from tests.models.tiny_folder import fill_models_folder
+from tests.models.tiny_models import fill_models_folder
 from tests.places import DEMO, PROJECT
 
 pytestmark = [pytest.mark.service, pytest.mark.long, pytest.mark.timeout(900)]

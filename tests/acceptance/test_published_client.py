@@ -18,7 +18,7 @@ import pytest
 
 from tests.acceptance.conftest import EXCERPT_SECONDS
 from tests.acceptance.service import JOB_SECONDS, Service, serving_files
-from tests.pipelines.ingest.sound_material import write_wav
+from tests.pipelines.ingest.ingest_material import write_wav
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 

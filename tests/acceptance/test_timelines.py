@@ -14,7 +14,7 @@ import pytest
 
 from tests.acceptance.service import Service, serving_files
 from tests.media.two_recorders import close_microphone, recorded
-from tests.pipelines.ingest.sound_material import Pcm, shot, write_footage, write_wav
+from tests.pipelines.ingest.ingest_material import Pcm, shot, write_footage, write_wav
 from tests.pipelines.media_builders import still_shot
 from tests.places import DEMO, PROJECT
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.service import Service, serving_files
 from tests.browser.visits import launched
-from tests.serve_app.test_document_tools import install
+from tests.serve_app.test_openapi import install
 
 TUS_JS_CLIENT = "tus-js-client@4.3.1"
 UPPY = "uppy@6.0.1"

@@ -15,11 +15,11 @@ from playwright.sync_api import Page, ViewportSize, expect
 from benchmarks.dashboard import SCENES, long_job
 from storage import keys, people
 from storage.types import Role
-from tests.browser.line import Line
 from tests.browser.visits import (
     DESK,
     PHONE,
     PLAIN_HOST,
+    Line,
     Visits,
     playable_job,
     sign_in_as_operator,

@@ -15,7 +15,7 @@ import torch
 from models.backends.transformers import Batches, pick_hardware
 from models.provider import LocalModels
 from tests.models.test_task_contracts import *  # noqa: F403  (the same tests, other models)
-from tests.models.tiny_folder import fill_models_folder
+from tests.models.tiny_models import fill_models_folder
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

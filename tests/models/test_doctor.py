@@ -20,7 +20,7 @@ from models.registry import (
 from models.tasks import TASKS, Task
 from serve_app.deployment.doctor import CHECKS, examine
 from serve_app.settings import Settings
-from tests.models.tiny_folder import fill_models_folder
+from tests.models.tiny_models import fill_models_folder
 
 
 def found(settings: Settings, check: str, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:

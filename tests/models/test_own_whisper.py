@@ -17,8 +17,11 @@ from serve_app.deployment.application import model_application
 from serve_app.deployment.doctor import CHECKS, MachineFacts
 from serve_app.deployment.model_choice import ModelProfileError, chosen_models
 from serve_app.settings import Settings
-from tests.models.tiny_folder import fill_models_folder
-from tests.models.tiny_models import save_tiny_ctranslate2_whisper, save_tiny_whisper
+from tests.models.tiny_models import (
+    fill_models_folder,
+    save_tiny_ctranslate2_whisper,
+    save_tiny_whisper,
+)
 
 SPEECH = tasks_for(Purpose.TRANSCRIPT)
 

@@ -55,8 +55,7 @@ from models.tasks import (
     TRANSLATE_SPEECH,
     Task,
 )
-from tests.models.tiny_folder import fill_models_folder
-from tests.models.tiny_models import save_tiny_pictures
+from tests.models.tiny_models import fill_models_folder, save_tiny_pictures
 from tests.tables import every
 
 NEURAL = "cpu"

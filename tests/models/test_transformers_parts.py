@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +18,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import median_filter
+from transformers import AutoTokenizer, M2M100ForConditionalGeneration
+from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 
 from models.backends.decoded_text import (
     Decoded,
@@ -23,7 +29,8 @@ from models.backends.decoded_text import (
     repeats_itself,
     words_of_tokens,
 )
-from models.backends.transformers import Batches, pick_hardware
+from models.backends.packaged.voices import PyannoteSpeakerSegmenter, open_pyannote_segmenter
+from models.backends.transformers import Batches, pick_hardware, texts
 from models.backends.transformers.alignment import (
     Alphabet,
     _smoothed,
@@ -32,7 +39,28 @@ from models.backends.transformers.alignment import (
     romanise,
     spread,
 )
-from models.contracts import DeviceMemoryError
+from models.backends.transformers.describer import (
+    UnusableAnswerError,
+    VisionLanguageDescriber,
+    complete_sentences,
+    summary_question,
+)
+from models.backends.transformers.texts import M2M100Translator
+from models.contracts import (
+    ACTIVITY_WINDOW_SAMPLES,
+    WRITTEN_LANGUAGES,
+    DeviceMemoryError,
+    Excerpt,
+    Samples,
+    SourceText,
+    SummarySentence,
+    written_language,
+)
+from models.provider import LocalModels
+from models.registry import REGISTRY
+from models.tasks import SEGMENT_SPEAKERS
+from pipelines.media.audio import SampleReader, read_blocks
+from tests.models.tiny_models import save_tiny_translator, save_tiny_vision_language
 from tests.tables import every
 
 SENTENCE = "the quick brown fox jumps over the lazy dog and then it sleeps in the warm sun"
@@ -349,3 +377,147 @@ def test_words_know_their_tokens_without_the_marks(
         range(len(pieces)), [0.0] * len(pieces), lambda ids: "".join(pieces[each] for each in ids)
     )
     assert [(word.first, word.after) for word in words] == spans
+
+
+LINES = ("Good morning.", "It rains all day.", "音楽が流れる。")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def summarizer(tmp_path_factory: pytest.TempPathFactory) -> VisionLanguageDescriber:
+    folder = save_tiny_vision_language(tmp_path_factory.mktemp("summarizer"))
+    return VisionLanguageDescriber(str(folder), pick_hardware("cpu"))
+
+
+@pytest.mark.parametrize("lines", [LINES[:1], LINES, LINES * 40], ids=len)
+def test_every_sentence_rests_on_a_line(
+    summarizer: VisionLanguageDescriber, lines: tuple[str, ...]
+) -> None:
+    [sentences] = summarizer.summarize([Excerpt(lines, 4)])
+    assert 1 <= len(sentences) <= 4
+    for sentence in sentences:
+        assert 0 <= sentence.line < len(lines)
+        assert 4 <= len(sentence.text) <= 200
+        assert sentence.text == sentence.text.strip()
+        assert sentence.text.isprintable()
+
+
+def test_an_answer_without_a_whole_sentence_is_an_error(
+    summarizer: VisionLanguageDescriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.backends.transformers.describer.SUMMARY_ROOM", 12)
+    with pytest.raises(UnusableAnswerError):
+        summarizer.summarize([Excerpt(LINES, 2)])
+
+
+@every(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("{}", []),
+        ('[{"line":1,"text":"It rains."}]', [(1, "It rains.")]),
+        ('[{"line":1,"text":"It rains."},{"line":0,"text":"They gre', [(1, "It rains.")]),
+        ('[{"line":3,"text":"It rains."}]', []),
+        ('[{"line":-1,"text":"It rains."}]', []),
+        ('[{"line":0,"text":"a\\u0000bcd"}]', []),
+        ('[{"line":2,"text":"音楽が流れる。"}]', [(2, "音楽が流れる。")]),
+        ('[{"line":0,"text":"A one."},{"line":0,"text":"A two."},{"line":0,"text":"Over."}]',
+         [(0, "A one."), (0, "A two.")]),
+    ],
+)  # fmt: skip
+def test_only_whole_sentences_on_lines_that_are_there_count(
+    text: str, expected: list[tuple[int, str]]
+) -> None:
+    found = complete_sentences(text, Excerpt(LINES, 2))
+    assert found == tuple(SummarySentence(*each) for each in expected)
+
+
+def test_lines_are_numbered_in_the_question() -> None:
+    question = summary_question(Excerpt(LINES, 1))
+    assert "in one sentence" in question
+    assert question.endswith("\n\n0: Good morning.\n1: It rains all day.\n2: 音楽が流れる。")
+
+
+TEXTS = [
+    SourceText("good morning", "en", "de"),
+    SourceText("guten tag allerseits wie geht es", "de-AT", "fr"),
+    SourceText("good morning", "en", "fr"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_translator(tmp_path_factory.mktemp("m2m100"))
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> M2M100Translator:
+    return M2M100Translator(str(folder), pick_hardware("cpu"), max_batch=2)
+
+
+def test_texts_are_translated_as_the_library_does_it_one_by_one(
+    folder: Path, model: M2M100Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts, "_MOST_TOKENS", 40)  # random weights come to no end
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    network: Any = M2M100ForConditionalGeneration.from_pretrained(folder).eval()
+    expected = []
+    for text in TEXTS:
+        tokenizer.src_lang = text.language.split("-")[0]
+        output = network.generate(
+            **tokenizer([text.text], return_tensors="pt"),
+            forced_bos_token_id=tokenizer.get_lang_id(text.target),
+            num_beams=5,
+            max_length=40,
+        )
+        expected += tokenizer.batch_decode(output[:, 2:], skip_special_tokens=True)
+    assert model.translate_texts(TEXTS) == expected
+    assert expected[0] != expected[2], "the language makes a difference"
+
+
+def test_the_languages_are_those_of_the_tokenizer(model: M2M100Translator) -> None:
+    assert {*FAIRSEQ_LANGUAGE_CODES["m2m100"]} == WRITTEN_LANGUAGES
+    names = [written_language(tag) for tag in ("pt-BR", "nb", "fil", "jv", "yue", "nn-NO")]
+    assert names == ["pt", "no", "tl", "jv", "zh", "no"]
+    with pytest.raises(ValueError, match="tlh"):
+        model.translate_texts([SourceText("nuqneH", "tlh", "en")])
+
+
+SPEECH = Path(__file__).resolve().parents[1] / "media" / "speech"
+
+
+@pytest.fixture(scope="module")
+def segmenter() -> PyannoteSpeakerSegmenter:
+    row = replace(REGISTRY["gpu"][SEGMENT_SPEAKERS], device="cpu", max_batch=2)
+    return open_pyannote_segmenter(row, None)
+
+
+@pytest.fixture(scope="module")
+def windows() -> list[Samples]:
+    reader = SampleReader(read_blocks(SPEECH / "two_voices.flac"))
+    first, second = (reader.read(at, at + ACTIVITY_WINDOW_SAMPLES) for at in (0, 80_000))
+    return [first, second, np.zeros(0, np.float32)]
+
+
+def test_it_finds_what_the_packaged_network_finds(
+    segmenter: PyannoteSpeakerSegmenter, windows: list[Samples]
+) -> None:
+    packaged = LocalModels().get(SEGMENT_SPEAKERS).segment(windows)
+    for one, other in zip(segmenter.segment(windows), packaged, strict=True):
+        assert one.speech == pytest.approx(other.speech, abs=1e-3)
+        assert np.mean(one.speaking != other.speaking) < 1e-3
+    assert packaged[0].speaking.any(axis=0).sum() == 2
+
+
+def test_the_library_reports_nothing_to_its_makers(segmenter: PyannoteSpeakerSegmenter) -> None:
+    from pyannote.audio.telemetry.metrics import is_metrics_enabled
+
+    assert os.environ["PYANNOTE_METRICS_ENABLED"] == "0"
+    assert not is_metrics_enabled()

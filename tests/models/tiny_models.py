@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,19 @@ from transformers import (
     WhisperTokenizer,
 )
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+from models.registry import REGISTRY
+from models.tasks import (
+    CLASSIFY_CONTENT,
+    DESCRIBE_SCENES,
+    DETECT_OBJECTS,
+    EMBED_PICTURES,
+    EMBED_TEXT,
+    TRANSCRIBE,
+    TRANSLATE_TEXT,
+    Task,
+)
+from models.weights import Checkpoint
 
 SEED = 7
 CTC_ALPHABET = "abcdefghijklmnopqrstuvwxyz'"
@@ -442,4 +456,33 @@ def save_pictures(folder: Path, text: dict[str, Any], sight: dict[str, Any], *, 
     config = SiglipConfig(text_config=text, vision_config=sight)
     SiglipModel(config).save_pretrained(folder)
     SiglipImageProcessor(size={"height": side, "width": side}).save_pretrained(folder)
+    return folder
+
+
+SAVERS: dict[tuple[Task[Any], str], Callable[[Path], Path]] = {
+    (TRANSCRIBE, "model"): save_tiny_whisper,
+    (TRANSCRIBE, "align_en"): save_tiny_ctc,
+    (TRANSCRIBE, "align"): save_tiny_ctc,
+    (TRANSLATE_TEXT, "model"): save_tiny_translator,
+    (DESCRIBE_SCENES, "model"): save_tiny_vision_language,
+    (CLASSIFY_CONTENT, "model"): save_tiny_classifier,
+    (DETECT_OBJECTS, "model"): save_tiny_object_detector,
+    (EMBED_TEXT, "model"): save_tiny_sentences,
+    (EMBED_PICTURES, "model"): save_tiny_pictures,
+}
+"""(task, role) -> what saves a model of the class that the registry's checkpoint has."""
+
+
+def fill_models_folder(folder: Path, profile: str, *, without: tuple[str, ...] = ()) -> Path:
+    """Every checkpoint of the profile, except for the roles in ``without``."""
+    for task, row in REGISTRY[profile].items():
+        for role, checkpoint in row.weights.items():
+            if role in without or row.shares or not isinstance(checkpoint, Checkpoint):
+                continue
+            place = folder / checkpoint.identity
+            place.mkdir(parents=True, exist_ok=True)
+            on_ctranslate2 = "model.bin" in checkpoint.files
+            save = save_tiny_ctranslate2_whisper if on_ctranslate2 else SAVERS[task, role]
+            save(place)
+            checkpoint.adopt(folder)
     return folder

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.models.tiny_folder import fill_models_folder
+from tests.models.tiny_models import fill_models_folder
 from tests.places import PROJECT
 
 NOTEBOOKS = PROJECT / "notebooks"

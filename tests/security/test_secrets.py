@@ -1,6 +1,6 @@
 """Secrets under test: the API is driven with all kinds of them, and everything it writes is read.
 
-``tests/serve_app/test_secrets_in_logs.py`` looks at single requests; here every secret that an
+``tests/serve_app/observability/test_logs.py`` looks at single requests; here every secret that an
 account has goes through requests that succeed, fail and break, with every logger at its most
 talkative.
 """

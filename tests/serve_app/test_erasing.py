@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import re
+import signal
 import subprocess
 import uuid
 from dataclasses import replace
@@ -19,6 +21,8 @@ from pipelines.types import Speaker, TranscriptResult
 from storage.backup import dump_database
 from storage.database import postgres_package
 from storage.results import TrackTranscript
+from tests.serve_app import eraser_process
+from tests.serve_app.beside_jobs import make_due
 from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.published_jobs import SCENES, SENTENCES, SPOKEN, complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
@@ -193,16 +197,34 @@ def test_a_job_that_runs_is_cancelled_first(api: RunningApi, customer: Customer)
     assert places_of(api, MARKER) == set()
 
 
-def test_another_accounts_job_cannot_be_erased(
-    api: RunningApi, customer: Customer, job: str
+__all__ = ["job"]
+
+MOMENTS = (2, 5, 8, 11, 14, 17, 19, 21, 22, 23)
+
+
+@pytest.mark.parametrize(
+    "moment", [pytest.param(each, marks=pytest.mark.long) for each in MOMENTS[1:-1]]
+    + [MOMENTS[0], MOMENTS[-1]],
+)  # fmt: skip
+def test_nothing_is_left_of_a_job_whose_erasing_was_killed(
+    api: RunningApi, customer: Customer, job: str, moment: int
 ) -> None:
-    other = api.customer()
-    with signed_in(api, other) as browser:
-        token = re.search(r'<meta name="csrf" content="([^"]+)">', browser.get("/dashboard").text)
-        assert token
-        answer = browser.post(f"/dashboard/jobs/{job}/erase", data={"csrf": token[1]})
-        assert answer.status_code == 404
-    answer = api.client.post(f"/jobs/{job}/erase", headers=other.headers)
-    assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
-    assert "erasedAt" not in api.client.get(f"/jobs/{job}", headers=customer.headers).json()["data"]
-    erase(api, customer, job)
+    store = api.context.objects
+    fill(store, job)
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["tests.serve_app.eraser_process"])
+    arguments = (api.settings, customer.account_id, job, moment)
+    victim = processes.Process(target=eraser_process.erase, args=arguments)
+    victim.start()
+    victim.join(60)
+    assert victim.exitcode == -signal.SIGKILL, "the moment comes after the end"
+    begun = rows_of(api, "SELECT erased_at FROM jobs WHERE id = :id", id=uuid.UUID(job))[0][0]
+    assert bool(places_of(api, MARKER)) == (not begun)
+    if not begun:  # All of it is there still, and the client has no answer: it comes again.
+        erase(api, customer, job)
+    assert places_of(api, MARKER) == set()
+    # The lease of who was killed ends by itself after two minutes.
+    make_due(api)
+    remove(api, store)
+    assert list(store.list_keys(f"jobs/{job}")) in ([], [f"jobs/{job}/work/stop-1"])
+    assert list(store.list_partials(f"jobs/{job}")) == []

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from pipelines.types import PipelineWarning, WarningCode
 from serve_app.api.envelope import API_PREFIX
 from serve_app.client.api import ApiClient
 from serve_app.client.export import export_results
 from storage.results import list_thumbnail_keys
 from tests.serve_app.dashboard.test_dashboard_pages import plain, signed_in
-from tests.serve_app.published_jobs import SCENES, complete, created, track
+from tests.serve_app.published_jobs import SCENES, SENTENCES, SUMMARY, complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.serve_app.test_jobs_api import expect_error
 
 STILL, SECOND = b"\xff\xd8a still", b"\xff\xd8another one"
 
@@ -96,3 +98,42 @@ def test_the_command_line_writes_and_draws_it(
         written = export_results(client, uncut, tmp_path)
     assert {"scenes.json", "contact-sheet.png"} <= {path.name for path in written}
     assert "Anna Weber, baker" in (tmp_path / "scenes.json").read_text()
+
+
+FAILED = PipelineWarning(WarningCode.SUMMARY_FAILED, "The transcript could not be summed up.")
+
+
+def test_a_summary_is_read_with_its_times(api: RunningApi) -> None:
+    customer = api.customer()
+    job = created(api, customer)
+    complete(api, job, [track(0)], [], SENTENCES)
+    data = api.client.get(f"/jobs/{job}/summary", headers=customer.headers).json()["data"]
+    assert data == {"jobId": job, "sentences": SUMMARY}
+
+
+def test_nothing_said_has_an_empty_summary(api: RunningApi) -> None:
+    customer = api.customer()
+    job = created(api, customer)
+    complete(api, job, [track(0)], [], [])
+    data = api.client.get(f"/jobs/{job}/summary", headers=customer.headers).json()["data"]
+    assert data["sentences"] == []
+
+
+@pytest.mark.parametrize(
+    ("summary", "reason", "says"),
+    [(None, "stage_skipped", "no model"), (FAILED, "stage_failed", "could not be summed up")],
+)
+def test_a_job_without_a_summary_says_why(
+    api: RunningApi, summary: PipelineWarning | None, reason: str, says: str
+) -> None:
+    customer = api.customer()
+    job = created(api, customer)
+    complete(api, job, [track(0)], [], summary)
+    answer = api.client.get(f"/jobs/{job}/summary", headers=customer.headers)
+    error = expect_error(answer, 404, "RESULTS_UNAVAILABLE")
+    assert says in error["error"]
+    assert (error["reason"], error["stage"], error["stageStatus"]) == (
+        reason, "transcript", "completed",
+    )  # fmt: skip
+    shown = api.client.get(f"/jobs/{job}", headers=customer.headers).json()["data"]
+    assert [each["code"] for each in shown["warnings"]] == ["SUMMARY_FAILED"] * (summary is FAILED)

@@ -405,14 +405,6 @@ def test_nothing_is_redacted_before_its_job_has_ended_or_under_a_legal_hold(
     assert redact(api, customer, job).json()["code"] == "LEGAL_HOLD"
 
 
-def test_scenes_of_a_redacted_job_show_marks(api: RunningApi, customer: Customer, job: str) -> None:
-    redact(api, customer, job)
-    at_work(api)
-    [scene] = read(api, customer, f"/jobs/{job}/scenes").json()["data"]["scenes"]
-    assert scene["description"] == "A note to [name]."
-    assert scene["onScreenText"][0]["text"] == "[name], [email]"
-
-
 SPOKEN = PROJECT / "tests" / "media" / "speech" / "one_voice.flac"
 TRUTH = json.loads((SPOKEN.parent / "truth.json").read_text())["one_voice.flac"]["sentences"]
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import multiprocessing
 import signal
+import tempfile
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,18 +22,23 @@ from pydantic_core import from_json
 from sqlalchemy import text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from benchmarks.speech.material import load
+from models.contracts import SAMPLE_RATE_HZ
 from pipelines.codec import encode
 from pipelines.types import Speaker, SpeakerTurn, TranscriptResult
 from serve_app.api import downloads
 from serve_app.api.downloads import Download
+from serve_app.client.api import ApiClient
 from serve_app.results import edits
 from storage import jobs, revisions
 from storage.results import TrackTranscript
 from storage.revisions import applied, difference
 from storage.tables import stages, transcripts
 from tests.pipelines.speech.test_edits import segment
+from tests.places import DEMO, PROJECT
 from tests.serve_app import eraser_process
 from tests.serve_app.dashboard.test_dashboard_pages import signed_in
+from tests.serve_app.interface_contract import DOCUMENT, Contract
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_erasing import rows_of
@@ -563,3 +572,122 @@ def test_a_large_transcript_is_corrected_in_its_accounts_turn_and_a_small_one_at
     monkeypatch.setattr(downloads, "LARGE_CHARACTERS", 1)
     edit(api, customer, job, revision=1, segments=[{"index": 0, "text": "Good night."}])
     assert taken == [customer.account_id]
+
+
+CONTRACT = Contract(DOCUMENT)
+
+
+def review(api: RunningApi, customer: Customer, job: str, query: str = "") -> dict[str, Any]:
+    answer = api.client.get(f"/jobs/{job}/review{query}", headers=customer.headers)
+    CONTRACT.check("getReview", answer)
+    assert answer.status_code == 200, answer.text
+    data: dict[str, Any] = answer.json()["data"]
+    return data
+
+
+def test_a_review_has_stretches_within_the_budget_and_what_remains(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    whole = review(api, customer, job)
+    assert whole["budgetSeconds"] == 300
+    assert whole["calibrated"] is False
+    words = sum(len(each["text"].split()) for each in whole["stretches"])
+    assert whole["before"]["wrongWords"] == words / 2  # each has a confidence of 0.5
+    assert set(whole["after"].values()) == {0}
+    short = review(api, customer, job, "?budgetSeconds=4")
+    assert 0 < short["reviewSeconds"] <= 4
+    assert [each["text"] for each in short["stretches"]] == ["Good morning to the bakers."]
+    assert short["after"]["wrongWords"] == words / 2 - 2.5
+
+
+def test_what_was_corrected_is_not_offered_again(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    before = review(api, customer, job)
+    edit(api, customer, job, segments=[{"index": 2, "text": "We sell green teas."}])
+    after = review(api, customer, job)
+    assert after["revision"] == 1
+    assert after["uncheckedShare"] < before["uncheckedShare"] == 1
+    offered = [index for each in after["stretches"] for index in each["segments"]]
+    assert sorted(offered) == [0, 1, 3]
+    edit(api, customer, job, revision=1, segments=[{"index": 2, "text": "We sell green tees."}])
+    assert review(api, customer, job)["before"]["wrongWords"] <= before["before"]["wrongWords"]
+
+
+@every("budget", ["0", "-1", "86401", "1.5", "many", ""])
+def test_a_budget_is_a_whole_number_of_seconds_up_to_a_day(
+    api: RunningApi, customer: Customer, job: str, budget: str
+) -> None:
+    path = f"/jobs/{job}/review?budgetSeconds={budget}"
+    answer = api.client.get(path, headers=customer.headers)
+    assert answer.status_code == 400
+    assert answer.json()["param"] == "budgetSeconds"
+
+
+def test_a_job_of_several_tracks_is_reviewed_track_by_track(
+    api: RunningApi, customer: Customer
+) -> None:
+    job_id = created(api, customer)
+    complete(api, job_id, [said(0), said(1)], [])
+    answer = api.client.get(f"/jobs/{job_id}/review", headers=customer.headers)
+    assert (answer.status_code, answer.json()["param"]) == (400, "track")
+    assert review(api, customer, job_id, "?track=1")["trackIndex"] == 1
+    assert get(api, customer, f"/jobs/{job_id}/review?track=0")["trackIndex"] == 0
+
+
+SPANS = ((1.0, 3.4), (6.0, 7.4))
+"""Of the first two lines that are said, in seconds."""
+
+
+def notebook() -> dict[str, Any]:
+    """The names that the notebook defines for reading corrections, and what these need."""
+    cells = json.loads((PROJECT / "notebooks/04_fine_tune_whisper.ipynb").read_text())["cells"]
+    [source] = [
+        "".join(c["source"]) for c in cells if "def corrected_clips" in "".join(c["source"])
+    ]
+    defined = [
+        node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+    names: dict[str, Any] = {
+        "np": np,
+        "load": load,
+        "json": json,
+        "tempfile": tempfile,
+        "Path": Path,
+        "dataclass": dataclass,
+        "SAMPLE_RATE_HZ": SAMPLE_RATE_HZ,
+        "ApiClient": ApiClient,
+        "__name__": __name__,
+    }
+    exec(compile(ast.Module([*defined], []), "notebook", "exec"), names)  # noqa: S102
+    return names
+
+
+def read(api: RunningApi, customer: Customer, job: str) -> list[Any]:
+    with ApiClient(f"{api.root}/v1/api", customer.key) as client:
+        found: list[Any] = notebook()["corrected_clips"](client, job)
+        return found
+
+
+def test_corrected_sentences_come_with_their_sound(api: RunningApi, customer: Customer) -> None:
+    job = created(api, customer)
+    complete(api, job, [said()], [])
+    with api.context.objects.writer(f"jobs/{job}/source/clip-000") as stream:
+        stream.write(DEMO.read_bytes())
+    assert read(api, customer, job) == []
+    lines = ["Good morning to Zorvane.", "Today it snows."]
+    edit(api, customer, job, segments=[{"index": n, "text": it} for n, it in enumerate(lines)])
+    clips = read(api, customer, job)
+    assert [clip.text for clip in clips] == lines
+    source = load(DEMO)
+    for (start, end), clip in zip(SPANS, clips, strict=True):
+        there = source[round(16_000 * (start - 0.2)) : round(16_000 * (end + 0.2))]
+        assert abs(len(clip.samples) - len(there)) < 32
+        energy = float((there**2).sum())
+        assert abs(float((clip.samples**2).sum()) - energy) < 0.05 * energy
+
+
+def test_a_redacted_job_is_left_out(api: RunningApi, customer: Customer) -> None:
+    job = created(api, customer, redact=["name"])
+    complete(api, job, [said()], [])
+    assert read(api, customer, job) == []

@@ -24,7 +24,7 @@ from storage.database import Connection
 from storage.results import TrackTranscript
 from storage.tables import webhook_events
 from tests.pipelines.speech.test_edits import segment
-from tests.pipelines.speech.test_translation import Dictionary
+from tests.pipelines.speech.test_summary import Dictionary
 from tests.serve_app.beside_jobs import do, make_due
 from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.interface_contract import DOCUMENT, Contract

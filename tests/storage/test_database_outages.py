@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import psutil
+import psycopg
 import pytest
 from sqlalchemy import text
 
@@ -26,8 +29,8 @@ from serve_app.work.publishing import Lease
 from serve_app.work.reaper import Reaper
 from serve_app.work.runner import JobDriver
 from serve_app.work.stage_work import StageWork
-from storage import jobs, keys, ledger
-from storage.database import UNAVAILABLE, migrate
+from storage import database, jobs, keys, ledger
+from storage.database import UNAVAILABLE, embedded_postgres, migrate
 from storage.job_records import JobRecord, JobSource, NewJob
 from storage.types import JobState, ProcessingMode, StageName, StageStatus
 from tests.acceptance.chaos.database_server import DatabaseServer
@@ -202,3 +205,31 @@ async def test_queries_are_answered_soon_after_an_outage_however_long_it_was(
         await ask_until_it_answers(context)
     assert watch.seconds < SOON_SECONDS
     assert await context.database.query(query) == [{"one": 1}]
+
+
+def test_a_server_that_ended_is_started_again_with_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_LOOK_SECONDS", 0.2)
+    folder = tmp_path / "pg"
+    with embedded_postgres(folder) as url:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE kept AS SELECT 7 AS n")
+        postmaster = psutil.Process(int((folder / "postmaster.pid").read_text().split()[0]))
+        everything = [postmaster, *postmaster.children(recursive=True)]
+        for process in everything:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(everything, 30)
+        assert rows_when_up(url) == [(7,)]
+        again = psutil.Process(int((folder / "postmaster.pid").read_text().split()[0]))
+    # Whoever is to reap it may take a while.
+    assert not again.is_running() or again.status() == psutil.STATUS_ZOMBIE
+
+
+def rows_when_up(url: str) -> list[tuple[int]]:
+    for _ in range(1200):
+        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(url) as connection:
+            return connection.execute("SELECT n FROM kept").fetchall()
+        time.sleep(0.1)
+    raise AssertionError("no server")

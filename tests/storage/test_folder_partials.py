@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -37,85 +38,11 @@ def append(store: FolderStore, offset: int, content: bytes, key: str = KEY) -> N
         stream.write(content)
 
 
-def test_pieces_grow_unseen_until_they_are_the_object(store: FolderStore) -> None:
-    assert store.partial_size_bytes(KEY) == 0
-    append(store, 0, b"one ")
-    append(store, 4, b"two")
-    assert store.partial_size_bytes(KEY) == 7
-    assert not store.exists(KEY)
-    assert list(store.list_keys("jobs")) == []
-    assert list(store.list_partials("jobs")) == [KEY]
-
-    store.finish_partial(KEY)
-
-    assert store.read_bytes(KEY) == b"one two"
-    assert store.partial_size_bytes(KEY) == 0
-    assert list(store.list_partials("jobs")) == []
-    assert files_below(store) == ["media"]
-
-
-def test_finishing_replaces_an_older_object_and_may_be_repeated(store: FolderStore) -> None:
-    store.write_bytes(KEY, b"old")
-    append(store, 0, b"new")
-    assert store.read_bytes(KEY) == b"old"
-    store.finish_partial(KEY)
-    store.finish_partial(KEY)
-    assert store.read_bytes(KEY) == b"new"
-
-
-def test_nothing_cannot_be_finished(store: FolderStore) -> None:
-    with pytest.raises(ObjectNotFoundError):
-        store.finish_partial(KEY)
-    with pytest.raises(ObjectNotFoundError):
-        store.truncate_partial(KEY, 0)
-
-
-def test_an_empty_file_can_be_finished(store: FolderStore) -> None:
-    append(store, 0, b"")
-    store.finish_partial(KEY)
-    assert store.read_bytes(KEY) == b""
-
-
-@pytest.mark.parametrize("offset", [0, 2, 4], ids=["before", "in it", "beyond"])
-def test_only_the_present_end_can_be_appended_to(store: FolderStore, offset: int) -> None:
-    append(store, 0, b"abc")
-    with pytest.raises(PartialOffsetError) as caught:
-        append(store, offset, b"x")
-    assert caught.value.actual_bytes == 3
-    assert store.partial_size_bytes(KEY) == 3
-
-
 def test_a_partial_that_is_not_there_has_no_end_but_the_beginning(store: FolderStore) -> None:
     with pytest.raises(PartialOffsetError) as caught:
         append(store, 5, b"x")
     assert caught.value.actual_bytes == 0
     assert not store.root.exists()
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, OSError])
-def test_what_was_written_before_a_failure_stays_and_counts(
-    store: FolderStore, error: type[BaseException]
-) -> None:
-    def write_and_fail() -> None:
-        with store.append_partial(KEY, 0) as stream:
-            stream.write(b"arrived")
-            raise error
-
-    with pytest.raises(error):
-        write_and_fail()
-    assert store.partial_size_bytes(KEY) == 7
-    append(store, 7, b" all")
-    store.finish_partial(KEY)
-    assert store.read_bytes(KEY) == b"arrived all"
-
-
-def test_a_piece_can_be_dropped_again(store: FolderStore) -> None:
-    append(store, 0, b"good")
-    append(store, 4, b"bad")
-    store.truncate_partial(KEY, 4)
-    append(store, 4, b" better")
-    store.finish_partial(KEY)
-    assert store.read_bytes(KEY) == b"good better"
 
 
 def test_a_discarded_partial_is_gone_and_its_object_stays(store: FolderStore) -> None:
@@ -255,3 +182,33 @@ def test_free_room_is_told_before_the_folder_is_there(store: FolderStore) -> Non
     free = store.free_bytes()
     assert free is not None
     assert free > 0
+
+
+def test_readers_see_one_version_or_the_other_never_a_mixture(store: FolderStore) -> None:
+    versions = [bytes([number]) * 100_000 for number in range(4)]
+    store.write_bytes("a", versions[0])
+    done = threading.Event()
+
+    def write() -> None:
+        for _ in range(5):
+            for version in versions:
+                store.write_bytes("a", version)
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = []
+    while not done.is_set():
+        seen.append(store.read_bytes("a"))
+    writer.join()
+
+    assert seen
+    assert set(seen) <= set(versions)
+
+
+def test_a_folder_is_no_object(store: FolderStore) -> None:
+    store.write_bytes("jobs/1/a", b"x")
+
+    assert not store.exists("jobs/1")
+    with pytest.raises(ObjectNotFoundError), store.local_copy("jobs/1"):
+        pass

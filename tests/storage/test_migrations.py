@@ -25,7 +25,7 @@ from storage.database import driver_url, migrate, newest_revision, postgres_pack
 from storage.tables import metadata
 from tests.databases import fresh_database
 from tests.serve_app.running_api import SECRET, RunningApi
-from tests.storage.version_0_3_0 import restore, restore_objects, stored
+from tests.storage.old_statements import restore, restore_objects, stored
 
 
 @pytest.fixture

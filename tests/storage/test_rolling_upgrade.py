@@ -31,8 +31,7 @@ from storage.database import (
 from tests.databases import fresh_database
 from tests.money.runner_process import run_until_done
 from tests.serve_app.running_api import SECRET, Customer, RunningApi
-from tests.storage.old_statements import create_account, play_every_state
-from tests.storage.version_0_3_0 import restore
+from tests.storage.old_statements import create_account, play_every_state, restore
 
 JOBS = 12
 CLIENTS = 3

@@ -6,7 +6,6 @@ import re
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -127,28 +126,3 @@ async def test_a_name_that_resolves_is_delivered_to(harness: WebhookHarness) -> 
         row = await harness.attempted(event_id)
     assert row["status"] == "delivered"
     assert receiver.received[0].headers["host"] == f"hooks.example.com:{receiver.port}"
-
-
-async def test_timeouts_are_retried_eight_times_in_all(harness: WebhookHarness) -> None:
-    receiver = harness.receiver(CASES["hangs before the status line"].script)
-    event_id = await harness.event(receiver.url)
-    async with harness.sending(deadline_seconds=0.5) as sender:
-        for attempt in range(1, 8):
-            row = await harness.attempted(event_id, attempt)
-            assert (row["status"], row["last_error"]) == ("pending_retry", "timeout")
-            await harness.pass_pause(sender, event_id)
-        row = await harness.attempted(event_id, 8)
-    assert (row["status"], row["attempts"], row["last_error"]) == ("failed", 8, "timeout")
-
-
-@pytest.mark.parametrize("name", ["404", "410", "redirect to itself"])
-async def test_what_is_final_is_never_tried_again(harness: WebhookHarness, name: str) -> None:
-    receiver = harness.receiver(CASES[name].script)
-    event_id = await harness.event(receiver.url)
-    async with harness.sending() as sender:
-        await harness.attempted(event_id)
-        harness.clock.ahead += timedelta(days=2)
-        sender.wake()
-        after = await harness.event(harness.receiver().url)
-        await harness.attempted(after)
-    assert len(receiver.received) == 1

@@ -15,7 +15,7 @@ from typing import Any
 import av
 import numpy as np
 
-from tests.pipelines.ingest.clock_material import HOURS_MS, remuxed, with_tag_times
+from tests.pipelines.ingest.ingest_material import HOURS_MS, remuxed, with_tag_times
 from tests.pipelines.media_builders import HEIGHT, WIDTH, texture
 from tests.places import DEMO
 

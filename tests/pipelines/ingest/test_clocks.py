@@ -13,18 +13,19 @@ from pipelines.ingest.pipeline import probe
 from pipelines.ingest.preview import PreviewOrder, is_playable, make_preview
 from pipelines.types import StageCode, StageError
 from storage.objects.folder import FolderStore
-from tests.pipelines.ingest.clock_material import (
+from tests.pipelines.ingest.ingest_material import (
     CLICKS,
     HOURS_MS,
     SECONDS,
+    Ingested,
     heard,
+    ingested,
     later,
     remuxed,
     seen,
     with_tag_times,
     write_film,
 )
-from tests.pipelines.ingest.ingest_material import Ingested, ingested
 
 pytestmark = pytest.mark.usefixtures("previews_at_once")
 

@@ -16,8 +16,14 @@ from pipelines.ingest.source import SourceMedia
 from pipelines.ingest.streams import ProbeLimits
 from pipelines.types import IngestResult, Scene, StageCode, StageError, VideoSource
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
-from tests.pipelines.ingest.ingest_material import onsets, samples_of
-from tests.pipelines.ingest.sound_material import Pcm, Place, shot, write_footage
+from tests.pipelines.ingest.ingest_material import (
+    Pcm,
+    Place,
+    onsets,
+    samples_of,
+    shot,
+    write_footage,
+)
 from tests.pipelines.media_builders import still_shot, texture
 from tests.places import SHARED_MEDIA
 

@@ -20,7 +20,6 @@ from pipelines.types import StageCode, StageError, WarningCode
 from pipelines.vision.features import FeaturesConfig, segment_features
 from pipelines.vision.pipeline import VisionConfig, analyse_vision, damage_warnings
 from pipelines.vision.stills import StillsConfig, fetch_stills
-from tests.pipelines.ingest.clock_material import remuxed, write_film
 from tests.pipelines.ingest.damaged_media import (
     BOMBS,
     DAMAGES,
@@ -29,7 +28,7 @@ from tests.pipelines.ingest.damaged_media import (
     tags_of_many_megabytes,
 )
 from tests.pipelines.ingest.format_samples import AUDIO_ONLY, STANDARD, Sample, write_sample
-from tests.pipelines.ingest.ingest_material import Ingested, ingested
+from tests.pipelines.ingest.ingest_material import Ingested, ingested, remuxed, write_film
 from tests.pipelines.media_builders import moving_shot, write_video
 
 ROUNDS = int(os.environ.get("VAS_DAMAGED_ROUNDS", "1"))

@@ -10,7 +10,6 @@ import pytest
 
 from pipelines.ingest.headers import joined_at
 from pipelines.ingest.pipeline import probe
-from tests.pipelines.ingest.clock_material import CLICKS, SECONDS, heard, remuxed, seen, write_film
 from tests.pipelines.ingest.format_samples import (
     CLICK_SECONDS,
     RATE,
@@ -21,8 +20,18 @@ from tests.pipelines.ingest.format_samples import (
     write_sample,
 )
 from tests.pipelines.ingest.format_samples import SECONDS as SAMPLE_SECONDS
+from tests.pipelines.ingest.ingest_material import (
+    CLICKS,
+    SECONDS,
+    clicks,
+    heard,
+    ingested,
+    remuxed,
+    seen,
+    write_film,
+    write_sound,
+)
 from tests.pipelines.ingest.ingest_material import Sound as Encoding
-from tests.pipelines.ingest.ingest_material import clicks, ingested, write_sound
 
 FIRST_SECONDS, SECOND_SECONDS = 3.0, 2.0
 FIRST_CLICKS, SECOND_CLICKS = (0.5, 2.5), (0.5, 1.5)

@@ -22,7 +22,6 @@ from pipelines.ingest.preview import PreviewOrder, is_playable, make_preview, pr
 from pipelines.media_types import Orientation
 from pipelines.types import MediaInfo, StageError, StageStoppedError
 from storage.objects.folder import FolderStore
-from tests.pipelines.ingest.clock_material import joined_as_turned, turned_by_pictures
 from tests.pipelines.ingest.format_samples import (
     AMR,
     AUDIO_ONLY,
@@ -35,7 +34,7 @@ from tests.pipelines.ingest.format_samples import (
     Sound,
     write_sample,
 )
-from tests.pipelines.ingest.ingest_material import onsets
+from tests.pipelines.ingest.ingest_material import joined_as_turned, onsets, turned_by_pictures
 from tests.pipelines.media_builders import write_video
 from tests.places import DEMO, SHARED_MEDIA
 from tests.stopwatch import Stopwatch

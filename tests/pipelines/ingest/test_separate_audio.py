@@ -13,12 +13,12 @@ from pipelines.ingest.source import SourceMedia
 from pipelines.ingest.timecode import SyncMode
 from pipelines.types import FailedTrack, IngestResult, StageCode, StageError
 from tests.media.two_recorders import Take, babbled, camera, close_microphone, take
-from tests.pipelines.ingest.ingest_material import samples_of
-from tests.pipelines.ingest.sound_material import (
+from tests.pipelines.ingest.ingest_material import (
     Pcm,
     Place,
     bext,
     ixml,
+    samples_of,
     shot,
     write_footage,
     write_wav,

@@ -16,8 +16,17 @@ from pipelines.ingest.preview import PreviewOrder, make_preview
 from pipelines.ingest.streams import ProbeLimits
 from pipelines.types import MediaInfo, StageError
 from storage.objects.folder import FolderStore
-from tests.pipelines.ingest.clock_material import CLICKS, SECONDS, heard, remuxed, seen, write_film
-from tests.pipelines.ingest.ingest_material import HEIGHT, WIDTH, ingested
+from tests.pipelines.ingest.ingest_material import (
+    CLICKS,
+    HEIGHT,
+    SECONDS,
+    WIDTH,
+    heard,
+    ingested,
+    remuxed,
+    seen,
+    write_film,
+)
 
 
 @pytest.fixture(scope="module")

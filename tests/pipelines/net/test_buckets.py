@@ -25,15 +25,19 @@ from pipelines.net.buckets import (
 from storage.objects.folder import FolderStore
 from storage.objects.s3 import client_of
 from tests.pipelines.net.fetch_servers import (
+    KEY,
+    LOOPBACK,
     Asked,
     Script,
     ScriptedServer,
+    Serve,
     answer,
     drip,
+    get,
     mute_after_headers,
+    refused,
     send_head,
 )
-from tests.pipelines.net.fetching import KEY, LOOPBACK, Serve, get, refused
 from tests.stopwatch import Stopwatch
 from tests.storage.s3_server import place_at, s3_endpoint
 from tests.tables import every

@@ -16,8 +16,18 @@ from pipelines.execution.chain import FreeRun
 from pipelines.net.fetch import fetch
 from pipelines.types import StageError
 from storage.objects.folder import FolderStore
-from tests.pipelines.net.fetch_servers import Asked, Script, ScriptedServer, answer, send_head
-from tests.pipelines.net.fetching import BODY, KEY, LOOPBACK, QUICK, nothing_stored
+from tests.pipelines.net.fetch_servers import (
+    BODY,
+    KEY,
+    LOOPBACK,
+    QUICK,
+    Asked,
+    Script,
+    ScriptedServer,
+    answer,
+    nothing_stored,
+    send_head,
+)
 
 OLD = bytes(itertools.islice(itertools.cycle(range(13)), len(BODY)))
 BREAK = 100_000

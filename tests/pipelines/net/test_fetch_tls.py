@@ -21,13 +21,17 @@ from pipelines.net.safe_http import AsyncSafeTransport, SafeTransport, TlsError
 from pipelines.types import StageCode, StageError
 from storage.objects.folder import FolderStore
 from tests.pipelines.net.fetch_servers import (
+    BODY,
+    IMPATIENT,
+    KEY,
+    QUICK,
     Authority,
     Resolutions,
     ScriptedServer,
     answer,
+    nothing_stored,
     redirect,
 )
-from tests.pipelines.net.fetching import BODY, IMPATIENT, KEY, QUICK, nothing_stored
 from tests.stopwatch import Stopwatch
 
 LOOPBACK = AddressPolicy((ipaddress.ip_network("127.0.0.0/8"),))

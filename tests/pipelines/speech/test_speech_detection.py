@@ -1,19 +1,53 @@
-"""Speech is found, and nothing in what is not speech."""
+"""Speech in sound: read in blocks, found where it is and nowhere else, cut into chunks."""
 
 from __future__ import annotations
 
+import io
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import av
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.signal import lfilter
 
 from benchmarks.speech.material import turns_of
 from benchmarks.speech.noises import made
-from models.contracts import SAMPLE_RATE_HZ, Samples
-from pipelines.speech.regions import Region, is_supported, regions_of
-from tests.pipelines.speech.detection import scanned
+from models.contracts import (
+    ACTIVITY_FRAMES,
+    ACTIVITY_WINDOW_SAMPLES,
+    LOCAL_SPEAKERS,
+    SAMPLE_RATE_HZ,
+    Samples,
+    SoundKind,
+)
+from models.provider import LocalModels
+from models.tasks import SEGMENT_SPEAKERS
+from pipelines.media.audio import (
+    LEVEL_FRAME_SECONDS,
+    Levels,
+    SampleReader,
+    frame_levels,
+    overlapping_windows,
+    read_blocks,
+    write_flac,
+)
+from pipelines.speech.regions import (
+    Chunk,
+    ChunkLimits,
+    Region,
+    group_chunks,
+    is_supported,
+    merge_regions,
+    plan_chunks,
+    regions_of,
+    scan_track,
+)
+from pipelines.speech.speakers import STEP_SAMPLES, LocalVoices, speech_activity, windows_of
+from tests.examples import examples
 from tests.tables import every
 
 TESTS = Path(__file__).resolve().parents[2]
@@ -178,3 +212,235 @@ def test_a_region_of_segmentation_counts_where_silero_doubts_too(
     region: tuple[float, float], supported: bool
 ) -> None:
     assert is_supported(region, [(3.5, 5.0)]) is supported
+
+
+def scanned(samples: Samples) -> tuple[list[Region], Levels]:
+    """Regions of speech in seconds, and the level of every frame."""
+    models = LocalModels()
+    starts = [STEP_SAMPLES * number for number in range(windows_of(len(samples)))]
+    windows = [samples[at : at + ACTIVITY_WINDOW_SAMPLES] for at in starts]
+    speech = np.stack([each.speech for each in models.get(SEGMENT_SPEAKERS).segment(windows)])
+    count = len(windows)
+    voices = LocalVoices(
+        np.zeros((count, ACTIVITY_FRAMES, LOCAL_SPEAKERS), np.bool_),
+        np.zeros((count, LOCAL_SPEAKERS, 0), np.float16),
+        np.zeros((count, 0, len(SoundKind)), np.uint8),
+        (255 * speech).round().astype(np.uint8),
+    )
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "track.flac"
+        with path.open("wb") as stream:
+            write_flac(stream, [samples])
+        return scan_track(path, speech_activity([voices]), models, lambda: None)
+
+
+LIMITS = ChunkLimits(max_seconds=20.0, min_seconds=4.0, pause_seconds=0.8, padding_seconds=0.2)
+FRAMES_A_SECOND = 50
+
+
+def flat(seconds: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    return np.full(round(seconds * FRAMES_A_SECOND), -20.0, np.float32)
+
+
+def times(chunks: list[Chunk]) -> list[tuple[float, float]]:
+    return [(round(c.start_seconds, 2), round(c.end_seconds, 2)) for c in chunks]
+
+
+regions_strategy = st.lists(
+    st.tuples(st.floats(0, 300), st.floats(0.1, 60)).map(lambda r: (r[0], min(300.0, r[0] + r[1]))),
+    max_size=20,
+).map(merge_regions)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(regions_strategy, st.integers(0, 1000))
+def test_chunks_are_bounded_disjoint_and_cover_all_speech(
+    regions: list[tuple[float, float]], seed: int
+) -> None:
+    levels = np.random.default_rng(seed).uniform(-60, -10, 300 * FRAMES_A_SECOND).astype(np.float32)
+    chunks = plan_chunks(regions, levels, LIMITS)
+    covered = np.zeros(len(levels), bool)
+    previous_end = 0
+    for chunk in chunks:
+        assert previous_end <= chunk.start_frame < chunk.end_frame <= len(levels)
+        assert chunk.seconds <= LIMITS.max_seconds + 1e-9
+        covered[chunk.start_frame : chunk.end_frame] = True
+        previous_end = chunk.end_frame
+        first, last = chunk.sample_span
+        assert 0 <= first < last <= 300 * SAMPLE_RATE_HZ
+    for start, end in regions:
+        inside = covered[int(np.ceil(start * FRAMES_A_SECOND)) : int(end * FRAMES_A_SECOND)]
+        assert inside.all()
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    regions_strategy,
+    st.one_of(st.none(), st.floats(0.1, 500)),
+    st.integers(1, 30),
+)
+def test_sharding_only_groups_chunks(
+    regions: list[tuple[float, float]], shard_seconds: float | None, max_shards: int
+) -> None:
+    chunks = plan_chunks(regions, flat(300), LIMITS)
+    groups = group_chunks(chunks, shard_seconds=shard_seconds, max_shards=max_shards)
+    assert [chunk for group in groups for chunk in group] == chunks
+    assert all(groups)
+    assert len(groups) <= max_shards
+
+
+def test_a_pause_of_the_limit_ends_a_chunk_and_a_shorter_one_does_not() -> None:
+    regions = [(1.0, 2.0), (2.9, 4.0), (5.5, 6.0)]
+    assert times(plan_chunks(regions, flat(10), LIMITS)) == [(0.8, 4.2), (5.3, 6.2)]
+
+
+def test_long_speech_is_cut_at_its_longest_pause() -> None:
+    regions = [(0.0, 9.0), (9.5, 14.0), (14.9, 19.0), (19.6, 30.0)]
+    chunks = plan_chunks(regions, flat(30), LIMITS)
+    assert times(chunks) == [(0.0, 14.2), (14.7, 30.0)]
+
+
+def test_speech_without_a_pause_is_cut_where_it_is_quietest() -> None:
+    levels = flat(30)
+    levels[12 * FRAMES_A_SECOND - 5 : 12 * FRAMES_A_SECOND + 5] = -40
+    levels[15 * FRAMES_A_SECOND] = -60  # one frame only: the closure of a stop, not a pause
+    first, second = plan_chunks([(0.0, 30.0)], levels, LIMITS)
+    assert first.end_frame == second.start_frame
+    assert first.end_seconds == pytest.approx(12.0, abs=0.11)
+    assert (first.before_frames, first.after_frames) == (0, FRAMES_A_SECOND)
+    assert (second.before_frames, second.after_frames) == (FRAMES_A_SECOND, 0)
+    assert first.speech[-1][1] - second.speech[0][0] == 2 * FRAMES_A_SECOND
+    assert first.detected[-1][1] == second.detected[0][0]
+
+
+def test_a_chunk_names_its_regions_of_speech() -> None:
+    regions = [(0.0, 9.0), (9.5, 14.0), (14.9, 19.0), (19.6, 30.0)]
+    chunks = plan_chunks(regions, flat(30), LIMITS)
+    spans = [(0, 460), (465, 710), (735, 960), (970, 1500)]
+    assert [span for chunk in chunks for span in chunk.speech] == spans
+
+
+def test_no_speech_gives_no_chunks() -> None:
+    assert plan_chunks([], flat(10), LIMITS) == []
+    assert plan_chunks([], np.empty(0, np.float32), LIMITS) == []
+
+
+@pytest.mark.parametrize(
+    ("shard_seconds", "sizes"),
+    [(5.0, [1, 1, 1, 1]), (20.0, [2, 2]), (None, [4])],
+    ids=["5 s", "20 s", "unsharded"],
+)
+def test_shards_span_at_most_their_length(shard_seconds: float | None, sizes: list[int]) -> None:
+    chunks = [Chunk(i * 500, i * 500 + 400) for i in range(4)]
+    groups = group_chunks(chunks, shard_seconds=shard_seconds, max_shards=100)
+    assert [len(group) for group in groups] == sizes
+
+
+def test_regions_that_touch_become_one() -> None:
+    assert merge_regions([(2.0, 3.0), (0.0, 1.0), (1.0, 2.0), (4.0, 5.0)]) == [(0, 3), (4, 5)]
+
+
+RECORDINGS = Path(__file__).resolve().parents[2] / "media" / "speech"
+
+
+def counting(total: int) -> Samples:
+    return np.arange(total, dtype=np.float32)
+
+
+def blocks_of(samples: Samples, sizes: list[int]) -> list[Samples]:
+    """The samples in blocks of the given sizes, then the rest."""
+    edges = [0, *np.cumsum(sizes).tolist()]
+    blocks = [samples[start:end] for start, end in pairwise(edges)]
+    return [*blocks, samples[edges[-1] :]]
+
+
+def whole(path: Path) -> Samples:
+    return np.concatenate(list(read_blocks(path)))
+
+
+@given(
+    st.integers(0, 400),
+    st.lists(st.integers(0, 60), max_size=10),
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 80)), max_size=10),
+)
+def test_ranges_come_out_whole_whatever_the_blocks(
+    total: int, sizes: list[int], steps: list[tuple[int, int]]
+) -> None:
+    samples = counting(total)
+    reader = SampleReader(blocks_of(samples, sizes))
+    start = 0
+    for step, length in steps:
+        start += step
+        assert (
+            reader.read(start, start + length).tolist() == samples[start : start + length].tolist()
+        )
+
+
+@given(st.integers(0, 400), st.lists(st.integers(0, 60), max_size=10), st.integers(1, 90))
+def test_windows_cover_the_stream_end_to_end_with_context(
+    total: int, sizes: list[int], core: int
+) -> None:
+    samples = counting(total)
+    cores = []
+    for start, before, window in overlapping_windows(
+        blocks_of(samples, sizes), core=core, context=20
+    ):
+        assert window.tolist() == samples[start - before : start + core + 20].tolist()
+        assert before == min(start, 20)
+        cores.extend(window[before : before + core].tolist())
+    assert cores == samples.tolist()
+
+
+def test_flac_keeps_16_bit_samples_exactly(tmp_path: Path) -> None:
+    random = np.random.default_rng(2).integers(-32768, 32768, 50_000)
+    samples = (random / 32768).astype(np.float32)
+    stream = io.BytesIO()
+    write_flac(stream, [samples[:7], samples[7:7], samples[7:30_000], samples[30_000:]])
+    path = tmp_path / "track.flac"
+    path.write_bytes(stream.getvalue())
+    assert np.array_equal(whole(path), samples)
+
+
+def test_the_same_samples_give_the_same_flac() -> None:
+    first, second = io.BytesIO(), io.BytesIO()
+    samples = np.sin(counting(10_000) / 20).astype(np.float32)
+    for stream in (first, second):
+        write_flac(stream, [samples])
+    assert first.getvalue() == second.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("samples", "levels"),
+    [
+        pytest.param(np.ones(640, np.float32), [0.0, 0.0], id="full scale"),
+        pytest.param(np.full(320, 0.1, np.float32), [-20.0], id="a tenth"),
+        pytest.param(np.zeros(400, np.float32), [-120.0, -120.0], id="silence, part of a frame"),
+        pytest.param(np.empty(0, np.float32), [], id="nothing"),
+    ],
+)
+def test_levels_are_in_decibels_of_full_scale(samples: Samples, levels: list[float]) -> None:
+    assert frame_levels(samples).tolist() == pytest.approx(levels, abs=1e-4)
+
+
+def test_speech_is_found_at_the_same_places_in_every_window_of_a_long_track() -> None:
+    """Windows of detection have their seams at multiples of two minutes, some amid a word."""
+    sentence = whole(RECORDINGS / "one_voice.flac")[: 8 * SAMPLE_RATE_HZ]
+    regions, levels = scanned(np.concatenate([sentence] * 40))
+    assert len(levels) * LEVEL_FRAME_SECONDS == pytest.approx(320.0)
+    spoken = np.zeros(320 * 100, bool)
+    for start, end in regions:
+        spoken[round(start * 100) : round(end * 100)] = True
+    rounds = spoken.reshape(40, 800)
+    differing = np.abs(rounds[1:-1].astype(int) - rounds[1]).sum(axis=1)
+    assert differing.max() <= 15  # hundredths of a second in eight
+
+
+@pytest.mark.parametrize("start", [0, 1, 4_095, 4_096, 79_920, 159_840, 479_999, 480_000, 900_000])
+def test_blocks_begin_at_any_sample_without_what_lies_before(tmp_path: Path, start: int) -> None:
+    steps = np.random.default_rng(2).integers(-9_000, 9_000, 480_000)
+    samples = (steps / 32_768).astype(np.float32)
+    path = tmp_path / "track.flac"
+    with path.open("wb") as stream:
+        write_flac(stream, [samples])
+    found = [np.empty(0, np.float32), *read_blocks(path, start)]
+    assert np.array_equal(np.concatenate(found), samples[start:])

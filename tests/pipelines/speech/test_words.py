@@ -1,16 +1,23 @@
-"""Words onto the video's timeline, and into segments."""
+"""Words: their times in the sound, onto the video's timeline, into segments, in one script."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.contracts import SAMPLE_RATE_HZ, Samples, Word
+from pipelines.speech.alignment import settled
+from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.words import (
     SegmentLimits,
     TrackWord,
     build_segments,
     ends_sentence,
+    in_one_script,
     joined,
     place_words,
     to_ms,
@@ -257,3 +264,97 @@ def test_sentence_ends_are_read_from_punctuation(text: str, ends: bool) -> None:
 )
 def test_words_are_joined_as_their_script_is_written(words: list[str], text: str) -> None:
     assert joined(words) == text
+
+
+@every(
+    ("texts", "script", "kept", "found"),
+    [
+        pytest.param(["我们", "說", "话"], None, (), ["我们", "说", "话"], id="mostly simplified"),
+        pytest.param(["我們", "說", "话"], None, (), ["我們", "說", "話"], id="mostly traditional"),
+        pytest.param(
+            ["头", "发", "發", "展"], "Hant", (), ["頭", "髮", "發", "展"], id="by phrases"
+        ),
+        pytest.param(["里", "面", "程"], "Hant", (), ["裡", "面", "程"], id="forms of Taiwan"),
+        pytest.param(["臺", "灣", "说"], "Hans", ("臺灣",), ["臺", "灣", "说"], id="a kept word"),
+        pytest.param(
+            ["台", "灣", "說"], None, ("台湾",), ["台", "湾", "說"], id="spelt like the kept"
+        ),
+        pytest.param(["大", "OK", "小"], None, (), ["大", "OK", "小"], id="no difference"),
+        pytest.param([], None, ("臺灣",), [], id="nothing"),
+    ],
+)
+def test_chinese_has_one_script(
+    texts: Sequence[str], script: str | None, kept: tuple[str, ...], found: list[str]
+) -> None:
+    assert in_one_script(texts, script, kept) == found
+
+
+@every(
+    ("choice", "script"),
+    [
+        (LanguageChoice(), None),
+        (LanguageChoice("zh"), None),
+        (LanguageChoice("zh-Hant"), "Hant"),
+        (LanguageChoice("zh-hk"), "Hant"),
+        (LanguageChoice("cmn-Hans-TW"), "Hans"),
+        (LanguageChoice(None, ("en-SG", "zh-CN")), "Hans"),
+        (LanguageChoice(None, ("en-HK", "ja")), None),
+    ],
+    ids=str,
+)
+def test_a_tag_may_name_a_script_or_a_place(choice: LanguageChoice, script: str | None) -> None:
+    assert choice.chinese_script == script
+
+
+AHEAD = 0.06
+"""By so much the alignment runs ahead of the sound."""
+
+
+def sound(*stretches: tuple[float, float]) -> Samples:
+    """Ten seconds of faint hiss, loud from and to these seconds."""
+    generator = np.random.default_rng(1)
+    samples = generator.normal(scale=1e-4, size=10 * SAMPLE_RATE_HZ)
+    for start, end in stretches:
+        part = slice(round(start * SAMPLE_RATE_HZ), round(end * SAMPLE_RATE_HZ))
+        samples[part] = generator.normal(scale=0.1, size=part.stop - part.start)
+    return samples.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("spoken", "word", "expected"),
+    [
+        pytest.param([(1.0, 3.0)], (1.4, 1.8), (1.4 + AHEAD, 1.8 + AHEAD), id="in running speech"),
+        pytest.param([(1.0, 3.0)], (0.6, 1.3), (1.0, 1.3 + AHEAD), id="the pause before it"),
+        pytest.param([(1.0, 3.0)], (2.5, 3.2), (2.5 + AHEAD, 3.0), id="the pause after it"),
+        pytest.param([(1.0, 1.4), (7.4, 9.0)], (1.0, 7.8), (7.4, 7.86), id="6 s of silence"),
+        pytest.param(
+            [(1.0, 1.5), (1.55, 2.0)], (1.2, 1.8), (1.2 + AHEAD, 1.8 + AHEAD), id="a stop's closure"
+        ),
+    ],
+)
+def test_a_pause_is_no_part_of_a_word(
+    spoken: list[tuple[float, float]], word: tuple[float, float], expected: tuple[float, float]
+) -> None:
+    [found] = settled([Word("consider", *word, 0.9)], sound(*spoken))
+    assert (found.start_seconds, found.end_seconds) == pytest.approx(expected, abs=0.03)
+
+
+def test_soft_speech_between_loud_is_no_pause() -> None:
+    samples, word = sound((1.0, 1.5), (2.2, 3.0)), Word("consider", 1.0, 2.5, 0.9)
+    [found] = settled([word], samples, speech=[(1.0, 3.0)])
+    assert found.start_seconds == pytest.approx(1.0 + AHEAD)
+
+
+def test_no_word_lasts_longer_than_its_letters_allow() -> None:
+    [found] = settled([Word("so", 1.0, 7.8, 0.9)], sound((0.5, 9.0)), speech=[(0.5, 9.0)])
+    assert found.end_seconds - found.start_seconds < 1.0
+
+
+def test_words_stay_in_order_inside_the_chunk() -> None:
+    words = [Word("a", at / 4, at / 4 + 0.25, 0.9) for at in range(40)]
+    found = settled(words, sound((0.0, 2.0), (3.0, 10.0)))
+    times = [time for word in found for time in (word.start_seconds, word.end_seconds)]
+    assert times == sorted(times)
+    assert times[-1] <= 10.0
+    assert [word.text for word in found] == ["a"] * 40
+    assert settled([], np.empty(0, np.float32)) == []

@@ -15,8 +15,16 @@ from pipelines.vision.cuts.hard import HardCandidate, HardEvidence
 from pipelines.vision.cuts.judge import JudgeConfig, boundary_pictures, judged, probabilities
 from pipelines.vision.cuts.selection import Candidates, CutConfig, CutKind, detect_cuts, search
 from pipelines.vision.features import FrameFeatures
-from tests.pipelines.vision.test_cuts import FRAME_MS, PROGRAMME, features, picture, shot
-from tests.pipelines.vision.test_cuts_slides import LINES, TITLE, deck
+from tests.pipelines.vision.test_cuts import (
+    FRAME_MS,
+    LINES,
+    PROGRAMME,
+    TITLE,
+    deck,
+    features,
+    picture,
+    shot,
+)
 from tests.tables import every
 
 

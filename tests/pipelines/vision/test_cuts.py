@@ -1,10 +1,11 @@
-"""The cut detector on features made of arrays: no files, no decoding."""
+"""The cut detector on features made of arrays, whole and in parts: no files, no decoding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +13,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.vision.cuts.pipeline import calibrated
-from pipelines.vision.cuts.selection import Cut, CutKind, detect_cuts
-from pipelines.vision.features import FrameFeatures, from_bytes, in_time_order, to_bytes
+from models.provider import LocalModels
+from pipelines.execution.chain import FreeRun, Workspace, map_here
+from pipelines.types import CutsBy
+from pipelines.vision.bars import WHOLE as NO_BARS
+from pipelines.vision.cuts.measures import Blank
+from pipelines.vision.cuts.pipeline import calibrated, timeline_cuts
+from pipelines.vision.cuts.selection import (
+    BlankRun,
+    Candidates,
+    Cut,
+    CutConfig,
+    CutKind,
+    FeaturesPart,
+    Found,
+    SearchCuts,
+    block_runs,
+    detect_cuts,
+    together,
+)
+from pipelines.vision.features import (
+    CHROMA_HEIGHT,
+    CHROMA_WIDTH,
+    LUMA_HEIGHT,
+    LUMA_WIDTH,
+    FrameFeatures,
+    from_bytes,
+    in_time_order,
+    to_bytes,
+)
 from pipelines.vision.scenes import SceneBorders, scenes_between, still_times
+from storage.objects.folder import FolderStore
 from tests.examples import examples
 from tests.tables import every
 
@@ -311,3 +339,210 @@ def test_gradual_cuts_are_surer_than_measured_in_the_same_order_and_hard_ones_ar
     assert [replace(cut, confidence=0.0) for cut in sure] == [dissolves[0]] * 4
     hard = Cut(500, CutKind.HARD, 0.5, 500, 500)
     assert calibrated(hard) == hard
+
+
+WHOLE = features(PROGRAMME)
+DURATION_MS = len(PROGRAMME) * FRAME_MS
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(FolderStore(tmp_path), "job")
+
+
+def stored(workspace: Workspace, borders: list[int], shift_ms: int = 0) -> list[FeaturesPart]:
+    edges = [0, *borders, len(WHOLE)]
+    parts = []
+    for index, (first, after) in enumerate(pairwise(edges)):
+        part = WHOLE.part(first, after)
+        moved = FrameFeatures(part.times_ms + shift_ms, part.luma, part.chroma)
+        workspace.store.write_bytes(f"job/{index}", to_bytes(moved))
+        parts.append(FeaturesPart(f"job/{index}", 0, len(part)))
+    return parts
+
+
+@every("blocks", [1, 2, 3, 100])
+@every("borders", [[], [1, 500, 500, 1001]])
+def test_tasks_find_what_one_look_finds(
+    workspace: Workspace, blocks: int, borders: list[int]
+) -> None:
+    parts = stored(workspace, borders, shift_ms=7_000)
+    runs = block_runs(parts, NO_BARS, 7_000, DURATION_MS, blocks)
+    assert len(runs) == -(-len(WHOLE) // (256 * blocks))
+    config = CutConfig(by=CutsBy.MEASURED)
+    found = together(map_here(runs, SearchCuts(workspace, LocalModels(), config), FreeRun()))
+    assert Candidates.among(found, DURATION_MS).select(CutConfig()) == WHOLE_CUTS
+
+
+def test_a_task_reads_no_more_than_its_surroundings(workspace: Workspace) -> None:
+    parts = stored(workspace, [500])
+    first, *_, last = block_runs(parts, NO_BARS, 0, DURATION_MS, 1)
+    assert [part.key for part in first.features] == ["job/0", "job/1"]
+    assert [part.key for part in last.features] == ["job/1"]
+
+
+def test_no_frames_make_no_work() -> None:
+    assert block_runs([], NO_BARS, 0, 1_000, 4) == []
+    assert detect_cuts([], 1_000) == ()
+
+
+def test_blank_runs_that_touch_are_one() -> None:
+    black, white = Blank.BLACK, Blank.WHITE
+    one = Found(blanks=(BlankRun(0, 40, black), BlankRun(80, 120, white)))
+    two = Found(blanks=(BlankRun(120, 200, white), BlankRun(200, 240, black)))
+    assert together([one, two]).blanks == (
+        BlankRun(0, 40, black),
+        BlankRun(80, 200, white),
+        BlankRun(200, 240, black),
+    )
+
+
+TITLE, LINES, CAPTION, CORNER = (4, 8), (14, 20), (29, 33), (0, 2)
+"""Rows in which there is writing."""
+
+
+def written(
+    ground: Levels, seed: int, rows: Sequence[tuple[int, int]], columns: int = 40
+) -> Levels:
+    """The picture with writing of its own in ``rows``."""
+    random = np.random.default_rng(seed)
+    slide = ground.copy()
+    for top, bottom in rows:
+        slide[top:bottom, 6 : 6 + columns] -= random.choice([0, 60], (bottom - top, columns))
+    return slide
+
+
+def template() -> Levels:
+    slide = np.full((36, 64), 235.0)
+    slide[:3] = 90
+    return slide
+
+
+def deck(rows: Sequence[tuple[int, int]], frames: int = 75) -> list[Levels]:
+    """Three slides that differ by what is written in ``rows``."""
+    slides = [written(template(), seed, rows) for seed in (1, 2, 3)]
+    return [slide for slide in slides for _ in range(frames)]
+
+
+def beside_a_speaker() -> list[Levels]:
+    """Slides, and in a corner of the picture somebody who moves all the time."""
+    random = np.random.default_rng(4)
+    frames = [slide.copy() for slide in deck([TITLE, LINES])]
+    for frame in frames:
+        frame[22:, 46:] = random.integers(20, 235, (14, 18))
+    return frames
+
+
+def typed() -> list[Levels]:
+    """A line to which a letter comes every eighth of a second."""
+    line = written(template(), 1, [TITLE])
+    frames = []
+    for index in range(150):
+        frame = template()
+        frame[:, : 6 + index // 3] = line[:, : 6 + index // 3]
+        frames.append(frame)
+    return frames
+
+
+def shown_for(frames: int) -> list[Levels]:
+    """A note that comes and goes."""
+    return [template()] * 60 + [written(template(), 1, [TITLE])] * frames + [template()] * 60
+
+
+def faded() -> list[Levels]:
+    """Writing that comes in a third of a second."""
+    slide = written(template(), 1, [TITLE, LINES])
+    between = [template() * (1 - share) + slide * share for share in np.linspace(0, 1, 10)]
+    return [template()] * 60 + between + [slide] * 60
+
+
+def in_another_light() -> list[Levels]:
+    return [picture(1) * 0.7] * 60 + [picture(1)] * 60
+
+
+@pytest.mark.parametrize("seconds", [1, 2, 4])
+def test_of_a_picture_a_frame_each_step_is_a_cut(seconds: int) -> None:
+    found = cuts_of([picture(seed) for seed in range(1, 7)], seconds * 1_000)
+    expected = [(step * seconds * 1_000, CutKind.HARD) for step in range(1, 6)]
+    assert found == expected
+
+
+def test_of_a_place_seen_once_a_second_no_step_is_a_cut() -> None:
+    frames = []
+    for index in range(20):
+        frame = picture(1)
+        frame[10 + index % 7 : 18 + index % 7, 2 * index : 2 * index + 6] = 30
+        frames.append(frame)
+    assert cuts_of(frames, 1_000) == []
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [deck([TITLE, LINES]), deck([TITLE]), beside_a_speaker()],
+    ids=["title and lines", "title alone", "beside a speaker"],
+)
+def test_a_change_of_writing_that_is_sharp_and_lasts_is_a_cut(frames: list[Levels]) -> None:
+    assert cuts_of(frames) == [(3_000, CutKind.HARD), (6_000, CutKind.HARD)]
+
+
+@every(
+    "frames",
+    [
+        deck([CAPTION]),
+        [written(template(), seed // 25, [CORNER], columns=4) for seed in range(150)],
+        typed(),
+        shown_for(10),
+        faded(),
+        in_another_light(),
+    ],
+    ids=["captions", "a clock", "typing", "a note for less than a second", "a fade", "light"],
+)
+def test_other_small_changes_are_no_cuts(frames: list[Levels]) -> None:
+    assert cuts_of(frames) == []
+
+
+def frames(*seeds: int, each_ms: int = 3_000, step_ms: int = 40) -> FrameFeatures:
+    """Shots that stand still but for noise, one after another."""
+    count = each_ms // step_ms
+    luma, chroma = [], []
+    for seed in seeds:
+        random = np.random.default_rng(seed)
+        picture = random.integers(20, 235, (LUMA_HEIGHT, LUMA_WIDTH))
+        colour = random.integers(60, 200, (2, CHROMA_HEIGHT, CHROMA_WIDTH))
+        noise = random.integers(-2, 3, (count, LUMA_HEIGHT, LUMA_WIDTH))
+        luma.append((picture + noise).astype(np.uint8))
+        chroma.append(np.repeat(colour[np.newaxis].astype(np.uint8), count, axis=0))
+    times = np.arange(count * len(seeds), dtype=np.int64) * step_ms
+    return FrameFeatures(times, np.concatenate(luma), np.concatenate(chroma))
+
+
+def own_cuts(*seeds: int) -> tuple[Cut, ...]:
+    return detect_cuts([frames(*seeds)], 3_000 * len(seeds))
+
+
+def test_a_single_part_has_the_cuts_it_always_had() -> None:
+    cuts = own_cuts(1, 2, 3)
+    assert [cut.time_ms for cut in cuts] == [3_000, 6_000]
+    assert timeline_cuts([0], [cuts]) == cuts
+
+
+def test_parts_keep_their_cuts_and_meet_at_one() -> None:
+    cuts = timeline_cuts([0, 6_000], [own_cuts(1, 2), own_cuts(3, 4, 5)])
+    assert [cut.time_ms for cut in cuts] == [3_000, 6_000, 9_000, 12_000]
+    assert cuts[1].kind is CutKind.HARD
+    assert cuts[1].confidence == 1.0
+
+
+def test_parts_that_look_the_same_still_meet_at_a_cut() -> None:
+    cuts = timeline_cuts([0, 3_000], [own_cuts(1), own_cuts(1)])
+    assert [cut.time_ms for cut in cuts] == [3_000]
+
+
+def test_a_part_without_any_frame_begins_at_its_cut_all_the_same() -> None:
+    cuts = timeline_cuts([0, 3_000, 4_000], [own_cuts(1), (), own_cuts(2, 3)])
+    assert [cut.time_ms for cut in cuts] == [3_000, 4_000, 7_000]
+
+
+def test_a_part_may_begin_after_a_stretch_without_picture() -> None:
+    cuts = timeline_cuts([0, 5_000], [own_cuts(1), own_cuts(2)])
+    assert [cut.time_ms for cut in cuts] == [5_000]

@@ -19,7 +19,7 @@ from serve_app.client.rendering import labels_of
 from serve_app.results.scenes import overview_json
 from storage.search_index import scene_rows
 from storage.types import SearchKind
-from tests.models.tiny_folder import fill_models_folder
+from tests.models.tiny_models import fill_models_folder
 from tests.pipelines.media_builders import folder_workspace, still_shot, video_source, write_video
 from tests.pipelines.vision.test_vision_objects import Plain
 from tests.stills import BLUE, GREEN, ORANGE, RED, ColourEmbedder

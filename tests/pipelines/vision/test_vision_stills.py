@@ -42,8 +42,7 @@ from pipelines.vision.stills import (
     segment_stills,
     upright,
 )
-from tests.pipelines.ingest.clock_material import joined_as_turned, turned_by_pictures
-from tests.pipelines.ingest.ingest_material import ingested
+from tests.pipelines.ingest.ingest_material import ingested, joined_as_turned, turned_by_pictures
 from tests.pipelines.media_builders import (
     folder_workspace,
     moving_shot,

@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
+from tests.pipelines.ingest.clock_material import remuxed, with_tag_times, write_film
 
 from pipelines.codec import to_json
 from pipelines.ingest.pipeline import probe
@@ -24,7 +25,6 @@ from pipelines.media.files import rounded_ms
 from pipelines.types import ClipSpan, IngestResult, VideoPart, VideoSource
 from serve_app.work import publishing
 from storage.types import StageName
-from tests.pipelines.ingest.clock_material import remuxed, with_tag_times, write_film
 from tests.pipelines.ingest.ingest_material import (
     HEIGHT,
     WIDTH,

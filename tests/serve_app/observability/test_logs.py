@@ -9,8 +9,9 @@ import logging
 import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import httpx
 import pytest
 from ray.serve._private.logging_utils import redirected_print
 
@@ -25,10 +26,12 @@ from serve_app.observability.logs import (
     without_secrets,
 )
 from serve_app.settings import Settings
+from storage.database import Connection
+from tests.serve_app.running_api import SECRET, Customer, RunningApi
 from tests.tables import every
 
 KEY = "vas_live_" + "Ab3_-" * 8 + "xyz"
-SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+SIGNING_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 @pytest.fixture
@@ -88,7 +91,11 @@ def test_a_traceback_is_text_in_a_replica_too(
     [
         pytest.param(f"key {KEY} refused", KEY.removeprefix("vas_live_"), id="API key"),
         pytest.param("vas_sess_" + "q" * 43, "q" * 43, id="session"),
-        pytest.param(f"signed with {SECRET}", SECRET.removeprefix("whsec_"), id="signing secret"),
+        pytest.param(
+            f"signed with {SIGNING_SECRET}",
+            SIGNING_SECRET.removeprefix("whsec_"),
+            id="signing secret",
+        ),
         pytest.param("{'Authorization': 'Bearer ya29.abc-def_ghi'}", "ya29", id="bearer token"),
         pytest.param("Authorization: Basic dXNlcjpwYXNzd29yZA==", "dXNl", id="basic credentials"),
         pytest.param("postgresql://vas:hunter2@db/vas", "hunter2", id="database password"),
@@ -223,3 +230,68 @@ def test_only_so_many_full_files_are_kept(tmp_path: Path) -> None:
         handler.emit(logging.LogRecord("vas", 20, "", 0, f"{number} {'x' * 80}", (), None))
     kept = {file.name: file.read_text()[0] for file in tmp_path.glob(f"{LOG_NAME}*")}
     assert kept == {LOG_NAME: "9", f"{LOG_NAME}.1": "8", f"{LOG_NAME}.2": "7"}
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_what_the_service_writes_names_the_request_and_the_account_and_no_secret(
+    api: RunningApi, tmp_path: Path, log_format: Literal["json", "text"]
+) -> None:
+    """The object store breaks, so that a request with secrets in it ends in a traceback."""
+    settings = api.settings.model_copy(
+        update={"log_dir": tmp_path / "logs", "log_format": log_format, "data_dir": tmp_path}
+    )
+    (tmp_path / "objects").write_text("in the way")
+    with logging_for(settings, "api"), RunningApi(settings) as broken:
+        customer = broken.customer()
+        created = broken.client.post("/jobs", json={"fileName": "a"}, headers=customer.headers)
+        upload = created.json()["data"]["uploadUrl"]
+        answer = httpx.put(upload, content=b"x", trust_env=False)
+    assert answer.status_code == 500
+    written = (tmp_path / "logs" / LOG_NAME).read_text()
+    assert answer.json()["requestId"] in written
+    assert "Traceback" in written
+    for secret in (customer.key, upload.rsplit("signature=", 1)[1], SECRET):
+        assert secret not in written
+
+
+def test_a_failure_is_a_line_with_the_ids_of_request_account_and_job(
+    api: RunningApi, customer: Customer, tmp_path: Path
+) -> None:
+    created = api.client.post("/jobs", json={"fileName": "a.mp4"}, headers=customer.headers)
+    job_id = created.json()["data"]["jobId"]
+
+    async def damage(connection: Connection) -> None:
+        statement = """
+            UPDATE jobs SET batch_id = id, batch_index = 0, ingest_result = '{"clips": [1]}',
+                source = source || '{"continuous": true}'
+            WHERE id = %(id)s"""
+        await connection.exec_driver_sql(statement, {"id": job_id})
+
+    api.transact(damage)
+    with logging_for(api.settings.model_copy(update={"log_dir": tmp_path}), "api"):
+        answer = api.client.get(f"/jobs/{job_id}", headers=customer.headers)
+    assert answer.status_code == 500
+    [line] = [json.loads(line) for line in (tmp_path / LOG_NAME).read_text().splitlines()]
+    assert line["requestId"] == answer.json()["requestId"]
+    assert line["jobId"] == job_id
+    assert line["accountId"] == str(customer.account_id)
+    assert line["level"] == "ERROR"
+
+
+def test_a_download_token_is_stored_encrypted(api: RunningApi, customer: Customer) -> None:
+    token = "ya29.another-download-token"
+    job = api.client.post(
+        "/jobs/from-url",
+        json={"url": "https://example.com/a.mp4", "downloadToken": token},
+        headers=customer.headers,
+    )
+    assert token not in job.text
+
+    async def stored(connection: object) -> str:
+        from sqlalchemy import text
+
+        query = text("SELECT source::text FROM jobs WHERE id = :id")
+        row = await connection.execute(query, {"id": job.json()["data"]["jobId"]})  # type: ignore[attr-defined]
+        return str(row.scalar_one())
+
+    assert token not in api.transact(stored)

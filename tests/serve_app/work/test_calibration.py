@@ -9,7 +9,7 @@ import pytest
 from pipelines.types import AudioTrack, IngestResult
 from serve_app.work.calibration import Calibration, Machine
 from storage.types import StageName
-from tests.pipelines.execution.test_vision_shares import SMALL
+from tests.pipelines.vision.test_vision import SMALL
 
 VISION, TRANSCRIPT = StageName.VISION, StageName.TRANSCRIPT
 TWO = Machine(cpus=2.0, transcribers=2.0)
