@@ -26,6 +26,7 @@ from serve_app.context import AppContext
 from serve_app.credits.payments import require_provider
 from serve_app.credits.payments import router as payment_routes
 from serve_app.credits.routes import router as credit_routes
+from serve_app.dashboard.account import portal_router as portal_routes
 from serve_app.dashboard.routes import ROUTERS as DASHBOARD_ROUTERS
 from serve_app.dashboard.routes import session_api
 from serve_app.discovery.events import events
@@ -93,6 +94,7 @@ _OPERATIONS = (
     key_routes,
     sign_in_routes,
     payment_routes,
+    portal_routes,
     health_routes,
     receipt_key_routes,
 )

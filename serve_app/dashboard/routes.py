@@ -185,7 +185,6 @@ ROUTERS = (
     jobs.router,
     results.router,
     library.router,
-    account.portal_router,
     account.router,
     operators.router,
     rest_router,

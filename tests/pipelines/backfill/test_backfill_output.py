@@ -96,7 +96,7 @@ def dying_after(output: Output, writes: int) -> Output:
     return replace(output, place=place, parts=set(output.parts))
 
 
-@every("writes", range(len(SCHEMAS)))
+@pytest.mark.parametrize("writes", range(len(SCHEMAS)))
 def test_a_part_that_was_not_written_to_its_end_leaves_nothing(place: Place, writes: int) -> None:
     output = begin_output(place, SETTINGS)
     output.commit([completed("a")])
