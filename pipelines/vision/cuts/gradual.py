@@ -95,6 +95,8 @@ class Gradual:
     """The side of it that is black or white, if one is."""
     visits_ms: tuple[tuple[int, int], ...] = ()
     """Of a wipe: stretches around it that end with the picture that they began with."""
+    is_open: bool = False
+    """Whether a network is to judge it if anything depends on it, and has not yet."""
 
 
 def find_gradual(
@@ -316,7 +318,13 @@ class IntervalIndex(Generic[Item]):
 
 
 def best_graduals(found: list[Gradual]) -> list[Gradual]:
-    """One for each transition: the surest of those that saw nearly all of it."""
+    """Return one for each transition: the surest of those that saw nearly all of it."""
+    return sorted((best for _, best in decisive(found)), key=lambda gradual: gradual.middle_ms)
+
+
+def decisive(found: list[Gradual]) -> list[tuple[Gradual, Gradual]]:
+    """Return for each transition the strongest that was found, and the surest of those that saw
+    nearly all of it. Nothing about the others changes these."""
     rest = sorted(found, key=lambda gradual: (-gradual.strength, gradual.start_ms))
     by_time = IntervalIndex(
         range(len(rest)), lambda index: (rest[index].start_ms, rest[index].end_ms)
@@ -332,16 +340,16 @@ def best_graduals(found: list[Gradual]) -> list[Gradual]:
             left[index] = False
         return [rest[index] for index in indices]
 
-    chosen = []
+    chosen = list[tuple[Gradual, Gradual]]()
     for index, full in enumerate(rest):
         if not left[index]:
             continue
         same = taken(full)
         nearly = [other for other in same if other.strength >= _NEARLY_ALL * full.strength]
         best = max(nearly, key=lambda other: (other.confidence, -other.middle_ms))
-        chosen.append(best)
+        chosen.append((full, best))
         taken(best)
-    return sorted(chosen, key=lambda gradual: gradual.middle_ms)
+    return chosen
 
 
 _WIPE_HALVES_MS = (240, 400, 600, 840)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -76,10 +76,6 @@ class Judgement:
     refused: set[Gradual]
     unproposed: list[Gradual]
     """What the network alone finds."""
-
-    def of(self, gradual: Gradual) -> Gradual:
-        """With no confidence where it is refused: it still counts among those it overlaps."""
-        return replace(gradual, confidence=0.0) if gradual in self.refused else gradual
 
 
 def judged(

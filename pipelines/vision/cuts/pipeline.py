@@ -20,13 +20,16 @@ from pipelines.execution.chain import Control, Mapper, Workspace
 from pipelines.types import StageCode, StageError, VideoSource
 from pipelines.vision.bars import active_picture
 from pipelines.vision.cuts.selection import (
+    BlockRun,
     Candidates,
     Cut,
     CutConfig,
     CutKind,
     FeaturesPart,
+    Found,
     SearchCuts,
     block_runs,
+    settled,
     together,
 )
 from pipelines.vision.features import (
@@ -119,10 +122,14 @@ def _cuts_of_parts(
         for part, own, box in zip(video.all_parts, stored, active, strict=True)
     ]
     found = iter(mapper([run for own in runs for run in own], step, control))
-    candidates = [
-        Candidates.among(together(islice(found, len(own))), part.end_ms - part.start_ms)
-        for part, own in zip(video.all_parts, runs, strict=True)
-    ]
+    candidates = []
+    for part, own in zip(video.all_parts, runs, strict=True):
+
+        def again(places: list[int], own: Sequence[BlockRun] = own) -> list[Found]:
+            return [*mapper([replace(own[at], judges_all=True) for at in places], step, control)]
+
+        whole = together(settled([*islice(found, len(own))], config, again))
+        candidates.append(Candidates.among(whole, part.end_ms - part.start_ms))
     return [tuple(map(calibrated, each.select(config))) for each in candidates]
 
 
