@@ -7,7 +7,8 @@ absent, ``X | None`` one that may be null.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, get_type_hints
+from datetime import UTC, datetime
+from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, get_type_hints, overload
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 from pydantic_core import PydanticCustomError
@@ -196,3 +197,19 @@ def _error_type(code: ErrorCode) -> Any:
     kind: Any = TypedDict(schema_name(code), fields | REQUIRED_FIELDS.get(code, {}) | optional)  # type: ignore[misc]
     kind.__doc__ = CATALOGUE[code].summary
     return kind
+
+
+@overload
+def timestamp(moment: datetime) -> str: ...
+
+
+@overload
+def timestamp(moment: datetime | None) -> str | None: ...
+
+
+def timestamp(moment: datetime | None) -> str | None:
+    """ISO 8601 in UTC with milliseconds."""
+    if moment is None:
+        return None
+    text = moment.astimezone(UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")

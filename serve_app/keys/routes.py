@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from serve_app.api.authentication import CurrentAccount, KeylessRoute, SessionRoute, parse_job_id
+from serve_app.api.authentication import CurrentAccount, KeylessRoute, SessionRoute
 from serve_app.api.envelope import (
     API_PREFIX,
     NO_STORE,
@@ -25,11 +25,22 @@ from serve_app.api.envelope import (
     ExactJSONResponse,
     public_url,
     success,
-    timestamp,
 )
 from serve_app.api.openapi import errors, headers, links
 from serve_app.api.parameters import WHOLE_NUMBER
-from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc
+from serve_app.api.schemas import (
+    Answer,
+    Count,
+    RequestId,
+    Timestamp,
+    Url,
+    Uuid,
+    doc,
+    timestamp,
+)
+from serve_app.api.urls import (
+    parse_job_id,
+)
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PATH, PORTAL_PURPOSE
 from storage import audit, keys, ledger
