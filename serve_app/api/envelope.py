@@ -35,6 +35,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve_app import API_PREFIX
+from serve_app.api.schemas import timestamp as timestamp  # noqa: PLC0414
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.observability.logs import Span, Tracing, enter_context, leave_context, traced

@@ -21,13 +21,13 @@ from serve_app.api.downloads import LargeResults, ResultAnswer
 from serve_app.api.envelope import API_PREFIX, Context, public_url, success
 from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.parameters import WHOLE_NUMBER, matching
-from serve_app.api.schemas import Answer, doc
+from serve_app.api.schemas import Answer, doc, rendered
 from serve_app.context import AppContext
 from serve_app.crypto import canonical
 from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
 from serve_app.results import transcripts
 from serve_app.results.availability import no_result, require_stage
-from serve_app.results.chapters import ChapterList, chapter_json, find_chapters_of
+from serve_app.results.chapters import ChapterJson, ChapterList, find_chapters_of
 from serve_app.results.receipts import (
     KEYS_PATH,
     PAYLOAD_TYPE,
@@ -297,8 +297,8 @@ async def get_chapters(request: Request, context: Context, job: CurrentJob) -> R
     They begin at pauses, or at cuts of the picture where the job has scenes; a title is a phrase
     that was said. Empty where nothing is said."""
     chapters = await find_chapters_of(context, job)
-    rendered = [chapter_json(each) for each in chapters]
-    return success(request, {"jobId": str(job.id), "chapters": rendered})
+    shown = [rendered(ChapterJson, each) for each in chapters]
+    return success(request, {"jobId": str(job.id), "chapters": shown})
 
 
 @router.get(
