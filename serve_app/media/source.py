@@ -21,7 +21,6 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from serve_app.api.authentication import parse_job_id, require_active_owner
 from serve_app.api.downloads import (
     Download,
     DownloadPlace,
@@ -30,7 +29,12 @@ from serve_app.api.downloads import (
     ranged_response,
 )
 from serve_app.api.envelope import API_PREFIX, Context
-from serve_app.api.urls import OVERVIEW_STILL, STILL_PURPOSE
+from serve_app.api.urls import (
+    OVERVIEW_STILL,
+    STILL_PURPOSE,
+    parse_job_id,
+    require_active_owner,
+)
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode

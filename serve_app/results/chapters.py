@@ -40,16 +40,6 @@ class ChapterList(TypedDict):
 _kept: Kept[tuple[object, ...], list[Chapter]] = Kept(500)
 
 
-def chapter_json(chapter: Chapter) -> ChapterJson:
-    """A chapter as the API shows it."""
-    return {
-        "index": chapter.index,
-        "startTime": chapter.start_ms / 1000,
-        "endTime": chapter.end_ms / 1000,
-        "title": chapter.title,
-    }
-
-
 async def find_chapters_of(context: AppContext, job: JobRecord) -> list[Chapter]:
     """Over all tracks of the job, beside its scenes where it has any.
 

@@ -27,10 +27,18 @@ from pipelines.speech.edits import (
 from pipelines.types import Speaker, SpeakerTurn, TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.downloads import turn_if_large
-from serve_app.api.envelope import API_PREFIX, Context, success, timestamp
+from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.parameters import WHOLE_NUMBER
-from serve_app.api.schemas import WHOLE, Answer, Count, Timestamp, Uuid, doc
+from serve_app.api.schemas import (
+    WHOLE,
+    Answer,
+    Count,
+    Timestamp,
+    Uuid,
+    doc,
+    timestamp,
+)
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import require_stage
