@@ -46,7 +46,7 @@ from serve_app.work.calibration import Calibration
 from serve_app.work.indexing import INDEX_SECONDS, SearchIndexer
 from serve_app.work.publishing import Lease
 from serve_app.work.queue import WorkQueue
-from serve_app.work.reaper import SWEEP_SECONDS, Reaper
+from serve_app.work.reaper import OBJECTS_SECONDS, SWEEP_SECONDS, Reaper
 from serve_app.work.redacting import Findings
 from serve_app.work.stage_work import StageWork, machine_of, made_with
 from storage import jobs, reruns
@@ -115,7 +115,7 @@ class Runner:
             Periodic("doing work", 0.0, beside.run),
             Periodic("sweeping the database", SWEEP_SECONDS, sweeper.sweep_database),
             # Apart, so that a slow store delays only this.
-            Periodic("sweeping the objects", SWEEP_SECONDS, sweeper.sweep_objects),
+            Periodic("sweeping the objects", OBJECTS_SECONDS, sweeper.sweep_objects),
             Periodic("measuring the database", LEVEL_SECONDS, database_metrics.take),
             Periodic("measuring the disks", LEVEL_SECONDS, self._measure_disks),
             Periodic("recording versions", VERSIONS_SECONDS, self._record_versions),
