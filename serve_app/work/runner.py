@@ -49,7 +49,7 @@ from serve_app.work.queue import WorkQueue
 from serve_app.work.reaper import OBJECTS_SECONDS, SWEEP_SECONDS, Reaper
 from serve_app.work.redacting import Findings
 from serve_app.work.stage_work import StageWork, machine_of, made_with
-from storage import jobs, reruns
+from storage import history, jobs
 from storage.database import UNAVAILABLE, DatabaseError
 from storage.endpoints import PROGRESS_SECONDS
 from storage.job_records import JobRecord
@@ -162,7 +162,7 @@ class Runner:
 
     async def _record_versions(self) -> None:
         async with self._context.database.transaction() as connection:
-            await reruns.publish_versions(connection, made_with(self._context))
+            await history.publish_versions(connection, made_with(self._context))
 
     async def _measure_disks(self) -> None:
         context = self._context

@@ -16,7 +16,7 @@ from pipelines.types import Speaker, StageCode, StageError, TranscriptResult
 from pipelines.types import WarningCode as Code
 from serve_app.work import publishing
 from serve_app.work.publishing import Lease
-from storage import jobs, reruns
+from storage import history, jobs
 from storage.cleaning import find_round, list_due_rounds, set_legal_hold
 from storage.database import Connection
 from storage.results import TrackTranscript
@@ -61,7 +61,7 @@ def job(api: RunningApi, customer: Customer) -> Iterator[str]:
 
 def uses(api: RunningApi, made_with: dict[StageName, str]) -> None:
     """A runner starts with these versions."""
-    api.transact(lambda c: reruns.publish_versions(c, made_with))
+    api.transact(lambda c: history.publish_versions(c, made_with))
 
 
 def ask(api: RunningApi, customer: Customer, job_id: str, **body: Any) -> httpx.Response:
