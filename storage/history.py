@@ -688,9 +688,8 @@ async def exchange_results(connection: Connection, rerun: JobRecord) -> None:
     for statement in [*statements, *_EXCHANGE_ROWS] if done else ():
         used = {name: values[name] for name in statement.compile().params}
         await connection.execute(statement, used)
-    if done:
-        renewed = ResultChange(first, frozenset(done), Cause.RENEWED, rerun_id=rerun.id)
-        await result_changed(connection, renewed)
+    renewed = ResultChange(first, frozenset(done), Cause.RENEWED, rerun_id=rerun.id)
+    await result_changed(connection, renewed)
 
 
 _IS_ERASED = text("SELECT erased_at IS NOT NULL FROM jobs WHERE id = :first")

@@ -225,15 +225,18 @@ def test_what_people_corrected_is_kept(api: RunningApi, customer: Customer, job:
     assert text_of(api, customer, job) == "Good night"
 
 
+@pytest.mark.parametrize("stages", [["transcript"], ["transcript", "vision"]])
 def test_a_correction_during_the_rerun_is_kept(
-    api: RunningApi, customer: Customer, job: str
+    api: RunningApi, customer: Customer, job: str, stages: list[str]
 ) -> None:
-    rerun_id = planned(api, customer, job, stages=["transcript"])["rerunJobId"]
+    rerun_id = planned(api, customer, job, stages=stages)["rerunJobId"]
     edit = {"revision": 0, "segments": [{"index": 0, "text": "Good night"}]}
     path = f"/jobs/{job}/transcript"
     assert api.client.patch(path, json=edit, headers=customer.headers).status_code == 200
-    run(api, rerun_id, text="Good evening", vision=False)
+    run(api, rerun_id, text="Good evening", vision="vision" in stages)
     assert text_of(api, customer, job) == "Good night"
+    found = api.client.get("/search", params={"q": "evening"}, headers=customer.headers)
+    assert found.json()["data"] == [], "what was not exchanged is not found"
 
 
 def test_a_rerun_is_refused_by_name(api: RunningApi, customer: Customer, job: str) -> None:
