@@ -58,10 +58,10 @@ from serve_app.results.transcripts import Transcript, transcript_of
 from serve_app.results.translations import in_language, require_translation
 from storage.audit import AuditAction, record
 from storage.database import Connection, Database
+from storage.history import MOST_REVISIONS
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
 from storage.results import TrackTranscript, transcript_versions
-from storage.revisions import MOST_REVISIONS
 from storage.types import Role, StageName
 
 _MEDIA_TYPES = {

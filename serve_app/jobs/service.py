@@ -34,10 +34,10 @@ from storage import (
     audit,
     duplicates,
     endpoints,
+    history,
     jobs,
     keys,
     ledger,
-    reruns,
     results,
     translations,
     webhooks,
@@ -221,7 +221,7 @@ async def erase_job(
     """
     if not despite_hold and await is_held(connection, parse_job_id(job_id)):
         raise ApiError(ErrorCode.LEGAL_HOLD)
-    for rerun in await reruns.list_reruns(connection, parse_job_id(job_id)):
+    for rerun in await history.list_reruns(connection, parse_job_id(job_id)):
         if despite_hold or not await is_held(connection, rerun):
             await erase_job(connection, account_id, str(rerun), despite_hold=despite_hold)
     job = _found(
@@ -450,7 +450,7 @@ async def finish_if_ended(connection: Connection, job_id: uuid.UUID) -> JobState
     ]
     if not failed:
         if job.rerun_of is not None:
-            await reruns.exchange_results(connection, job)
+            await history.exchange_results(connection, job)
             if job.source.redact:  # what one stage found is hidden in what the other one keeps
                 await redact_again(connection, job)
         return JobState.COMPLETED if await end_job(connection, job, JobState.COMPLETED) else None

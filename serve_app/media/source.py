@@ -38,12 +38,12 @@ from serve_app.api.urls import (
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode
-from storage import jobs, redactions
+from storage import history, jobs
 from storage.database import Connection
+from storage.history import find_source_key
 from storage.job_records import JobRecord
 from storage.objects import ObjectNotFoundError
 from storage.previews import Preview, find_preview
-from storage.redactions import find_source_key
 from storage.results import find_overview, find_people
 from storage.types import PreviewStatus
 from storage.uploads import preview_key
@@ -130,7 +130,7 @@ async def _shown(
         await require_active_owner(connection, job.id)
         key = await find_source_key(connection, job)
         preview = await find_preview(connection, job.id)
-        muted = await redactions.find_muted(connection, job.id)
+        muted = await history.find_muted(connection, job.id)
     is_made = _is_made(job, preview)
     if key is None or (job.hides_sound and not is_made):
         raise _missing()

@@ -24,11 +24,11 @@ from pipelines.types import TranscriptSegment
 from serve_app.api.schemas import Uuid, doc, each_once
 from serve_app.context import AppContext
 from serve_app.results.availability import no_result, require_stage
-from storage import jobs, redactions, reruns
+from storage import history, jobs
 from storage.database import Connection
+from storage.history import Change
 from storage.job_records import JobRecord
 from storage.previews import want_muted_preview
-from storage.revisions import Change
 from storage.types import ANALYSES, StageName, StageStatus
 
 RedactedKinds = Annotated[
@@ -75,7 +75,7 @@ def redacted_kinds(job: JobRecord) -> frozenset[PersonalData]:
 
 async def known_of(connection: Connection, job: JobRecord) -> Known:
     """What was found in texts of the job until now."""
-    phrases = await redactions.list_hidden(connection, job)
+    phrases = await history.list_hidden(connection, job)
     kinds = {each: PersonalData(kind) for each, kind in phrases.items()}
     return Known((job.rerun_of or job.id).bytes, kinds)
 
@@ -83,7 +83,7 @@ async def known_of(connection: Connection, job: JobRecord) -> Known:
 async def keep_known(connection: Connection, job: JobRecord, known: Known) -> None:
     """Hide what was found in all texts of a locked job: at once in those to come; where something
     is new those that are published are redacted again."""
-    is_new = bool(known.kinds) and await redactions.add_hidden(connection, job, known.kinds)
+    is_new = bool(known.kinds) and await history.add_hidden(connection, job, known.kinds)
     if is_new and any(job.stages[each].status is StageStatus.COMPLETED for each in ANALYSES):
         await redact_again(connection, job)
 
@@ -91,8 +91,8 @@ async def keep_known(connection: Connection, job: JobRecord, known: Known) -> No
 async def redact_again(connection: Connection, job: JobRecord) -> None:
     """Have the job redacted, and with it its reruns, or the job that it renews."""
     first = job.rerun_of or job.id
-    for each in (first, *await reruns.list_reruns(connection, first)):
-        await redactions.request_redaction(connection, each, job.source.redact)
+    for each in (first, *await history.list_reruns(connection, first)):
+        await history.request_redaction(connection, each, job.source.redact)
 
 
 async def hidden_label(connection: Connection, job: JobRecord, label: str) -> str:
@@ -106,7 +106,7 @@ async def hidden_label(connection: Connection, job: JobRecord, label: str) -> st
 
 async def want_preview(context: AppContext, connection: Connection, job: JobRecord) -> None:
     """Have another preview made of a redacted job's media, if it has one file of its own."""
-    key = await redactions.find_source_key(connection, job)
+    key = await history.find_source_key(connection, job)
     if job.hides_sound and key is not None and context.settings.previews:
         await want_muted_preview(connection, job.id, key)
 
@@ -115,10 +115,10 @@ async def add_muted(
     context: AppContext, connection: Connection, job: JobRecord, muted: Sequence[Span]
 ) -> None:
     """More stretches of a redacted job's media to be silent."""
-    before = await redactions.find_muted(connection, job.id)
+    before = await history.find_muted(connection, job.id)
     everything = [*merged([*before, *muted])]
     if everything != [*before]:
-        await redactions.store_muted(connection, job.id, everything)
+        await history.store_muted(connection, job.id, everything)
         await want_preview(context, connection, job)
 
 
@@ -134,7 +134,7 @@ async def find_muted(connection: Connection, job: JobRecord) -> tuple[Span, ...]
         raise no_result(job, StageName.TRANSCRIPT, "The job is being redacted.")
     if job.redact_error is not None:
         raise no_result(job, StageName.TRANSCRIPT, job.redact_error, "redaction_failed")
-    return await redactions.find_muted(connection, job.id)
+    return await history.find_muted(connection, job.id)
 
 
 def change_between(

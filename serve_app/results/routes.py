@@ -60,7 +60,7 @@ from serve_app.results.translations import (
     find_requested,
     translation_json,
 )
-from storage import jobs, keys, ledger, reruns, translations
+from storage import history, jobs, keys, ledger, translations
 from storage import results as stored
 from storage.audit import AuditAction, record
 from storage.cleaning import is_held
@@ -359,7 +359,7 @@ async def redact_job(
             raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
         if locked.completed_at is None:
             raise no_result(locked, StageName.TRANSCRIPT, "The job has not ended.")
-        if (await reruns.get_basis(connection, job.id)).open_rerun is not None:
+        if (await history.get_basis(connection, job.id)).open_rerun is not None:
             raise no_result(locked, StageName.TRANSCRIPT, "A rerun of the job has not ended.")
         if await is_held(connection, job.id):
             raise ApiError(ErrorCode.LEGAL_HOLD)
@@ -400,7 +400,7 @@ async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Re
         if job.stages[stage].status not in ENDED_STATUSES:
             require_stage(job, stage)
     async with context.database.statement() as connection:
-        stages = await reruns.find_receipts(connection, job.id)
+        stages = await history.find_receipts(connection, job.id)
     if StageName.INGEST not in stages:
         message = "The job was analysed before there were receipts: rerun it as a new job."
         raise no_result(job, StageName.INGEST, message, SkipReason.STAGE_SKIPPED)
@@ -476,8 +476,7 @@ async def create_translation(
         spoken = {each.language for each in tracks if each.language is not None}
         if spoken and {written_language(each) for each in spoken} == {language}:
             raise invalid("The transcript is in this language.", "language")
-        versions = await stored.transcript_versions(connection, job.id)
-        source = " ".join(f"{index}:{version}" for index, version in versions)
+        source = await translations.source_of(connection, job.id)
         found = await translations.find_translation(connection, job.id, language)
         is_there = found is not None and found.source == source
         if found is None or found.status is TranslationStatus.FAILED or not is_there:

@@ -17,8 +17,8 @@ from pipelines.types import MediaInfo, StageError, StageStoppedError
 from serve_app.observability.metrics import record_preview
 from serve_app.work.queue import Work, work
 from storage import jobs, previews
+from storage.history import find_muted
 from storage.objects import ObjectNotFoundError
-from storage.redactions import find_muted
 from storage.types import PreviewStatus
 from storage.uploads import preview_key
 from storage.work import end
