@@ -43,7 +43,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from storage import comparisons, duplicates, search_index, translations
 from storage.database import Connection, Database, run
 from storage.job_records import JobRecord
-from storage.result_parts import Element
+from storage.results import Element
 from storage.search_index import SearchRow, scene_rows, transcript_rows
 from storage.tables import (
     hidden_phrases,

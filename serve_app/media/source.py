@@ -43,10 +43,9 @@ from storage.database import Connection
 from storage.history import find_source_key
 from storage.job_records import JobRecord
 from storage.objects import ObjectNotFoundError
-from storage.previews import Preview, find_preview
 from storage.results import find_overview, find_people
 from storage.types import PreviewStatus
-from storage.uploads import preview_key
+from storage.uploads import Preview, find_preview, preview_key
 
 _PURPOSE = "media"
 _LIFETIME_HOURS = 12

@@ -71,8 +71,7 @@ from storage.history import (
     ReadTranscript,
 )
 from storage.job_records import JobRecord
-from storage.result_parts import Element
-from storage.results import list_tracks, stored_bytes
+from storage.results import Element, list_tracks, stored_bytes
 from storage.types import StageName
 
 MOST_CHARACTERS = 10_000

@@ -28,8 +28,8 @@ from storage import history, jobs
 from storage.database import Connection
 from storage.history import Change
 from storage.job_records import JobRecord
-from storage.previews import want_muted_preview
 from storage.types import ANALYSES, StageName, StageStatus
+from storage.uploads import want_muted_preview
 
 RedactedKinds = Annotated[
     list[Annotated[PersonalData, Field(strict=False)]],

@@ -15,7 +15,7 @@ from serve_app.work.queue import Work, work
 from storage import history, jobs
 from storage.history import ReadTranscript
 from storage.objects import ObjectNotFoundError
-from storage.result_parts import Element
+from storage.results import Element
 from storage.work import extend
 
 log = logging.getLogger("vas.alignment")

@@ -33,7 +33,7 @@ from serve_app.pricing import PriceTable
 from serve_app.results.receipts import StageReceipt
 from serve_app.results.redaction import keep_known
 from serve_app.work.comparing import KeptSounds
-from storage import history, jobs, keys, ledger, previews, results
+from storage import history, jobs, keys, ledger, results, uploads
 from storage.database import Connection
 from storage.duplicates import Keys, store_keys
 from storage.history import Change, Span
@@ -144,7 +144,7 @@ async def publish_ingest(
         receipt=receipt,
     )
     if preview_of is not None:
-        await previews.want_preview(connection, job.id, preview_of)
+        await uploads.want_preview(connection, job.id, preview_of)
     for stage in ANALYSES:
         reason = skip_reason(stage, job.processing_mode, media)
         if reason is not None and job.stages[stage].status not in ENDED_STATUSES:

@@ -42,13 +42,12 @@ from serve_app.work import (
     redacting,
     translating,
 )
-from serve_app.work.calibration import Calibration
 from serve_app.work.indexing import INDEX_SECONDS, SearchIndexer
 from serve_app.work.publishing import Lease
 from serve_app.work.queue import WorkQueue
 from serve_app.work.reaper import OBJECTS_SECONDS, SWEEP_SECONDS, Reaper
 from serve_app.work.redacting import Findings
-from serve_app.work.stage_work import StageWork, machine_of, made_with
+from serve_app.work.stage_work import Calibration, StageWork, machine_of, made_with
 from storage import history, jobs
 from storage.database import UNAVAILABLE, DatabaseError
 from storage.endpoints import PROGRESS_SECONDS

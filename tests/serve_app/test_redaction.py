@@ -55,13 +55,12 @@ from serve_app.results import edits
 from serve_app.results.redaction import want_preview
 from serve_app.results.transcripts import track_transcript
 from serve_app.work import publishing, redacting
-from serve_app.work.calibration import Calibration
 from serve_app.work.previews import make_job_preview
 from serve_app.work.publishing import Lease
 from serve_app.work.redacting import redact as redact_job
 from serve_app.work.redacting import redact_tracks
 from serve_app.work.runner import JobDriver
-from serve_app.work.stage_work import StageWork
+from serve_app.work.stage_work import Calibration, StageWork
 from storage import history, jobs
 from storage.audit import AuditAction, AuditEntry, list_entries
 from storage.objects import ObjectStore
