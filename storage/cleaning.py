@@ -31,25 +31,22 @@ from sqlalchemy import (
     update,
 )
 
-from storage import comparisons
 from storage.archives import remove_archives
 from storage.audit import AuditAction, forget_addresses, record
 from storage.database import Connection
-from storage.duplicates import forget as forget_duplicates
+from storage.history import result_changed
 from storage.job_records import JobRecord, JobSource
 from storage.tables import (
     OWN_DAYS,
     accounts,
     api_keys,
     archive_objects,
-    fingerprint_keys,
     hidden_phrases,
     idempotency_records,
     invitations,
     jobs,
     previews,
     scene_lists,
-    search_rows,
     sessions,
     sign_in_links,
     signing_secrets,
@@ -58,7 +55,6 @@ from storage.tables import (
     stages,
     summaries,
     transcripts,
-    translations,
     uploads,
     users,
     voices,
@@ -66,7 +62,7 @@ from storage.tables import (
     webhook_events,
     work,
 )
-from storage.types import JobState, KeyStatus, ObjectState, Retention
+from storage.types import ANALYSES, Cause, JobState, KeyStatus, ObjectState, ResultChange, Retention
 from storage.uploads import MOST_LATE
 from storage.work import Held, end, queue, withdraw
 
@@ -324,19 +320,16 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
     tables = (
         scene_lists,
         transcripts,
-        translations,
         summaries,
         previews,
-        search_rows,
-        fingerprint_keys,
         hidden_phrases,
         webhook_events,
     )
     for table in tables:  # Labels and voices go with their transcripts, vectors with rows.
         await connection.execute(delete(table).where(table.c.job_id == job.id))
     await withdraw(connection, job.id)
-    await forget_duplicates(connection, job.id)
-    await comparisons.forget_of_job(connection, job.id)
+    erased = ResultChange(job.id, frozenset(ANALYSES), Cause.ERASED)
+    await result_changed(connection, erased)
     learnt = exists().where(speaker_voices.c.voice_id == voices.c.id)
     await connection.execute(
         delete(voices).where(voices.c.account_id == job.account_id, ~learnt, ~_IS_VOICE_HELD)

@@ -16,7 +16,7 @@ from sqlalchemy import Text, cast, delete, func, or_, select, text, update
 
 from storage.database import Connection
 from storage.tables import comparisons
-from storage.types import ComparisonState
+from storage.types import Cause, ComparisonState, ResultChange
 from storage.work import Held, is_queued, put_off, queue
 from storage.work import end as end_work
 
@@ -198,10 +198,12 @@ async def end(
     await connection.execute(statement.values(state=state, completed_at=func.now(), **ended))
 
 
-async def forget_of_job(connection: Connection, job_id: uuid.UUID) -> None:
-    """Remove those that were made of a job, which is erased or redacted."""
-    of_job = or_(comparisons.c.before_id == job_id, comparisons.c.after_id == job_id)
-    await connection.execute(delete(comparisons).where(of_job))
+async def follow(connection: Connection, change: ResultChange) -> None:
+    """Remove those that were made of a job which is redacted or erased."""
+    if change.cause in {Cause.REDACTED, Cause.ERASED}:
+        own = change.job_id
+        of_job = or_(comparisons.c.before_id == own, comparisons.c.after_id == own)
+        await connection.execute(delete(comparisons).where(of_job))
 
 
 async def forget_old(connection: Connection) -> None:

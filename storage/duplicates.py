@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
 from storage.tables import archive_objects, duplicates, fingerprint_keys, jobs, transcripts
+from storage.types import Cause, ResultChange, StageName
 from storage.work import Held, end, is_queued, queue
 
 KIND = "duplicates"
@@ -221,6 +222,27 @@ async def forget(connection: Connection, job_id: uuid.UUID) -> None:
     """Delete what was found of a job."""
     either = or_(duplicates.c.job_id == job_id, duplicates.c.other_id == job_id)
     await connection.execute(delete(duplicates).where(either))
+
+
+async def follow(connection: Connection, change: ResultChange) -> None:
+    """Keep what is looked up of a job, and what was found of it, in step with its results."""
+    if change.cause is Cause.RENEWED:
+        for stage in change.stages:
+            values = {"job_id": change.job_id, "rerun_id": change.rerun_id, "kind": _KINDS[stage]}
+            await connection.execute(_FORGET_KEYS, values)
+            await connection.execute(_MOVE_KEYS, values)
+        await forget(connection, change.job_id)
+        await queue_comparison(connection, change.job_id)
+    elif change.cause is Cause.ERASED:
+        await connection.execute(delete(fingerprint_keys).filter_by(job_id=change.job_id))
+        await forget(connection, change.job_id)
+
+
+_KINDS = {StageName.VISION: "shot", StageName.TRANSCRIPT: "sound"}
+_FORGET_KEYS = text("DELETE FROM fingerprint_keys WHERE job_id = :job_id AND kind = :kind")
+_MOVE_KEYS = text(
+    "UPDATE fingerprint_keys SET job_id = :job_id WHERE job_id = :rerun_id AND kind = :kind"
+)
 
 
 async def is_compared(connection: Connection, job_id: uuid.UUID) -> bool:

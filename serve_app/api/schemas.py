@@ -271,7 +271,8 @@ def rendered(form: type[Form], record: Any, **given: Any) -> Form:
 def _renderer(form: Any, record: Any, given: frozenset[str]) -> Callable[[Any, Any], Any]:
     """Prepare ``form`` for a type of records: answers may have a hundred thousand of them."""
     attributes, conversions, may_lack = dict[str, str](), dict[str, Callable[[Any], Any]](), set()
-    for key, hint in get_type_hints(form, include_extras=True).items():
+    order = get_type_hints(form, include_extras=True)
+    for key, hint in order.items():
         attribute, is_optional = _attribute(record, key), get_origin(hint) is NotRequired
         if key in given or (attribute is None and is_optional):
             continue
@@ -293,7 +294,10 @@ def _renderer(form: Any, record: Any, given: frozenset[str]) -> Callable[[Any, A
         for key in may_lack:
             if shown[key] is None:
                 del shown[key]
-        return shown | given if given else shown
+        if given:
+            shown |= given
+            shown = {key: shown[key] for key in order if key in shown}
+        return shown
 
     return render
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from serve_app.api.authentication import CurrentAccount, KeylessRoute, SessionRoute, parse_job_id
+from serve_app.api.authentication import CurrentAccount, KeylessRoute, SessionRoute
 from serve_app.api.envelope import (
     API_PREFIX,
     NO_STORE,
@@ -29,6 +29,7 @@ from serve_app.api.envelope import (
 from serve_app.api.openapi import errors, headers, links
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc, rendered
+from serve_app.api.urls import parse_job_id
 from serve_app.errors import ApiError, ErrorCode
 from storage import audit, keys, ledger
 from storage.audit import ActorKind, AuditEntry

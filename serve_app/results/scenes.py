@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, NotRequired
 
-from fastapi import Request
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from models.contracts import CameraMotion, ShotAngle, ShotType
 from pipelines.codec import decode, list_parts
 from pipelines.types import Scene
-from serve_app.api.envelope import context_of, public_url
 from serve_app.api.schemas import Count, Seconds, Share, Url, Uuid, doc, rendered
 from serve_app.api.urls import OVERVIEW_STILL, still_path
+from serve_app.crypto import Signer
 from serve_app.results.availability import require_stage
 from storage import results
 from storage.database import Connection
@@ -224,11 +223,10 @@ async def read_seen(connection: Connection, job: JobRecord) -> StoredSeen:
 
 
 def seen_json(
-    request: Request, job: JobRecord, stored: StoredSeen
+    root: str, signer: Signer, job: JobRecord, stored: StoredSeen
 ) -> tuple[Iterator[SceneJson], OverviewJson | None]:
-    """As the API shows it, its stills at signed addresses; some seconds for a long job, of whose
-    scenes each is made when it is written."""
-    root, signer = public_url(request), context_of(request).signer
+    """As the API shows it, its stills at signed addresses below ``root``; some seconds for a long
+    job, of whose scenes each is made when it is written."""
 
     def address(name: str) -> str:
         return root + still_path(signer, job.id, name)

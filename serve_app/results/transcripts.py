@@ -26,9 +26,9 @@ from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result, require_stage
 from storage import results
 from storage.database import Connection, Database
+from storage.history import document_at
 from storage.job_records import JobRecord
 from storage.results import Track, TrackTranscript
-from storage.revisions import document_at
 from storage.types import SkipReason, StageName, StageStatus
 
 AnyTrack = TypeVar("AnyTrack", Track, TrackTranscript)

@@ -22,9 +22,9 @@ from storage import comparisons
 from storage import duplicates as stored
 from storage.database import Connection, Database
 from storage.duplicates import Keys, StoredDuplicate, StoredPrints
+from storage.history import Span
 from storage.job_records import JobRecord
 from storage.objects import Check
-from storage.redactions import Span
 from storage.work import Held
 
 log = logging.getLogger("vas.duplicates")

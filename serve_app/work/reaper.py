@@ -14,7 +14,9 @@ from serve_app.context import AppContext
 from serve_app.jobs.service import end_job, erase_job
 from serve_app.observability.metrics import record_job_end
 from serve_app.uploads.access import direct_key
-from serve_app.uploads.tus import finish_for_lost_writers
+from serve_app.uploads.leases import (
+    finish_for_lost_writers,
+)
 from serve_app.work.queue import Work, work
 from storage import access, cleaning, comparisons, jobs, keys, results, uploads
 from storage.cleaning import (
@@ -33,7 +35,9 @@ from storage.work import adopt
 
 log = logging.getLogger("vas.reaper")
 
-SWEEP_SECONDS = 2.0
+SWEEP_SECONDS = 5.0
+OBJECTS_SECONDS = 10.0
+"""Until objects and uploads are looked at again, whose times are hours and days."""
 _FORGET_SECONDS = 60.0
 _LEFTOVERS_SECONDS = 3600.0
 _LOOKS_A_SWEEP = 100
@@ -56,7 +60,7 @@ class Reaper:
         self._context = context
         self._forget_at = 0.0
         self._leftovers_at = 0.0
-        self._leases_count_from = self._erase_at = 0.0
+        self._leases_count_from = self._erase_at = self._expire_at = 0.0
         self._swept_at = _clock()
         self._direct = isinstance(context.objects, DirectUploadStore)
         self._grace = _UNSEEN if self._direct else timedelta(0)
@@ -95,7 +99,9 @@ class Reaper:
             # No runner could renew its lease either: they get the time to do so.
             self._wait_for_runners()
             raise
-        await self._expire_uploads()
+        if time.monotonic() >= self._expire_at:
+            await self._expire_uploads()
+            self._expire_at = time.monotonic() + OBJECTS_SECONDS
         await self._erase_due()
         if time.monotonic() >= self._forget_at:
             # Rows whose time is over: remembered answers, rate windows, sign-in links, sessions.
