@@ -50,7 +50,7 @@ from serve_app.context import TextEncoder, build_context
 from serve_app.deployment.model_choice import encoder_of
 from serve_app.search.service import SearchHitJson, find_page, parse_query
 from serve_app.settings import Settings
-from serve_app.worker.indexing import SearchIndexer
+from serve_app.work.indexing import SearchIndexer
 from storage import keys, results, search_vectors
 from storage.database import Database, embedded_postgres, migrate
 from storage.job_records import JobSource, NewJob

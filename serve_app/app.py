@@ -33,7 +33,7 @@ from serve_app.discovery.pages import router as page_routes
 from serve_app.discovery.routes import router as discovery_routes
 from serve_app.exports.captions import router as transcript_routes
 from serve_app.exports.clips import router as clip_routes
-from serve_app.exports.comparisons import router as comparison_routes
+from serve_app.exports.routes import comparison_router as comparison_routes
 from serve_app.exports.routes import router as export_routes
 from serve_app.jobs.events import JobChanges
 from serve_app.jobs.events import router as job_event_routes
@@ -50,14 +50,16 @@ from serve_app.results.duplicates import router as duplicate_routes
 from serve_app.results.edits import router as edit_routes
 from serve_app.results.people import router as people_routes
 from serve_app.results.people import voice_router as voice_routes
-from serve_app.results.receipts import key_router as receipt_key_routes
-from serve_app.results.receipts import router as receipt_routes
-from serve_app.results.redaction import router as redaction_routes
 from serve_app.results.review import router as review_routes
+from serve_app.results.routes import receipt_key_router as receipt_key_routes
+from serve_app.results.routes import receipt_router as receipt_routes
+from serve_app.results.routes import redaction_router as redaction_routes
 from serve_app.results.routes import router as result_routes
-from serve_app.results.translations import router as translation_routes
+from serve_app.results.routes import translation_router as translation_routes
 from serve_app.search.routes import router as search_routes
-from serve_app.uploads.leases import UploadLimiter
+from serve_app.uploads.receiving import (
+    UploadLimiter,
+)
 from serve_app.uploads.tus import router as upload_routes
 from serve_app.webhooks.routes import router as webhook_routes
 from serve_app.webhooks.routes import secret_router as webhook_secret_routes

@@ -33,7 +33,7 @@ from serve_app.pricing import PriceTable, load_prices
 from serve_app.settings import Settings
 from storage.database import Database
 from storage.objects import ObjectStore
-from storage.result_parts import ResultParts
+from storage.results import ResultParts
 
 log = logging.getLogger("vas.encoder")
 

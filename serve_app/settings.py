@@ -241,7 +241,9 @@ class Settings(BaseSettings):
         15, description="A job whose runner sends no heartbeat for so long is requeued."
     )
     heartbeat_seconds: Seconds = Field(1, description="How often a runner renews its leases.")
-    poll_seconds: Seconds = Field(2, description="How often an idle runner looks for work.")
+    poll_seconds: Seconds = Field(
+        5, description="How often an idle runner looks for a job that no notification came for."
+    )
     stage_timeout_seconds: Seconds = Field(
         43_200, description="A stage that takes longer than this fails."
     )

@@ -1,7 +1,7 @@
 """Archives: buckets of clients, and what became of each of their objects.
 
-Whoever works on an archive has it leased, and changes it only under that lease; one that is lost
-leaves it to the next. An object's state, its job and the archive's counts change together.
+Whoever works on an archive changes it only while that work is its own. An object's state, its job
+and the archive's counts change together.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import RowMapping, case, delete, func, insert, or_, select, update
+from sqlalchemy import RowMapping, case, delete, func, insert, select, update
 
 from storage.audit import AuditAction, record
 from storage.database import Connection
 from storage.tables import accounts, archive_objects, archives, jobs
 from storage.types import ArchiveState, JobState, ObjectState
+from storage.work import Held, WorkLostError, end, extend, put_off, queue
 
 MOST_ARCHIVES = 100
 """Of an account."""
-STEPS_OF_AN_ACCOUNT = 1
-"""At once: a slow server of one account occupies no more."""
+KIND = "archive"
 LEASE = timedelta(seconds=30)
-"""From one look of its runner to the next; of one that is lost nobody has it until then."""
+"""Of a step's work: of a runner that is lost nobody has the archive until then."""
+_SUSPENDED_PAUSE = timedelta(seconds=15)
+"""Until it is looked again whether an archive's account is suspended still."""
 _REMOVED_AT_ONCE = 5000
 _RETRIED_AT_ONCE = 50_000
-_LEASE_LOCK = 0x7661735F61726368
-"""Held while an archive is leased ("vas_arch"), so that no account exceeds its steps."""
 _UNFETCHED = "FETCH_FAILED"
 RETRIED_CODES = (_UNFETCHED, "CANCELLED")
 """What an archive that is resumed tries again."""
@@ -110,10 +110,6 @@ class ArchiveObject:
     error_message: str | None
 
 
-class ArchiveLostError(Exception):
-    """The archive was paused, removed, or is leased by another."""
-
-
 _COLUMNS = [archives.c[name] for name in Archive.__dataclass_fields__]
 _OBJECT_COLUMNS = [archive_objects.c[name] for name in ArchiveObject.__dataclass_fields__]
 
@@ -123,7 +119,7 @@ def key_digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-def _archive(row: RowMapping) -> Archive:
+def _archive(row: RowMapping | dict[str, Any]) -> Archive:
     return Archive(**{**row, "state": ArchiveState(row["state"])})
 
 
@@ -165,6 +161,7 @@ async def add_archive(
     }
     statement = insert(archives).values(values).returning(*_COLUMNS)
     added = _archive((await connection.execute(statement)).mappings().one())
+    await queue(connection, KIND, added.id, account_id=account_id)
     await record(connection, account_id, AuditAction.CREATE_ARCHIVE, target=added.id)
     return added
 
@@ -234,6 +231,7 @@ async def change_archive(
     row = (await connection.execute(statement)).mappings().one_or_none()
     if row is None:
         return None
+    await queue(connection, KIND, archive_id, account_id=account_id)
     await record(connection, account_id, action, target=archive_id)
     return _archive(row)
 
@@ -305,101 +303,77 @@ async def remove_archives(
     if archive_id is not None:
         statement = statement.where(archives.c.id == archive_id)
         await record(connection, account_id, AuditAction.DELETE_ARCHIVE, target=archive_id)
-    await connection.execute(
-        statement.values(
-            url="",
-            patterns=[],
-            sealed_access=None,
-            options={},
-            error_message=None,
-            list_after=None,
-            removed_at=func.now(),
-            due_at=func.now(),
-        )
+    statement = statement.values(
+        url="",
+        patterns=[],
+        sealed_access=None,
+        options={},
+        error_message=None,
+        list_after=None,
+        removed_at=func.now(),
+        due_at=func.now(),
     )
+    removed = (await connection.execute(statement.returning(archives.c.id))).scalars()
+    for each in sorted(removed):
+        await queue(connection, KIND, each, account_id=account_id)
 
 
-async def lease_due(connection: Connection) -> tuple[Archive, uuid.UUID] | None:
-    """Take an archive that there is something to do for, with a token; None if there is none.
+async def take_archive(connection: Connection, held: Held) -> Archive | None:
+    """The archive that there is something to do for; None where there is nothing, its account is
+    suspended, or it is removed, of whose objects some are deleted then.
 
-    Accounts take turns, each with STEPS_OF_AN_ACCOUNT at a time.
+    Raises WorkLostError.
     """
-    await connection.execute(select(func.pg_advisory_xact_lock(_LEASE_LOCK)))
-    others = archives.alias("others")
-    of_account = others.c.account_id == archives.c.account_id
-    steps = select(func.count()).where(of_account, others.c.lease_expires_at >= func.now())
-    last_step = select(func.max(others.c.leased_at)).where(of_account)
-    works = (archives.c.state == ArchiveState.ACTIVE) & (
-        select(accounts.c.suspended_at.is_(None))
-        .where(accounts.c.id == archives.c.account_id)
-        .scalar_subquery()
+    suspended = select(accounts.c.suspended_at.is_not(None)).where(
+        accounts.c.id == archives.c.account_id
     )
-    due = (
-        select(archives.c.id)
-        .where(
-            or_(archives.c.removed_at.is_not(None), works),
-            archives.c.due_at <= func.now(),
-            or_(archives.c.lease_token.is_(None), archives.c.lease_expires_at < func.now()),
-            steps.scalar_subquery() < STEPS_OF_AN_ACCOUNT,
-        )
-        .order_by(last_step.scalar_subquery().nulls_first(), archives.c.due_at)
-        .limit(1)
-        .with_for_update(of=archives, skip_locked=True)
-        .cte("due")
-    )
-    token = uuid.uuid4()
-    statement = (
-        update(archives)
-        .where(archives.c.id == due.c.id)
-        .values(
-            lease_token=token,
-            lease_expires_at=func.now() + LEASE,
-            leased_at=func.clock_timestamp(),
-        )
-        .returning(*_COLUMNS)
-    )
-    row = (await connection.execute(statement)).mappings().one_or_none()
-    return None if row is None else (_archive(row), token)
-
-
-async def lock_archive(connection: Connection, archive_id: uuid.UUID, token: uuid.UUID) -> Archive:
-    """The archive, locked, its lease renewed. Raises ArchiveLostError where its work is over."""
-    statement = (
-        update(archives)
-        .where(
-            archives.c.id == archive_id,
-            archives.c.lease_token == token,
-            archives.c.state == ArchiveState.ACTIVE,
-            archives.c.removed_at.is_(None),
-        )
-        .values(lease_expires_at=func.now() + LEASE)
-        .returning(*_COLUMNS)
-    )
-    row = (await connection.execute(statement)).mappings().one_or_none()
+    query = select(*_COLUMNS, suspended.scalar_subquery().label("is_suspended"))
+    query = query.where(archives.c.id == held.subject_id)
+    row = (await connection.execute(query)).mappings().one_or_none()
     if row is None:
-        raise ArchiveLostError(str(archive_id))
+        return None
+    archive = _archive({name: row[name] for name in Archive.__dataclass_fields__})
+    if archive.removed_at is not None:
+        if not await _delete_removed(connection, archive.id):
+            await put_off(connection, held, timedelta(0))
+    elif archive.state is ArchiveState.ACTIVE and not row["is_suspended"]:
+        return archive
+    elif archive.state is ArchiveState.ACTIVE:
+        await put_off(connection, held, _SUSPENDED_PAUSE)
+    return None
+
+
+async def lock_archive(connection: Connection, held: Held) -> Archive:
+    """The archive, locked. Raises WorkLostError where the work on it is over."""
+    query = select(*_COLUMNS).where(
+        archives.c.id == held.subject_id,
+        archives.c.state == ArchiveState.ACTIVE,
+        archives.c.removed_at.is_(None),
+    )
+    row = (await connection.execute(query.with_for_update())).mappings().one_or_none()
+    if row is None:
+        raise WorkLostError(held)
+    await extend(connection, held, LEASE)
     return _archive(row)
 
 
 async def release_archive(
-    connection: Connection,
-    archive_id: uuid.UUID,
-    token: uuid.UUID,
-    due_seconds: float | None,
-    **values: Any,
+    connection: Connection, held: Held, due_seconds: float | None, **values: Any
 ) -> None:
-    """Give the lease up; the archive is due in so many seconds, or when it is listed next."""
+    """End a step; the archive is due in so many seconds, or when it is listed next, while it is
+    active. Raises WorkLostError."""
     due = archives.c.next_list_at if due_seconds is None else _in_seconds(due_seconds)
-    await connection.execute(
+    statement = (
         update(archives)
-        .where(archives.c.id == archive_id, archives.c.lease_token == token)
-        .values(
-            lease_token=None,
-            lease_expires_at=None,
-            due_at=func.coalesce(due, archives.c.due_at),
-            **values,
-        )
+        .where(archives.c.id == held.subject_id)
+        .values(due_at=func.coalesce(due, archives.c.due_at), **values)
+        .returning(archives.c.state, (archives.c.due_at - func.now()).label("pause"))
     )
+    released = (await connection.execute(statement)).one()
+    if released.state == ArchiveState.ACTIVE:
+        await put_off(connection, held, released.pause)
+    else:
+        await end(connection, held)
 
 
 def _in_seconds(seconds: Any) -> Any:
@@ -577,7 +551,7 @@ async def list_running_jobs(connection: Connection, archive: Archive) -> list[uu
     return list((await connection.execute(query)).scalars())
 
 
-async def delete_removed(connection: Connection, archive_id: uuid.UUID) -> bool:
+async def _delete_removed(connection: Connection, archive_id: uuid.UUID) -> bool:
     """Delete some objects of a removed archive; with the last ones the archive, then True."""
     some = (
         select(archive_objects.c.key_sha256)

@@ -1,14 +1,14 @@
 """What of a job is removed, and when: objects in rounds, each leased in the database; content of
 the database at once, when it is erased.
 
-Removing talks to the object store, so it happens outside any transaction. A
-round is leased by moving its date on; where a remover dies or fails, the lease ends
-and the round is due again.
+Removing talks to the object store, so it happens outside any transaction: a round is work of its
+job, which is queued when it is due.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -31,25 +31,22 @@ from sqlalchemy import (
     update,
 )
 
-from storage import comparisons
 from storage.archives import remove_archives
 from storage.audit import AuditAction, forget_addresses, record
 from storage.database import Connection
-from storage.duplicates import forget as forget_duplicates
+from storage.history import result_changed
 from storage.job_records import JobRecord, JobSource
 from storage.tables import (
     OWN_DAYS,
     accounts,
     api_keys,
     archive_objects,
-    fingerprint_keys,
     hidden_phrases,
     idempotency_records,
     invitations,
     jobs,
     previews,
     scene_lists,
-    search_rows,
     sessions,
     sign_in_links,
     signing_secrets,
@@ -58,18 +55,18 @@ from storage.tables import (
     stages,
     summaries,
     transcripts,
-    translations,
     uploads,
     users,
     voices,
     webhook_endpoints,
     webhook_events,
+    work,
 )
-from storage.types import JobState, KeyStatus, ObjectState, Retention
+from storage.types import ANALYSES, Cause, JobState, KeyStatus, ObjectState, ResultChange, Retention
 from storage.uploads import MOST_LATE
+from storage.work import Held, end, queue, withdraw
 
-CLEANING_LEASE = timedelta(minutes=2)
-"""A round that has not ended by then is taken up again."""
+KIND = "cleaning"
 
 UNWANTED_AFTER = timedelta(seconds=10)
 """Material of a cancelled or expired job goes this soon: its tasks have stopped by then."""
@@ -83,14 +80,13 @@ UNWANTED = (JobState.CANCELLED, JobState.EXPIRED)
 
 @dataclass(frozen=True, slots=True)
 class CleaningRound:
-    """A leased round of removing one job's objects."""
+    """A round of removing one job's objects."""
 
     job_id: uuid.UUID
     completed_at: datetime
     """Of the job, or of its last rerun, whose tasks write into the same folder."""
     upload_expires_at: datetime | None
     claimed_at: datetime
-    lease_ends_at: datetime
     erased_at: datetime | None = None
 
     @property
@@ -111,31 +107,36 @@ class CleaningRound:
         return min((moment for moment in later if moment > self.claimed_at), default=None)
 
 
-async def lease_rounds(
-    connection: Connection, *, retention: Retention, limit: int
-) -> list[CleaningRound]:
-    """Lease up to ``limit`` rounds that are due."""
-    due = (
-        select(jobs.c.id)
-        .where(_is_due(retention))
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-        .cte("due")
+async def list_due_rounds(
+    connection: Connection, retention: Retention, *, limit: int
+) -> Sequence[uuid.UUID]:
+    """Up to ``limit`` jobs whose next round is due and not queued."""
+    return (
+        (await connection.execute(select(jobs.c.id).where(_is_due(retention)).limit(limit)))
+        .scalars()
+        .all()
     )
-    statement = (
-        update(jobs)
-        .where(jobs.c.id == due.c.id)
-        .values(cleaning_after=func.now() + CLEANING_LEASE)
-        .returning(
-            jobs.c.id.label("job_id"),
-            func.greatest(jobs.c.completed_at, _RERUNS_END).label("completed_at"),
-            jobs.c.upload_expires_at,
-            jobs.c.erased_at,
-            func.now().label("claimed_at"),
-            jobs.c.cleaning_after.label("lease_ends_at"),
-        )
-    )
-    return [CleaningRound(**row) for row in (await connection.execute(statement)).mappings()]
+
+
+async def queue_round(connection: Connection, job_id: uuid.UUID, retention: Retention) -> None:
+    """Queue a job's round that is due still: from now on its media is being removed."""
+    due = update(jobs).where(jobs.c.id == job_id, _is_due(retention))
+    if (await connection.execute(due.values(cleaning_after=func.now()))).rowcount:
+        await queue(connection, KIND, job_id)
+
+
+async def find_round(connection: Connection, job_id: uuid.UUID) -> CleaningRound | None:
+    """A job's round that is under way; None where a legal hold was placed on the job since, or it
+    is run again."""
+    query = select(
+        jobs.c.id.label("job_id"),
+        func.greatest(jobs.c.completed_at, _RERUNS_END).label("completed_at"),
+        jobs.c.upload_expires_at,
+        jobs.c.erased_at,
+        func.now().label("claimed_at"),
+    ).where(jobs.c.id == job_id, jobs.c.cleaning_after.is_not(None), _MAY_BE_CLEANED)
+    row = (await connection.execute(query)).mappings().one_or_none()
+    return None if row is None else CleaningRound(**row)
 
 
 _OWNER = select(accounts).where(accounts.c.id == jobs.c.account_id).correlate(jobs)
@@ -165,6 +166,10 @@ _RERUNS_END = (
 )
 
 
+_MAY_BE_CLEANED = jobs.c.erased_at.is_not(None) | ~(_IS_HELD | _IS_RERUN)
+_IS_QUEUED = exists().where(work.c.kind == KIND, work.c.subject_id == jobs.c.id)
+
+
 def _is_due(retention: Retention) -> ColumnElement[bool]:
     seconds = _kept(
         "source_retention_seconds", retention.source_seconds, retention.most_source_seconds
@@ -173,11 +178,17 @@ def _is_due(retention: Retention) -> ColumnElement[bool]:
         jobs.c.cleaned_at.is_(None) & jobs.c.cleaning_after.is_(None)
     )
     over = jobs.c.completed_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-    return or_(
-        jobs.c.cleaning_after < func.now(),
-        first & jobs.c.state.in_(RETAINED) & over,
-        first & jobs.c.state.in_(UNWANTED) & (jobs.c.completed_at < func.now() - UNWANTED_AFTER),
-    ) & (jobs.c.erased_at.is_not(None) | ~(_IS_HELD | _IS_RERUN))
+    return (
+        or_(
+            jobs.c.cleaning_after < func.now(),
+            first & jobs.c.state.in_(RETAINED) & over,
+            first
+            & jobs.c.state.in_(UNWANTED)
+            & (jobs.c.completed_at < func.now() - UNWANTED_AFTER),
+        )
+        & _MAY_BE_CLEANED
+        & ~_IS_QUEUED
+    )
 
 
 async def list_due_erasures(
@@ -287,29 +298,13 @@ async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
     return True
 
 
-async def goes_on(connection: Connection, leased: CleaningRound) -> bool:
-    """Whether a round has its lease still, and no legal hold was placed on its job since."""
-    query = select(jobs.c.id).where(
-        jobs.c.id == leased.job_id,
-        jobs.c.cleaning_after == leased.lease_ends_at,
-        jobs.c.cleaning_after > func.now(),
-        jobs.c.erased_at.is_not(None) | ~_IS_HELD,
-    )
-    return (await connection.execute(query)).first() is not None
-
-
-async def end_round(connection: Connection, done: CleaningRound) -> bool:
-    """Remember that a round is done; False if its lease had ended and another has it."""
+async def end_round(connection: Connection, held: Held, done: CleaningRound) -> None:
+    """Remember that a round is done, and when the next one is due. Raises WorkLostError."""
     following = done.next_at
-    statement = (
-        update(jobs)
-        .where(jobs.c.id == done.job_id, jobs.c.cleaning_after == done.lease_ends_at)
-        .values(
-            cleaning_after=following,
-            cleaned_at=func.now() if following is None else None,
-        )
-    )
-    return (await connection.execute(statement)).rowcount == 1
+    statement = update(jobs).where(jobs.c.id == done.job_id, jobs.c.cleaning_after.is_not(None))
+    cleaned = {"cleaning_after": following, "cleaned_at": None if following else func.now()}
+    await connection.execute(statement.values(cleaned))
+    await end(connection, held)
 
 
 ERASED_NAME = "erased"
@@ -325,18 +320,16 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
     tables = (
         scene_lists,
         transcripts,
-        translations,
         summaries,
         previews,
-        search_rows,
-        fingerprint_keys,
         hidden_phrases,
         webhook_events,
     )
     for table in tables:  # Labels and voices go with their transcripts, vectors with rows.
         await connection.execute(delete(table).where(table.c.job_id == job.id))
-    await forget_duplicates(connection, job.id)
-    await comparisons.forget_of_job(connection, job.id)
+    await withdraw(connection, job.id)
+    erased = ResultChange(job.id, frozenset(ANALYSES), Cause.ERASED)
+    await result_changed(connection, erased)
     learnt = exists().where(speaker_voices.c.voice_id == voices.c.id)
     await connection.execute(
         delete(voices).where(voices.c.account_id == job.account_id, ~learnt, ~_IS_VOICE_HELD)
@@ -374,7 +367,6 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
             muted=None,
             redact_after=None,
             redact_error=None,
-            compare_after=None,
             erased_at=func.now(),
             cleaned_at=None,
             cleaning_after=func.now(),

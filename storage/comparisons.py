@@ -1,4 +1,4 @@
-"""Comparisons of two jobs of an account: a row a pair, made by whoever has it leased.
+"""Comparisons of two jobs of an account: a row a pair.
 
 One that nobody waits for any more is not made; what was made is kept for a while, or until one of
 its jobs is erased or redacted.
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Text, bindparam, cast, delete, func, or_, select, text, update
+from sqlalchemy import Text, cast, delete, func, or_, select, text, update
 
-from storage.database import Connection, Database
+from storage.database import Connection
 from storage.tables import comparisons
-from storage.types import ComparisonState
+from storage.types import Cause, ComparisonState, ResultChange
+from storage.work import Held, is_queued, put_off, queue
+from storage.work import end as end_work
 
-MAX_ATTEMPTS = 3
-"""A comparison whose maker was lost this often, or whose jobs changed meanwhile, is given up."""
+KIND = "comparison"
 MOST_PENDING = 4
 """Of an account."""
 MOST_KEPT = 50
@@ -51,17 +52,14 @@ class CutComparison:
 
 
 @dataclass(frozen=True, slots=True)
-class LeasedCuts:
-    """A comparison to make; only the holder of ``token`` may record its end."""
+class CutPair:
+    """The jobs of a comparison to make."""
 
-    id: uuid.UUID
     account_id: uuid.UUID
     before_id: uuid.UUID
     after_id: uuid.UUID
     source: str
     """Versions of the results that it is to be made of."""
-    attempts: int
-    token: uuid.UUID
 
 
 _SHOWN = [comparisons.c[name] for name in CutComparison.__dataclass_fields__]
@@ -78,7 +76,7 @@ _QUEUE = text(
     INSERT INTO comparisons AS c (account_id, before_id, after_id, source)
     VALUES (:account_id, :before_id, :after_id, {_SOURCE})
     ON CONFLICT (account_id, before_id, after_id) DO UPDATE SET asked_at = now()
-    RETURNING id, state = 'pending' OR source = {_SOURCE}
+    RETURNING id, state = 'pending' AS is_pending, state = 'pending' OR source = {_SOURCE}
           AND completed_at > now() - CASE state WHEN 'failed' THEN :failed ELSE :kept END AS is_good
     """  # noqa: S608  (constants of this module)
 )
@@ -115,6 +113,8 @@ async def queue_comparison(
         raise TooManyComparisonsError
     await connection.execute(_DROP_OLDEST, {"account_id": account_id, "most": MOST_KEPT})
     comparison_id: uuid.UUID = found.id
+    if found.is_pending and not await is_queued(connection, KIND, comparison_id):
+        await queue(connection, KIND, comparison_id, account_id=account_id)
     return comparison_id
 
 
@@ -146,94 +146,64 @@ async def get_document(connection: Connection, comparison_id: uuid.UUID) -> str 
     return found
 
 
-# Accounts take turns: the one that had none for longest is next, with its oldest.
-_LEASE = text(
-    """
-    UPDATE comparisons SET
-        attempts = attempts + 1, lease_token = gen_random_uuid(), leased_at = now(),
-        lease_expires_at = now() + :lease
-     WHERE id = (
-           SELECT id FROM comparisons AS due
-            WHERE state = 'pending' AND asked_at > now() - :waited
-              AND (lease_expires_at IS NULL OR lease_expires_at < now())
-            ORDER BY (SELECT max(leased_at) FROM comparisons AS former
-                       WHERE former.account_id = due.account_id) NULLS FIRST, created_at
-            LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING id, account_id, before_id, after_id, source, attempts, lease_token AS token
-    """
+async def is_wanted(connection: Connection, held: Held) -> bool:
+    """Whether somebody waits for a comparison still."""
+    query = select(comparisons.c.id).where(
+        comparisons.c.id == held.subject_id, comparisons.c.asked_at > func.now() - WAITED
+    )
+    return await connection.scalar(query) is not None
+
+
+_SOURCE_OF_ROW = _SOURCE.replace(":before_id", "before_id").replace(":after_id", "after_id")
+_BEGIN = text(
+    f"""
+    UPDATE comparisons SET source = {_SOURCE_OF_ROW} WHERE id = :id AND state = 'pending'
+    RETURNING account_id, before_id, after_id, source
+    """  # noqa: S608
 )
 
 
-async def lease_next(database: Database, *, lease: timedelta) -> LeasedCuts | None:
-    """Lease the one whose turn it is; None where somebody waits for none."""
-    rows = await database.query(_LEASE, lease=lease, waited=WAITED)
-    return LeasedCuts(**rows[0]) if rows else None
-
-
-_EXTEND = text(
-    """
-    UPDATE comparisons SET lease_expires_at = now() + :lease
-     WHERE id = :id AND lease_token = :token AND asked_at > now() - :waited RETURNING id
-    """
-)
-
-
-async def extend(database: Database, held: LeasedCuts, *, lease: timedelta) -> bool:
-    """Keep the lease; False where it was lost, or nobody waits for the comparison any more."""
-    rows = await database.query(_EXTEND, lease=lease, id=held.id, token=held.token, waited=WAITED)
-    return bool(rows)
+async def begin(connection: Connection, held: Held) -> CutPair | None:
+    """The jobs to compare as they are now; None where nothing is to be compared any more."""
+    row = (await connection.execute(_BEGIN, {"id": held.subject_id})).mappings().one_or_none()
+    return None if row is None else CutPair(**row)
 
 
 _IS_SAME = text(f"SELECT :source = {_SOURCE}")
-_HELD = (comparisons.c.id == bindparam("of_id")) & (
-    comparisons.c.lease_token == bindparam("of_token")
-)
 
 
 async def end(
     connection: Connection,
-    held: LeasedCuts,
+    held: Held,
+    pair: CutPair | None,
     document: Mapping[str, Any] | None,
     error: Mapping[str, Any] | None = None,
-) -> bool:
-    """Store it, or why there is none; False where the lease was lost, or a job was changed, so that
-    it is to be made again."""
-    pair = {"before_id": held.before_id, "after_id": held.after_id}
-    locks = "SELECT 1 FROM {} WHERE job_id IN (:before_id, :after_id) FOR SHARE"
-    for table in ("scene_lists", "transcripts"):
-        await connection.execute(text(locks.format(table)), pair)
-    if error is None and not await connection.scalar(_IS_SAME, pair | {"source": held.source}):
-        await give_back(connection, held, counts=True)
-        return False
+) -> None:
+    """Store it, or why there is none; where one of the jobs was changed it is to be made again.
+
+    Raises WorkLostError.
+    """
+    if pair is not None and error is None:
+        names = {"before_id": pair.before_id, "after_id": pair.after_id}
+        locks = "SELECT 1 FROM {} WHERE job_id IN (:before_id, :after_id) FOR SHARE"
+        for table in ("scene_lists", "transcripts"):
+            await connection.execute(text(locks.format(table)), names)
+        if not await connection.scalar(_IS_SAME, names | {"source": pair.source}):
+            await put_off(connection, held, timedelta(0), counts=True)
+            return
+    await end_work(connection, held)
     ended = {"document": document} if error is None else {"error": error}
     state = ComparisonState.COMPLETED if error is None else ComparisonState.FAILED
-    return await _change(connection, held, state=state, completed_at=func.now(), **ended)
+    statement = update(comparisons).where(comparisons.c.id == held.subject_id)
+    await connection.execute(statement.values(state=state, completed_at=func.now(), **ended))
 
 
-_SET_SOURCE = text(
-    f"UPDATE comparisons SET source = {_SOURCE} WHERE id = :id AND lease_token = :token"  # noqa: S608
-)
-
-
-async def give_back(connection: Connection, held: LeasedCuts, *, counts: bool) -> None:
-    """Leave it to another; the attempt ``counts``, or it does not."""
-    values = {"id": held.id, "token": held.token}
-    pair = {"before_id": held.before_id, "after_id": held.after_id}
-    await connection.execute(_SET_SOURCE, values | pair)
-    await _change(connection, held, attempts=held.attempts - (0 if counts else 1))
-
-
-async def _change(connection: Connection, held: LeasedCuts, **values: Any) -> bool:
-    statement = update(comparisons).where(_HELD)
-    statement = statement.values(lease_token=None, lease_expires_at=None, **values)
-    named = {"of_id": held.id, "of_token": held.token}
-    return bool((await connection.execute(statement, named)).rowcount)
-
-
-async def forget_of_job(connection: Connection, job_id: uuid.UUID) -> None:
-    """Remove those that were made of a job, which is erased or redacted."""
-    of_job = or_(comparisons.c.before_id == job_id, comparisons.c.after_id == job_id)
-    await connection.execute(delete(comparisons).where(of_job))
+async def follow(connection: Connection, change: ResultChange) -> None:
+    """Remove those that were made of a job which is redacted or erased."""
+    if change.cause in {Cause.REDACTED, Cause.ERASED}:
+        own = change.job_id
+        of_job = or_(comparisons.c.before_id == own, comparisons.c.after_id == own)
+        await connection.execute(delete(comparisons).where(of_job))
 
 
 async def forget_old(connection: Connection) -> None:

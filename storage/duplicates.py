@@ -1,7 +1,7 @@
 """Media of an account that are the same in part: keys to find them by, and what was found.
 
 Keys are mixed with the account's id, so that looking up those of one account reads no other's. A
-job is compared once it has ended: ``compare_after`` is when, and the lease of whoever does it.
+job is compared once it has ended.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import LargeBinary, bindparam, delete, or_, select, text, update
+from sqlalchemy import LargeBinary, bindparam, delete, exists, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
-from storage.database import Connection, Database
+from storage.database import Connection
 from storage.tables import archive_objects, duplicates, fingerprint_keys, jobs, transcripts
-from storage.turns import in_turns
+from storage.types import Cause, ResultChange, StageName
+from storage.work import Held, end, is_queued, queue
 
+KIND = "duplicates"
 MOST_CANDIDATES = 20
 """Jobs that a job is compared with: those with most keys in common."""
 _LEAST_KEYS = 2
@@ -57,15 +58,6 @@ class StoredDuplicate:
 
 
 @dataclass(frozen=True, slots=True)
-class LeasedComparison:
-    """A job to compare, until another may take it over."""
-
-    job_id: uuid.UUID
-    account_id: uuid.UUID
-    compare_after: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class StoredPrints:
     """Fingerprints of a job's media."""
 
@@ -95,8 +87,7 @@ async def store_keys(
     kind: str,
     parts: Sequence[Keys],
 ) -> None:
-    """In the place of what there is of the kind; the job is due to be compared, unless it is a
-    rerun, whose results go to another."""
+    """In the place of what there is of the kind; a job that has ended is due to be compared."""
     own = delete(fingerprint_keys).filter_by(job_id=job_id, kind=kind)
     await connection.execute(own)
     rows = [
@@ -107,8 +98,18 @@ async def store_keys(
     every = {"job_id": job_id, "account_id": account_id, "kind": kind}
     if rows:
         await connection.execute(insert(fingerprint_keys), [row | every for row in rows])
-    due = update(jobs).where(jobs.c.id == job_id, jobs.c.rerun_of.is_(None))
-    await connection.execute(due.values(compare_after=text("now()")))
+    await queue_comparison(connection, job_id)
+
+
+async def queue_comparison(connection: Connection, job_id: uuid.UUID) -> None:
+    """Have a job compared that has ended and has keys, unless it is a rerun, whose results go to
+    another."""
+    has_keys = exists().where(fingerprint_keys.c.job_id == jobs.c.id)
+    query = select(has_keys).where(
+        jobs.c.id == job_id, jobs.c.completed_at.is_not(None), jobs.c.rerun_of.is_(None)
+    )
+    if await connection.scalar(query):
+        await queue(connection, KIND, job_id)
 
 
 async def store_sounds(
@@ -123,41 +124,6 @@ async def store_sounds(
     if prints:
         rows = [{"index": index, "found": found} for index, found in prints.items()]
         await connection.execute(statement, rows)
-
-
-_LEASE = in_turns(
-    "duplicates",
-    due="""
-    SELECT id, account_id FROM jobs WHERE compare_after <= now() AND completed_at IS NOT NULL
-     ORDER BY {turn}, compare_after LIMIT 1 FOR UPDATE OF jobs SKIP LOCKED
-    """,
-    lease="""
-    UPDATE jobs SET compare_after = now() + :lease FROM due WHERE jobs.id = due.id
-    RETURNING jobs.id AS job_id, jobs.account_id, compare_after
-    """,
-)
-
-
-async def lease_comparison(database: Database, *, lease: timedelta) -> LeasedComparison | None:
-    """Lease the job that is due for longest of the account whose turn it is; None where none is."""
-    rows = await database.query(_LEASE, lease=lease)
-    return LeasedComparison(**rows[0]) if rows else None
-
-
-_RENEWAL = text(
-    """
-    UPDATE jobs SET compare_after = now() + :lease WHERE id = :id AND compare_after = :held
-    RETURNING id AS job_id, account_id, compare_after
-    """
-)
-
-
-async def renew_comparison(
-    database: Database, held: LeasedComparison, *, lease: timedelta
-) -> LeasedComparison | None:
-    """The same from now on; None where it is somebody else's, or compared."""
-    rows = await database.query(_RENEWAL, id=held.job_id, held=held.compare_after, lease=lease)
-    return LeasedComparison(**rows[0]) if rows else None
 
 
 async def find_prints(connection: Connection, job_id: uuid.UUID) -> StoredPrints | None:
@@ -179,14 +145,14 @@ _PRINTS = text(
     " FROM jobs LEFT JOIN scene_lists ON job_id = id WHERE id = :job_id AND erased_at IS NULL"
 )
 _LOCKED_VERSIONS = text(
-    f"SELECT id, compare_after, {_VERSION}"  # noqa: S608 - a constant
+    f"SELECT id, {_VERSION}"  # noqa: S608 - a constant
     " FROM jobs LEFT JOIN scene_lists ON job_id = id"
     " WHERE id = ANY(:ids) AND erased_at IS NULL ORDER BY id FOR NO KEY UPDATE OF jobs"
 )
 
 
 async def find_candidates(
-    connection: Connection, held: LeasedComparison, probes: Mapping[str, Keys]
+    connection: Connection, held: Held, probes: Mapping[str, Keys]
 ) -> list[uuid.UUID]:
     """Other jobs of the account with keys in common, most of them first."""
     counts = dict[uuid.UUID, int]()
@@ -194,7 +160,7 @@ async def find_candidates(
         every = mixed(held.account_id, kind, keys)
         for first in range(0, len(every), _KEYS_AT_ONCE):
             values = {
-                "job_id": held.job_id,
+                "job_id": held.subject_id,
                 "account_id": held.account_id,
                 "kind": kind,
                 "keys": every[first : first + _KEYS_AT_ONCE],
@@ -223,36 +189,33 @@ _CANDIDATES = text(
 
 async def replace_duplicates(
     connection: Connection,
-    held: LeasedComparison,
+    held: Held,
     found: Iterable[StoredDuplicate],
     versions: Mapping[uuid.UUID, str],
-) -> bool:
-    """What the job has in common with others, in the place of what was found before; False, and
-    nothing is changed, where somebody else has it.
+) -> None:
+    """What the job has in common with others, in the place of what was found before.
 
     ``versions`` are those that were compared. Where one of them has changed since, what it has in
-    common is left out, and the job is due once more; what was erased is left out.
+    common is left out, and the job is due once more; what was erased is left out. Raises
+    WorkLostError.
     """
-    ids = sorted({held.job_id, *versions})
+    job_id = held.subject_id
+    ids = sorted({job_id, *versions})
     locked = {row.id: row for row in await connection.execute(_LOCKED_VERSIONS, {"ids": ids})}
-    mine = locked.get(held.job_id)
-    if mine is None or mine.compare_after != held.compare_after:
-        return False
+    await end(connection, held)
     same = {each for each, row in locked.items() if row.version == versions.get(each)}
-    changed = (locked.keys() & versions.keys()) - same
-    due = text("now()") if changed else None
-    await connection.execute(update(jobs).where(jobs.c.id == held.job_id).values(compare_after=due))
-    await forget(connection, held.job_id)
+    if (locked.keys() & versions.keys()) - same:
+        await queue(connection, KIND, job_id)
+    await forget(connection, job_id)
     rows = [
-        asdict(each) | {"job_id": held.job_id}
-        if held.job_id < each.other_id
-        else asdict(each.swapped(held.job_id)) | {"job_id": each.other_id}
+        asdict(each) | {"job_id": job_id}
+        if job_id < each.other_id
+        else asdict(each.swapped(job_id)) | {"job_id": each.other_id}
         for each in found
-        if {held.job_id, each.other_id} <= same
+        if {job_id, each.other_id} <= same
     ]
     if rows:
         await connection.execute(insert(duplicates).on_conflict_do_nothing(), rows)
-    return True
 
 
 async def forget(connection: Connection, job_id: uuid.UUID) -> None:
@@ -261,10 +224,30 @@ async def forget(connection: Connection, job_id: uuid.UUID) -> None:
     await connection.execute(delete(duplicates).where(either))
 
 
+async def follow(connection: Connection, change: ResultChange) -> None:
+    """Keep what is looked up of a job, and what was found of it, in step with its results."""
+    if change.cause is Cause.RENEWED:
+        for stage in change.stages:
+            values = {"job_id": change.job_id, "rerun_id": change.rerun_id, "kind": _KINDS[stage]}
+            await connection.execute(_FORGET_KEYS, values)
+            await connection.execute(_MOVE_KEYS, values)
+        await forget(connection, change.job_id)
+        await queue_comparison(connection, change.job_id)
+    elif change.cause is Cause.ERASED:
+        await connection.execute(delete(fingerprint_keys).filter_by(job_id=change.job_id))
+        await forget(connection, change.job_id)
+
+
+_KINDS = {StageName.VISION: "shot", StageName.TRANSCRIPT: "sound"}
+_FORGET_KEYS = text("DELETE FROM fingerprint_keys WHERE job_id = :job_id AND kind = :kind")
+_MOVE_KEYS = text(
+    "UPDATE fingerprint_keys SET job_id = :job_id WHERE job_id = :rerun_id AND kind = :kind"
+)
+
+
 async def is_compared(connection: Connection, job_id: uuid.UUID) -> bool:
-    """Whether nothing of it is still to be compared."""
-    query = select(jobs.c.compare_after.is_(None)).where(jobs.c.id == job_id)
-    return bool(await connection.scalar(query))
+    """Whether nothing of a job that has ended is still to be compared."""
+    return not await is_queued(connection, KIND, job_id)
 
 
 async def list_duplicates(

@@ -360,3 +360,28 @@ BEGIN
               CASE WHEN secret.rotated_at > now() + ahead - overlap
                    THEN secret.previous END AS previous_secret;
 END $$;
+
+-- Work beside the jobs that version 0.3.0 has queued in the tables of its results: before the
+-- upgrade, and while such a version is at work beside this one.
+CREATE OR REPLACE FUNCTION adopt_work() RETURNS void LANGUAGE sql AS $$
+    WITH aligned AS (
+        UPDATE transcripts SET align_after = NULL WHERE align_after IS NOT NULL
+        RETURNING job_id, track_index),
+    compared AS (
+        UPDATE jobs SET compare_after = NULL
+         WHERE compare_after IS NOT NULL AND completed_at IS NOT NULL
+        RETURNING id)
+    INSERT INTO work (kind, subject_id, part, account_id)
+    SELECT found.kind, found.job_id, found.part, jobs.account_id
+      FROM (SELECT 'alignment' AS kind, job_id, track_index::text AS part FROM aligned
+            UNION ALL SELECT 'duplicates', id, '' FROM compared
+            UNION ALL SELECT 'preview', job_id, '' FROM previews WHERE status = 'waiting'
+            UNION ALL SELECT 'redaction', id, '' FROM jobs WHERE redact_after IS NOT NULL
+            UNION ALL SELECT 'translation', job_id, language FROM translations
+                       WHERE status = 'pending') AS found
+      JOIN jobs ON jobs.id = found.job_id
+     UNION ALL
+    SELECT 'archive', id, '', account_id FROM archives
+     WHERE state = 'active' OR removed_at IS NOT NULL
+        ON CONFLICT DO NOTHING
+$$;

@@ -302,14 +302,13 @@ jobs = Table(
     _time("erased_at", nullable=True),
     # Nothing of it may be deleted.
     _time("legal_hold_at", nullable=True),
-    # Personal data is to be redacted (the kinds are in source): when, or, while that is done, when
-    # another may take it over.
+    # Since when personal data is to be redacted (the kinds are in source), until it is, and why it
+    # could not be.
     _time("redact_after", nullable=True),
-    # When its near duplicates are to be sought, or, while that is done, when another may do it.
-    _time("compare_after", nullable=True),
-    # How often that was begun, and why it was given up.
-    Column("redact_attempts", SmallInteger, nullable=False, server_default=text("0")),
     Column("redact_error", Text),
+    # By these, and by redact_after, version 0.3.0 leases it for what storage.work is for now.
+    _time("compare_after", nullable=True),
+    Column("redact_attempts", SmallInteger, nullable=False, server_default=text("0")),
     # The key that created it, the first of those it was rotated from, where that has caps.
     Column("capped_key_id", Uuid),
     # [[start, end], …] in milliseconds, in order: where what shows the media is silent.
@@ -529,8 +528,7 @@ transcripts = Table(
     Column("revision", Integer, nullable=False, server_default=text("0")),
     # Earlier revisions have what was redacted.
     Column("redacted_revision", Integer),
-    # Words of a correction have no measured times: when to align them, or, while that is done,
-    # when another may take it over.
+    # Version 0.3.0 leases it by this.
     _time("align_after", nullable=True),
     # Of its sound, as pipelines.media.audio writes it.
     Column("sound_print", LargeBinary),
@@ -580,9 +578,31 @@ hidden_phrases = Table(
     PrimaryKeyConstraint("job_id", "digest"),
 )
 
-# When each account was last served with background work of a kind: accounts take turns.
-background_turns = Table(
-    "background_turns",
+# What is to be done beside the jobs: a row until it is done (storage.work).
+work = Table(
+    "work",
+    metadata,
+    Column("kind", Text, nullable=False),
+    # A job, an archive or a comparison.
+    Column("subject_id", Uuid, nullable=False),
+    # Which one of several of the subject: a language, a track.
+    Column("part", Text, nullable=False, server_default=text("''")),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    # When it is due, or, while its holder does it, when another may take it over.
+    _time("due_at", now=True),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    # Its holder's.
+    Column("token", Uuid),
+    PrimaryKeyConstraint("kind", "subject_id", "part"),
+    # The earliest of each account.
+    Index("ix_work_due", "kind", "account_id", "due_at"),
+    # All of a subject that is erased.
+    Index("ix_work_subject_id", "subject_id"),
+)
+
+# When each account was last served with work of a kind: accounts take turns.
+work_turns = Table(
+    "work_turns",
     metadata,
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("kind", Text, nullable=False),
@@ -599,6 +619,7 @@ previews = Table(
     Column("status", Text, nullable=False, server_default=text("'waiting'")),
     # A sentence for whoever looks at the job's page.
     Column("reason", Text),
+    # Version 0.3.0 leases it by these.
     Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
     Column("lease_token", Uuid),
     _time("lease_expires_at", nullable=True),
@@ -663,6 +684,7 @@ translations = Table(
     Column("source", Text, nullable=False),
     # A transcript a track, by its index.
     Column("documents", JSON(none_as_null=True)),
+    # Version 0.3.0 leases it by these.
     Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
     Column("lease_token", Uuid),
     _time("lease_expires_at", nullable=True),
@@ -691,10 +713,6 @@ comparisons = Table(
     Column("state", Text, nullable=False, server_default=text("'pending'")),
     Column("error", JSON(none_as_null=True)),
     Column("document", JSON(none_as_null=True)),
-    Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
-    Column("lease_token", Uuid),
-    _time("lease_expires_at", nullable=True),
-    _time("leased_at", nullable=True),
     _time("created_at", now=True),
     # When somebody requested or read it last.
     _time("asked_at", now=True),
@@ -705,13 +723,9 @@ comparisons = Table(
         "(state = 'completed') = (document IS NOT NULL)", name="completed_has_document"
     ),
     CheckConstraint("(state = 'pending') = (completed_at IS NULL)", name="ended_has_time"),
-    CheckConstraint(
-        "(lease_token IS NULL) = (lease_expires_at IS NULL)", name="lease_has_deadline"
-    ),
     Index("uq_comparisons_pair", "account_id", "before_id", "after_id", unique=True),
     Index("ix_comparisons_before_id", "before_id"),
     Index("ix_comparisons_after_id", "after_id"),
-    Index("ix_comparisons_pending", "created_at", postgresql_where=text("state = 'pending'")),
 )
 
 summaries = Table(
@@ -975,12 +989,11 @@ archives = Table(
     _time("created_at", now=True),
     _time("listed_at", nullable=True),
     _time("next_list_at", nullable=True),
-    # When there is something to do; only the holder of the lease does it.
+    # When its next step is due.
     _time("due_at", now=True),
+    # Version 0.3.0 leases it by these.
     Column("lease_token", Uuid),
     _time("lease_expires_at", nullable=True),
-    # When its last step began: accounts take turns by it.
-    _time("leased_at", nullable=True),
     # Its objects are deleted a few at a time, then the row.
     _time("removed_at", nullable=True),
     CheckConstraint(_one_of("state", ArchiveState), name="state"),

@@ -1,26 +1,24 @@
-"""Translations of transcripts: a row for each language that was requested.
-
-Whoever makes one has it leased; a maker that is lost leaves it to the next.
-"""
+"""Translations of transcripts: a row for each language that was requested."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, Text, bindparam, cast, func, select, update
+from sqlalchemy import RowMapping, Text, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from storage.database import Connection, Database
+from storage.database import Connection
+from storage.results import transcript_versions
 from storage.tables import translations
-from storage.turns import in_turns
-from storage.types import TranslationStatus
+from storage.types import Cause, ResultChange, TranslationStatus
+from storage.work import Held, end, queue
 
-MAX_ATTEMPTS = 3
-"""A translation whose maker was lost this often is given up."""
+KIND = "translation"
+"""Of work; the language is its part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +37,6 @@ class Translation:
     completed_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedTranslation:
-    """A translation to make; only the holder of ``token`` may record its end."""
-
-    job_id: uuid.UUID
-    language: str
-    attempts: int
-    token: uuid.UUID
-
-
 def _shown(row: RowMapping) -> Translation:
     return Translation(**{**row, "status": TranslationStatus(row["status"])})
 
@@ -60,12 +48,15 @@ _QUEUED: Mapping[str, object] = {
     "status": TranslationStatus.PENDING,
     "reason": None,
     "documents": None,
-    "attempts": 0,
     "created_at": func.now(),
     "completed_at": None,
-    "lease_token": None,
-    "lease_expires_at": None,
 }
+
+
+async def source_of(connection: Connection, job_id: uuid.UUID) -> str:
+    """The versions of a job's transcripts, which its translations are made of."""
+    versions = await transcript_versions(connection, job_id)
+    return " ".join(f"{index}:{version}" for index, version in versions)
 
 
 async def queue_translation(
@@ -84,13 +75,22 @@ async def queue_translation(
     statement = statement.on_conflict_do_update(
         index_elements=[translations.c.job_id, translations.c.language], set_=again
     )
-    return _shown((await connection.execute(statement.returning(*_SHOWN))).mappings().one())
+    queued = _shown((await connection.execute(statement.returning(*_SHOWN))).mappings().one())
+    await queue(connection, KIND, job_id, language)
+    return queued
 
 
-async def make_again(connection: Connection, job_id: uuid.UUID, source: str) -> None:
-    """Queue all of a job anew, for the price that was paid; what was made is gone."""
-    statement = update(translations).where(translations.c.job_id == job_id)
-    await connection.execute(statement.values({"source": source, **_QUEUED}))
+async def follow(connection: Connection, change: ResultChange) -> None:
+    """Queue all of a redacted job anew, for the price that was paid; what was made is gone."""
+    job_id, own = change.job_id, translations.c.job_id == change.job_id
+    if change.cause is Cause.ERASED:
+        await connection.execute(delete(translations).where(own))
+    if change.cause is not Cause.REDACTED:
+        return
+    statement, source = update(translations).where(own), await source_of(connection, job_id)
+    again = statement.values({"source": source, **_QUEUED}).returning(translations.c.language)
+    for language in sorted((await connection.execute(again)).scalars()):
+        await queue(connection, KIND, job_id, language)
 
 
 async def list_translations(connection: Connection, job_id: uuid.UUID) -> list[Translation]:
@@ -123,80 +123,35 @@ async def find_translated(
     return found
 
 
-_LEASE = in_turns(
-    "translation",
-    due="""
-    SELECT each.job_id, each.language, jobs.account_id
-      FROM translations AS each JOIN jobs ON jobs.id = each.job_id
-     WHERE status = 'pending' AND (each.lease_expires_at IS NULL OR each.lease_expires_at < now())
-     ORDER BY {turn}, each.created_at LIMIT 1 FOR UPDATE OF each SKIP LOCKED
-    """,
-    lease="""
-    UPDATE translations AS leased SET
-        attempts = attempts + 1, lease_token = gen_random_uuid(), lease_expires_at = now() + :lease
-      FROM due WHERE (leased.job_id, leased.language) = (due.job_id, due.language)
-    RETURNING leased.job_id, leased.language, attempts, lease_token AS token
-    """,
-)
-
-
-async def lease_next_translation(
-    database: Database, *, lease: timedelta
-) -> LeasedTranslation | None:
-    """Lease the oldest pending one of the account whose turn it is; None where none is."""
-    rows = await database.query(_LEASE, lease=lease)
-    return LeasedTranslation(**rows[0]) if rows else None
-
-
-_HELD = (translations.c.job_id == bindparam("of_job")) & (
-    translations.c.lease_token == bindparam("token")
-)
-
-
-async def extend_translation(
-    connection: Connection, held: LeasedTranslation, *, lease: timedelta
-) -> bool:
-    """Keep the lease; False where it was lost, or the job is erased."""
-    statement = update(translations).where(_HELD).values(lease_expires_at=func.now() + lease)
-    return await _changed(connection, statement, held)
-
-
 async def end_translation(
     connection: Connection,
-    held: LeasedTranslation,
+    held: Held,
     documents: Mapping[int, Any] | None,
     reason: str | None = None,
 ) -> Translation | None:
-    """Store it, or why there is none; None where somebody else has the lease."""
+    """Store it, or why there is none; None where it is not pending any more.
+
+    Raises WorkLostError.
+    """
+    await end(connection, held)
     status = TranslationStatus.COMPLETED if reason is None else TranslationStatus.FAILED
     statement = (
         update(translations)
-        .where(_HELD)
+        .where(
+            translations.c.job_id == held.subject_id,
+            translations.c.language == held.part,
+            translations.c.status == TranslationStatus.PENDING,
+        )
         .values(
             status=status,
             reason=reason,
             documents=None if documents is None else {str(at): it for at, it in documents.items()},
             completed_at=func.now(),
+            # What versions before this one hold a translation by.
             lease_token=None,
             lease_expires_at=None,
         )
         .returning(*_SHOWN)
     )
-    values = {"of_job": held.job_id, "token": held.token}
-    row = (await connection.execute(statement, values)).mappings().one_or_none()
+    row = (await connection.execute(statement)).mappings().one_or_none()
     return None if row is None else _shown(row)
-
-
-async def give_back_translation(connection: Connection, held: LeasedTranslation) -> None:
-    """Leave it to another; the attempt does not count."""
-    statement = (
-        update(translations)
-        .where(_HELD)
-        .values(lease_token=None, lease_expires_at=None, attempts=translations.c.attempts - 1)
-    )
-    await _changed(connection, statement, held)
-
-
-async def _changed(connection: Connection, statement: Any, held: LeasedTranslation) -> bool:
-    values = {"of_job": held.job_id, "token": held.token}
-    return bool((await connection.execute(statement, values)).rowcount)

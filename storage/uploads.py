@@ -2,6 +2,8 @@
 
 ``arriving_until`` marks a PUT under way, the writer's token and deadline a resumable upload. Both
 move on only while bytes arrive, so that a dead process blocks nothing for long.
+
+Beside a file that browsers cannot play lies its preview, pending, made or failed: a row a job.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from sqlalchemy import (
     true,
     update,
 )
+from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
-from storage.tables import jobs, uploads
-from storage.types import JobState, Tier
+from storage.tables import jobs, previews, uploads
+from storage.types import JobState, PreviewStatus, Tier
+from storage.work import Held, queue
 
 MEDIA_SLOT = "media"
 AUDIO_SLOT = "audio"
@@ -36,6 +40,8 @@ ERASED_PREFIX = "erased"
 """The folder of the object store that holds a folder a job."""
 
 _AT_ONCE = 100
+_LOOK_LOCK = 0x7661735F6C6F6F6B
+"""Held while uploads are leased that may have come directly ("vas_look")."""
 """Bounds the transaction, which locks their accounts until it ends."""
 
 MOST_LATE = timedelta(hours=6)
@@ -282,13 +288,13 @@ async def forget_writer(
     return (await connection.execute(statement)).rowcount == 1
 
 
-async def lock_expired_jobs(
+async def list_expired_jobs(
     connection: Connection,
     *,
     grace: timedelta = timedelta(0),
     among: Collection[uuid.UUID] | None = None,
 ) -> list[uuid.UUID]:
-    """Up to 100 jobs, locked, whose upload time has been over for ``grace`` without their files.
+    """Up to 100 jobs whose upload time has been over for ``grace`` without their files.
 
     A file that is still coming in holds its job open, up to MOST_LATE.
     """
@@ -306,7 +312,6 @@ async def lock_expired_jobs(
         )
         .order_by(jobs.c.upload_expires_at)
         .limit(_AT_ONCE)
-        .with_for_update(of=jobs, skip_locked=True)
     )
     return list((await connection.execute(query)).scalars())
 
@@ -324,8 +329,10 @@ class AwaitedUpload:
 async def lease_awaited_uploads(connection: Connection, *, limit: int) -> list[AwaitedUpload]:
     """Lease up to ``limit`` uploads that are due to be looked for; sets when they are next due.
 
-    Files being uploaded through the service are left out.
+    Files being uploaded through the service are left out. Nothing while another process leases.
     """
+    if not await connection.scalar(select(func.pg_try_advisory_xact_lock(_LOOK_LOCK))):
+        return []
     in_flight = or_(uploads.c.arriving_until > func.now(), uploads.c.writer_expires_at > func.now())
     due = (
         select(uploads.c.job_id, uploads.c.slot, jobs.c.tier, jobs.c.created_at)
@@ -338,7 +345,6 @@ async def lease_awaited_uploads(connection: Connection, *, limit: int) -> list[A
         )
         .order_by(func.coalesce(uploads.c.look_after, jobs.c.created_at))
         .limit(limit)
-        .with_for_update(of=uploads, skip_locked=True)
         .cte("due")
     )
     age_seconds = func.extract("epoch", func.now() - due.c.created_at)
@@ -395,3 +401,66 @@ async def extend_awaited_upload(
     )
     until = (await connection.execute(statement)).scalar_one_or_none()
     return None if until is None else replace(item, look_after=until)
+
+
+PREVIEW = "preview"
+"""Kind of work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What became of a job's preview; ``reason`` is why there is none."""
+
+    status: PreviewStatus
+    reason: str | None
+
+
+async def want_preview(connection: Connection, job_id: uuid.UUID, source_key: str) -> None:
+    """Queue a preview of the object; one that is pending or ended stays as it is."""
+    statement = insert(previews).values(job_id=job_id, source_key=source_key)
+    new = statement.on_conflict_do_nothing().returning(previews.c.job_id)
+    if (await connection.execute(new)).first() is not None:
+        await queue(connection, PREVIEW, job_id)
+
+
+async def want_muted_preview(connection: Connection, job_id: uuid.UUID, source_key: str) -> None:
+    """Queue another preview of the object, whatever became of the one before."""
+    fresh = {"status": PreviewStatus.WAITING, "reason": None}
+    statement = insert(previews).values(job_id=job_id, source_key=source_key)
+    await connection.execute(
+        statement.on_conflict_do_update(index_elements=[previews.c.job_id], set_=fresh)
+    )
+    await queue(connection, PREVIEW, job_id)
+
+
+async def find_preview(connection: Connection, job_id: uuid.UUID) -> Preview | None:
+    """None for media that is played as it is."""
+    query = select(previews.c.status, previews.c.reason).where(previews.c.job_id == job_id)
+    row = (await connection.execute(query)).first()
+    return None if row is None else Preview(PreviewStatus(row.status), row.reason)
+
+
+async def is_preview_wanted(connection: Connection, held: Held) -> bool:
+    """Whether a preview has somebody to be played to: its job goes on, and its media is there."""
+    query = select(jobs.c.id).where(
+        jobs.c.id == held.subject_id,
+        jobs.c.state.not_in((JobState.CANCELLED, JobState.FAILED, JobState.EXPIRED)),
+        jobs.c.cleaned_at.is_(None),
+        jobs.c.cleaning_after.is_(None),
+    )
+    return await connection.scalar(query) is not None
+
+
+async def find_preview_source(connection: Connection, job_id: uuid.UUID) -> str | None:
+    """The object that a preview is made of; None where none is to be made any more."""
+    query = select(previews.c.source_key).where(previews.c.job_id == job_id)
+    found: str | None = await connection.scalar(query)
+    return found
+
+
+async def end_preview(
+    connection: Connection, job_id: uuid.UUID, status: PreviewStatus, reason: str | None = None
+) -> None:
+    """Record what became of it."""
+    statement = update(previews).where(previews.c.job_id == job_id)
+    await connection.execute(statement.values(status=status, reason=reason))

@@ -1,8 +1,8 @@
 """Personal data that has a form: addresses, numbers of telephones, cards, accounts and persons.
 
 Written in any language; in English as it is spoken too: "john dot smith at example dot com",
-"double five", letters one by one. Checks are those of the issuers: Luhn (ISO/IEC 7812-1), ISO 13616
-for IBANs, and the national ones named below.
+"double five", letters one by one. Checks are those of the issuers, by python-stdnum: Luhn (ISO/IEC
+7812-1), ISO 13616 for IBANs, and national ones.
 """
 
 from __future__ import annotations
@@ -12,6 +12,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+from stdnum import iban, luhn
+from stdnum.br import cpf
+from stdnum.ch import ssn
+from stdnum.es import dni, nie
+from stdnum.fr import nir
+from stdnum.it import codicefiscale
+from stdnum.pl import pesel
 
 
 class PersonalData(StrEnum):
@@ -366,12 +374,14 @@ def _kind(run: _Run, before: str) -> PersonalData | None:  # noqa: PLR0911
     digits, code = run.digits, run.code
     if len(digits) < _FEWEST_DIGITS or any(form.fullmatch(run.written) for form in _NO_NUMBERS):
         return None
-    if _is_iban(code) or (len(digits) >= 10 and (_IBAN_CUE.search(before) or _IBAN.match(code))):
+    if iban.is_valid(code) or (
+        len(digits) >= 10 and (_IBAN_CUE.search(before) or _IBAN.match(code))
+    ):
         return PersonalData.IBAN
     is_national = _is_national(code, run.written)
     if _NATIONAL_CUE.search(before) or (is_national and (code != digits or "-" in run.written)):
         return PersonalData.NATIONAL_NUMBER
-    is_card = 13 <= len(digits) <= 19 and is_luhn(digits)
+    is_card = 13 <= len(digits) <= 19 and luhn.is_valid(digits)
     if is_card or (len(digits) >= 10 and _CARD_CUE.search(before)):
         return PersonalData.CARD
     if _PHONE_CUE.search(before) or run.written.startswith(("+", "(", "00")):
@@ -383,50 +393,16 @@ def _kind(run: _Run, before: str) -> PersonalData | None:  # noqa: PLR0911
     return PersonalData.CARD if len(digits) >= 15 else PersonalData.PHONE
 
 
-def is_luhn(digits: str) -> bool:
-    """Whether the last digit is the check of the others (ISO/IEC 7812-1)."""
-    doubled = [int(it) * (1 + at % 2) for at, it in enumerate(reversed(digits))]
-    return sum(each - 9 * (each > 9) for each in doubled) % 10 == 0
-
-
-def _is_iban(code: str) -> bool:
-    if not re.fullmatch(r"[A-Z]{2}\d{2}[A-Z0-9]{11,30}", code):
-        return False
-    return int("".join(str(int(it, 36)) for it in code[4:] + code[:4])) % 97 == 1
-
-
-def _weighted(digits: str, weights: Sequence[int]) -> int:
-    return sum(int(it) * weight for it, weight in zip(digits, weights, strict=False))
-
-
-def _is_cpf(code: str) -> bool:
-    checks = (-_weighted(code, range(size + 1, 1, -1)) % 11 % 10 for size in (9, 10))
-    return len(set(code)) > 1 and [*map(int, code[9:])] == [*checks]
-
-
 _NATIONAL: tuple[tuple[str, Callable[[str], bool]], ...] = (
-    # United Kingdom: National Insurance. Italy: codice fiscale.
+    # United Kingdom: National Insurance, which has no check.
     (r"[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z]\d{6}[A-D]", lambda code: True),
-    (r"[A-Z]{6}\d\d[A-EHLMPRST]\d\d[A-Z]\d{3}[A-Z]", lambda code: True),
-    # Spain: DNI and NIE. France: INSEE. Switzerland: AHV, an EAN-13.
-    (
-        r"[XYZ\d]\d{7}[A-Z]",
-        lambda code: (
-            "TRWAGMYFPDXBNJZSQVHLCKE"[int(code[:8].translate(str.maketrans("XYZ", "012"))) % 23]
-            == code[8]
-        ),
-    ),
-    (r"[12]\d{14}", lambda code: 97 - int(code[:13]) % 97 == int(code[13:])),
-    (r"756\d{10}", lambda code: _weighted(code, [1, 3] * 7) % 10 == 0),
-    # Poland: PESEL, its date too. Brazil: CPF.
-    (
-        r"\d{4}[0-3]\d{6}",
-        lambda code: (
-            0 < int(code[2:4]) % 20 <= 12
-            and (_weighted(code, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3)) + int(code[10])) % 10 == 0
-        ),
-    ),
-    (r"\d{11}", _is_cpf),
+    (r"[A-Z]{6}\d\d[A-EHLMPRST]\d\d[A-Z]\d{3}[A-Z]", codicefiscale.is_valid),
+    (r"\d{8}[A-Z]", dni.is_valid),
+    (r"[XYZ]\d{7}[A-Z]", nie.is_valid),
+    (r"[12]\d{14}", nir.is_valid),
+    (r"756\d{10}", ssn.is_valid),
+    (r"\d{11}", pesel.is_valid),
+    (r"\d{11}", cpf.is_valid),
 )
 _SOCIAL_SECURITY = re.compile(r"(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4}")
 """United States; others are found by the words before them."""

@@ -50,8 +50,7 @@ from pipelines.backfill.driver import (
     run_items,
     spell_seconds,
 )
-from pipelines.backfill.fetch import SourceRules
-from pipelines.backfill.items import ItemWork
+from pipelines.backfill.items import ItemWork, SourceRules
 from pipelines.backfill.manifest import Manifest, ManifestError, read_manifest
 from pipelines.backfill.output import Output, begin_output
 from pipelines.backfill.places import (

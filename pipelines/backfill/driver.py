@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pipelines.backfill.items import FinishedItem, ItemWork, keep_outcome_only, outcome_of
-from pipelines.backfill.outcome import Item
+from pipelines.backfill.manifest import Item
 from pipelines.backfill.output import Output
 from pipelines.execution.ray_data import ItemTask, items_as_they_come, items_dataset, task_pool
 from storage.objects import ObjectStore

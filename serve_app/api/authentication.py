@@ -29,6 +29,7 @@ from starlette.responses import Response
 
 from serve_app.api.parameters import require_plain_query, with_json_object
 from serve_app.api.schemas import Uuid
+from serve_app.api.urls import parse_job_id
 from serve_app.context import AppContext
 from serve_app.errors import CATALOGUE, ApiError, ErrorCode
 from serve_app.observability.logs import note
@@ -40,9 +41,8 @@ from storage.access import (
     count_request,
 )
 from storage.audit import Actor, ActorKind, act_as
-from storage.database import Connection
 from storage.job_records import JobRecord
-from storage.keys import KEY_PREFIX, SESSION_PREFIX, find_session, is_owner_suspended
+from storage.keys import KEY_PREFIX, SESSION_PREFIX, find_session
 from storage.types import Role
 
 
@@ -387,25 +387,6 @@ async def _current_job(request: Request, _: JobId) -> JobRecord:
 
 CurrentJob = Annotated[JobRecord, Depends(_current_job)]
 """The caller's job that the path names; NOT_FOUND for foreign, missing, malformed ids alike."""
-
-
-def parse_job_id(text: str) -> uuid.UUID:
-    """The id; for text that is none, the nil UUID, which no job has.
-
-    A malformed id thus takes the same way, and the same time, as a missing one.
-    """
-    try:
-        parsed = uuid.UUID(text)
-    except ValueError:
-        return uuid.UUID(int=0)
-    # uuid.UUID also takes braces, urn: and missing hyphens; a job id has one form.
-    return parsed if str(parsed) == text.lower() else uuid.UUID(int=0)
-
-
-async def require_active_owner(connection: Connection, job_id: uuid.UUID) -> None:
-    """For addresses that are signed and need no key; raises ACCOUNT_SUSPENDED."""
-    if await is_owner_suspended(connection, job_id):
-        raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
 
 
 class KeylessRoute(OperationRoute):

@@ -20,10 +20,9 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, overload
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -36,6 +35,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve_app import API_PREFIX
+from serve_app.api.schemas import timestamp as timestamp  # noqa: PLC0414
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.observability.logs import Span, Tracing, enter_context, leave_context, traced
@@ -139,22 +139,6 @@ def _parts_of(content: Any) -> Iterator[str]:
         yield "]" if content else "[]"
     else:
         yield _json(content)
-
-
-@overload
-def timestamp(moment: datetime) -> str: ...
-
-
-@overload
-def timestamp(moment: datetime | None) -> str | None: ...
-
-
-def timestamp(moment: datetime | None) -> str | None:
-    """ISO 8601 in UTC with milliseconds."""
-    if moment is None:
-        return None
-    text = moment.astimezone(UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
 
 
 def request_id(request: Request) -> str:

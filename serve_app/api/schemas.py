@@ -7,11 +7,30 @@ absent, ``X | None`` one that may be null.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, get_type_hints
+import functools
+import re
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NotRequired,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 from pydantic_core import PydanticCustomError
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, is_typeddict
 
 from pipelines.types import StageCode
 from serve_app.errors import CATALOGUE, ErrorCode
@@ -45,23 +64,54 @@ def doc(description: str, *examples: Any, **rules: Any) -> Any:
     return Field(description=description, **rules)
 
 
+@overload
+def timestamp(moment: datetime) -> str: ...
+
+
+@overload
+def timestamp(moment: datetime | None) -> str | None: ...
+
+
+def timestamp(moment: datetime | None) -> str | None:
+    """Return ISO 8601 in UTC with milliseconds."""
+    if moment is None:
+        return None
+    text = moment.astimezone(UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """In an annotation: how ``rendered`` turns a record's value into the answer's."""
+
+    convert: Callable[[Any], Any]
+
+
 NO_NUL_PATTERN = r"^[^\u0000]*$"
 
 Uuid = Annotated[
     str,
     Field(json_schema_extra={"format": "uuid"}, examples=["6f1b7c0e-2f0a-4c55-9a53-0d1f3a1f2c77"]),
+    Shown(str),
 ]
 Url = Annotated[
     str,
     Field(json_schema_extra={"format": "uri"}, examples=["https://video.example.com/v1/api/jobs"]),
 ]
 Timestamp = Annotated[
-    str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-03-02T09:15:04.120Z"])
+    str,
+    Field(json_schema_extra={"format": "date-time"}, examples=["2026-03-02T09:15:04.120Z"]),
+    Shown(timestamp),
 ]
 """ISO 8601, UTC."""
-Share = Annotated[float, Field(ge=0, le=1, description="0 to 1.", examples=[0.97])]
+Share = Annotated[
+    float,
+    Field(ge=0, le=1, description="0 to 1.", examples=[0.97]),
+    Shown(lambda share: round(share, 4)),
+]
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0, examples=[12.48])]
+"""``rendered`` finds milliseconds where a record has them."""
 RequestId = Annotated[
     str,
     Field(
@@ -196,3 +246,71 @@ def _error_type(code: ErrorCode) -> Any:
     kind: Any = TypedDict(schema_name(code), fields | REQUIRED_FIELDS.get(code, {}) | optional)  # type: ignore[misc]
     kind.__doc__ = CATALOGUE[code].summary
     return kind
+
+
+Form = TypeVar("Form")
+_NONE = frozenset[str]()
+
+
+def rendered(form: type[Form], record: Any, **given: Any) -> Form:
+    """Return ``record`` as ``form``, a TypedDict, has it: the one way from a record to an answer.
+
+    ``fileName`` is the attribute ``file_name``; ``startTime``, ``time`` and ``waitSeconds`` are
+    ``start_ms``, ``time_ms`` and ``wait_ms`` in seconds where the record has those. Types convert
+    (``Shown``), forms in forms are rendered likewise. A field that may be absent is, where the
+    record has None or no such attribute. ``given`` are fields that are worked out elsewhere.
+    """
+    found: Form = _renderer(
+        cast("Hashable", form), cast("Hashable", type(record)), frozenset(given) if given else _NONE
+    )(record, given)
+    return found
+
+
+@functools.cache
+def _renderer(form: Any, record: Any, given: frozenset[str]) -> Callable[[Any, Any], Any]:
+    """Compile ``form`` for a type of records: answers may have a hundred thousand of them."""
+    names: dict[str, Any] = {}
+    always, maybe = list[str](), list[str]()
+    for number, (key, hint) in enumerate(get_type_hints(form, include_extras=True).items()):
+        attribute, may_lack = _attribute(record, key), get_origin(hint) is NotRequired
+        if key in given or (attribute is None and may_lack):
+            continue
+        if attribute is None:
+            raise TypeError(f"{record.__name__} has no {key}, which {form.__name__} shows")
+        value, expression = f"record.{attribute}", f"convert{number}({{}})"
+        names[f"convert{number}"] = convert = _converter(hint)
+        if attribute.endswith("_ms"):
+            expression = "{} / 1000"
+        elif convert is None:
+            expression = "{}"
+        if may_lack:
+            maybe.append(f"value = {value}\n    if value is not None: shown[{key!r}] = ")
+            maybe[-1] += expression.format("value")
+        elif convert is None and expression == "{}":
+            always.append(f"{key!r}: {value}")
+        else:
+            none = f"None if {value} is None else "
+            always.append(f"{key!r}: {none}{expression.format(value)}")
+    body = "\n    ".join((f"shown = {{{', '.join(always)}, **given}}", *maybe, "return shown"))
+    exec(f"def render(record, given):\n    {body}", names)  # noqa: S102 - names of our own classes
+    renderer: Callable[[Any, Any], Any] = names["render"]
+    return renderer
+
+
+def _attribute(record: type, key: str) -> str | None:
+    name = re.sub(r"(?<!^)([A-Z])", lambda letter: "_" + letter[1].lower(), key)
+    spans = [name.removesuffix(end) + "_ms" for end in ("_time", "_seconds") if name.endswith(end)]
+    return next((it for it in (name, *spans, f"{name}_ms") if hasattr(record, it)), None)
+
+
+def _converter(hint: Any) -> Callable[[Any], Any] | None:
+    """What a value of this type is turned by; None where it goes out as it is."""
+    if get_origin(hint) in {Annotated, NotRequired}:
+        own = [it.convert for it in getattr(hint, "__metadata__", ()) if isinstance(it, Shown)]
+        return own[-1] if own else _converter(get_args(hint)[0])
+    if get_origin(hint) is UnionType or get_origin(hint) is Union:
+        return next((found for it in get_args(hint) if (found := _converter(it))), None)
+    if get_origin(hint) is list:
+        each = _converter(get_args(hint)[0])
+        return list if each is None else lambda values: [each(value) for value in values]
+    return functools.partial(rendered, hint) if is_typeddict(hint) else None

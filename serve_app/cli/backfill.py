@@ -11,8 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from pipelines.backfill.outcome import ItemOutcome
-from pipelines.backfill.output import Output, open_output
+from pipelines.backfill.output import ItemOutcome, Output, open_output
 from pipelines.backfill.places import Place, S3Access, place_at
 from pipelines.codec import to_json
 from pipelines.types import Scene

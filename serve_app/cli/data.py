@@ -373,7 +373,7 @@ def _rerun_all(
 
 async def _matching(context: AppContext, conditions: dict[str, str]) -> list[UUID]:
     from storage import keys
-    from storage.reruns import list_candidates
+    from storage.history import list_rerun_candidates
 
     account = conditions.get("account")
     after, before = (
@@ -381,7 +381,7 @@ async def _matching(context: AppContext, conditions: dict[str, str]) -> list[UUI
         for given in (conditions.get("created-after"), conditions.get("created-before"))
     )
     async with context.database.transaction() as connection:
-        return await list_candidates(
+        return await list_rerun_candidates(
             connection,
             account_id=None
             if account is None

@@ -170,7 +170,9 @@ def record_of(source: object, *names: str) -> Record:
 def _plain(value: object) -> object:
     match value:
         case datetime():
-            from serve_app.api.envelope import timestamp
+            from serve_app.api.schemas import (
+                timestamp,
+            )
 
             return timestamp(value)
         case UUID():

@@ -17,11 +17,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from serve_app import pricing
-from serve_app.api.authentication import LIMITS, parse_job_id
+from serve_app.api.authentication import LIMITS
 from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import Context, public_url
 from serve_app.api.parameters import WHOLE_NUMBER, whole_number
-from serve_app.api.urls import require_callback_url
+from serve_app.api.urls import (
+    parse_job_id,
+    require_callback_url,
+)
 from serve_app.context import AppContext
 from serve_app.dashboard import PATH, SIGN_IN_PATH
 from serve_app.dashboard.access import CurrentViewer, PageRoute, SentForm

@@ -13,9 +13,12 @@ from starlette.responses import RedirectResponse, Response
 
 from models.profiles import how_to_add
 from models.tasks import EMBED_PICTURES
-from serve_app.api.authentication import parse_job_id
 from serve_app.api.envelope import Context
-from serve_app.api.urls import OVERVIEW_STILL, still_path
+from serve_app.api.urls import (
+    OVERVIEW_STILL,
+    parse_job_id,
+    still_path,
+)
 from serve_app.crypto import Signer
 from serve_app.dashboard import PATH
 from serve_app.dashboard.access import CurrentViewer, PageRoute

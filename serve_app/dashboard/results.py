@@ -45,8 +45,7 @@ from serve_app.results.scenes import scene_json, scenes_of
 from serve_app.results.transcripts import at_revision, choose_track, read_tracks, transcript_of
 from storage.comparisons import get_document
 from storage.job_records import JobRecord, list_jobs
-from storage.result_parts import Element, Parts
-from storage.results import Track, list_tracks
+from storage.results import Element, Parts, Track, list_tracks
 from storage.types import ComparisonState
 
 _MOST_CHANGES = 1_000

@@ -191,7 +191,7 @@ class RunnerReplica:
     """Runs jobs until the replica stops."""
 
     async def __init__(self, settings: Settings, *_: Any) -> None:  # type: ignore[misc]
-        from serve_app.worker.runner import Runner
+        from serve_app.work.runner import Runner
 
         configure_logging(settings, "runner")
         self._runner = Runner(_searching_context(settings), _models(settings))

@@ -50,15 +50,18 @@ from serve_app.errors import invalid
 from serve_app.exports.timeline import csv_table, find_sources
 from serve_app.results import transcripts
 from serve_app.results.availability import require_stage
-from serve_app.results.routes import TrackQuery
+from serve_app.results.routes import (
+    LanguageTag,
+    TrackQuery,
+)
 from serve_app.results.transcripts import Transcript, transcript_of
-from serve_app.results.translations import LanguageTag, in_language, require_translation
+from serve_app.results.translations import in_language, require_translation
 from storage.audit import AuditAction, record
 from storage.database import Connection, Database
+from storage.history import MOST_REVISIONS
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
 from storage.results import TrackTranscript, transcript_versions
-from storage.revisions import MOST_REVISIONS
 from storage.types import Role, StageName
 
 _MEDIA_TYPES = {

@@ -22,7 +22,6 @@ from typing_extensions import TypedDict
 
 from pipelines.codec import from_json
 from pipelines.types import ClipSpan, PipelineWarning, StageCode, WarningCode
-from serve_app.api.envelope import timestamp
 from serve_app.api.schemas import (
     NO_NUL_PATTERN,
     Count,
@@ -33,6 +32,7 @@ from serve_app.api.schemas import (
     Url,
     Uuid,
     doc,
+    timestamp,
 )
 from serve_app.results.redaction import RedactionJson, redaction_json
 from serve_app.results.scenes import OVERVIEW, OverviewJson, ProcessedScene

@@ -14,12 +14,15 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import Request
-
 from serve_app import pricing
-from serve_app.api.authentication import parse_job_id
-from serve_app.api.envelope import timestamp
+from serve_app.api.schemas import (
+    timestamp,
+)
+from serve_app.api.urls import (
+    parse_job_id,
+)
 from serve_app.context import AppContext
+from serve_app.crypto import Signer
 from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
 from serve_app.jobs.answers import render_job
 from serve_app.jobs.plans import JobPlan
@@ -27,7 +30,18 @@ from serve_app.results.redaction import redact_again
 from serve_app.results.scenes import StoredSeen, read_seen, seen_json
 from serve_app.results.transcripts import legacy_entries, transcript_of
 from serve_app.settings import Settings
-from storage import audit, endpoints, jobs, keys, ledger, reruns, results, translations, webhooks
+from storage import (
+    audit,
+    duplicates,
+    endpoints,
+    history,
+    jobs,
+    keys,
+    ledger,
+    results,
+    translations,
+    webhooks,
+)
 from storage.cleaning import erase_content, is_held
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord, NewJob
@@ -207,7 +221,7 @@ async def erase_job(
     """
     if not despite_hold and await is_held(connection, parse_job_id(job_id)):
         raise ApiError(ErrorCode.LEGAL_HOLD)
-    for rerun in await reruns.list_reruns(connection, parse_job_id(job_id)):
+    for rerun in await history.list_reruns(connection, parse_job_id(job_id)):
         if despite_hold or not await is_held(connection, rerun):
             await erase_job(connection, account_id, str(rerun), despite_hold=despite_hold)
     job = _found(
@@ -257,13 +271,15 @@ async def read_results(
     return StoredResults(seen, track)
 
 
-def processed_data(request: Request, job: JobRecord, stored: StoredResults) -> Mapping[str, object]:
+def processed_data(
+    root: str, signer: Signer, job: JobRecord, stored: StoredResults
+) -> Mapping[str, object]:
     """``{ length, scenes, overview, transcript }``, each only once its stage is completed; scenes
     as they are written."""
     length = None if job.duration_ms is None else job.duration_ms / 1000
     data: dict[str, object] = {"length": length}
     if stored.seen is not None:
-        scenes, whole = seen_json(request, job, stored.seen)
+        scenes, whole = seen_json(root, signer, job, stored.seen)
         data["scenes"] = ({**scene, "endTs": scene["endTime"]} for scene in scenes)
         if whole is not None:
             data["overview"] = whole
@@ -412,6 +428,7 @@ async def end_job(
     if not moved:
         return False
     await jobs.skip_open_stages(connection, job.id, open_stages, error_code=stage_error_code)
+    await duplicates.queue_comparison(connection, job.id)
     event_type, ended = TERMINAL_EVENTS.get(state), await jobs.find_job(connection, job.id)
     if event_type is not None and ended is not None:
         if ended.callback_url is not None:
@@ -433,7 +450,7 @@ async def finish_if_ended(connection: Connection, job_id: uuid.UUID) -> JobState
     ]
     if not failed:
         if job.rerun_of is not None:
-            await reruns.exchange_results(connection, job)
+            await history.exchange_results(connection, job)
             if job.source.redact:  # what one stage found is hidden in what the other one keeps
                 await redact_again(connection, job)
         return JobState.COMPLETED if await end_job(connection, job, JobState.COMPLETED) else None

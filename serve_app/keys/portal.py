@@ -11,8 +11,11 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from serve_app.api.authentication import Bucket, count_requests, parse_job_id
+from serve_app.api.authentication import Bucket, count_requests
 from serve_app.api.envelope import Context, templates
+from serve_app.api.urls import (
+    parse_job_id,
+)
 from serve_app.crypto import BadSignatureError
 from storage import keys, ledger
 from storage.database import Connection

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from serve_app.api.authentication import CurrentAccount, KeylessRoute, SessionRoute, parse_job_id
+from serve_app.api.authentication import CurrentAccount, KeylessRoute, SessionRoute
 from serve_app.api.envelope import (
     API_PREFIX,
     NO_STORE,
@@ -25,11 +25,11 @@ from serve_app.api.envelope import (
     ExactJSONResponse,
     public_url,
     success,
-    timestamp,
 )
 from serve_app.api.openapi import errors, headers, links
 from serve_app.api.parameters import WHOLE_NUMBER
-from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc
+from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc, rendered
+from serve_app.api.urls import parse_job_id
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PATH, PORTAL_PURPOSE
 from storage import audit, keys, ledger
@@ -74,14 +74,7 @@ class PortalLink(TypedDict):
 
 
 def _key_object(record: KeyRecord) -> Key:
-    return {
-        "id": str(record.id),
-        "displayKey": keys.display_key(record.last_four),
-        "status": record.status,
-        "expiresAt": timestamp(record.expires_at),
-        "benefitId": record.benefit_id,
-        "createdAt": timestamp(record.created_at),
-    }
+    return rendered(Key, record, displayKey=keys.display_key(record.last_four))
 
 
 @router.get(
@@ -269,24 +262,12 @@ async def list_audit_log(
 
 def entry_json(entry: AuditEntry) -> AuditEntryJson:
     """As the interface and exports have it."""
-    return {
-        "accountId": str(entry.account_id),
-        "position": entry.position,
-        "createdAt": entry.created_at.astimezone(UTC).strftime(_TIME),
-        "actor": {
-            "kind": entry.actor_kind,
-            "id": None if entry.actor_id is None else str(entry.actor_id),
-        },
-        "action": entry.action,
-        "jobId": None if entry.job_id is None else str(entry.job_id),
-        "target": entry.target,
-        "detail": entry.detail,
-        "requestId": entry.request_id,
-        "address": entry.address,
-        "addressSalt": entry.address_salt,
-        "addressSha256": entry.address_sha256,
-        "hash": entry.hash,
+    actor: AuditActor = {
+        "kind": entry.actor_kind,
+        "id": None if entry.actor_id is None else str(entry.actor_id),
     }
+    moment = entry.created_at.astimezone(UTC).strftime(_TIME)
+    return rendered(AuditEntryJson, entry, actor=actor, createdAt=moment)
 
 
 def entry_line(entry: AuditEntry) -> str:

@@ -14,7 +14,7 @@ from serve_app.api.schemas import Count, Seconds, Uuid, doc
 from serve_app.context import AppContext
 from serve_app.results.availability import require_stage
 from storage.job_records import JobRecord
-from storage.result_parts import Element, Kept, Parts
+from storage.results import Element, Kept, Parts
 from storage.search_vectors import count_vectors, vectors_of_job
 from storage.types import StageName
 
@@ -38,16 +38,6 @@ class ChapterList(TypedDict):
 
 
 _kept: Kept[tuple[object, ...], list[Chapter]] = Kept(500)
-
-
-def chapter_json(chapter: Chapter) -> ChapterJson:
-    """A chapter as the API shows it."""
-    return {
-        "index": chapter.index,
-        "startTime": chapter.start_ms / 1000,
-        "endTime": chapter.end_ms / 1000,
-        "title": chapter.title,
-    }
 
 
 async def find_chapters_of(context: AppContext, job: JobRecord) -> list[Chapter]:

@@ -15,7 +15,7 @@ from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, ExactJSONResponse
 from serve_app.api.openapi import errors
 from serve_app.api.parameters import WHOLE_NUMBER, one_of, read_cursor, sign_payload
-from serve_app.api.schemas import Count, RequestId, Seconds, Share, Uuid, doc
+from serve_app.api.schemas import Count, RequestId, Seconds, Share, Uuid, doc, rendered
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.results.availability import no_result
 from storage import duplicates
@@ -116,21 +116,19 @@ async def list_duplicates(
 
 
 def duplicate_json(found: StoredDuplicate, file_name: str) -> DuplicateJson:
-    """As answers have it."""
-    return {
-        "kind": DuplicateKind(found.kind),
-        "jobId": str(found.other_id),
-        "fileName": file_name,
-        "here": {
-            "startTime": found.start_ms / 1000,
-            "endTime": found.end_ms / 1000,
-            "track": found.track,
-        },
-        "there": {
-            "startTime": found.other_start_ms / 1000,
-            "endTime": found.other_end_ms / 1000,
-            "track": found.other_track,
-        },
-        "score": round(found.score, 4),
-        "speed": round(found.speed, 3),
+    """Return a duplicate as answers have it."""
+    here: DuplicateSpanJson = rendered(DuplicateSpanJson, found)
+    there: DuplicateSpanJson = {
+        "startTime": found.other_start_ms / 1000,
+        "endTime": found.other_end_ms / 1000,
+        "track": found.other_track,
     }
+    return rendered(
+        DuplicateJson,
+        found,
+        jobId=str(found.other_id),
+        fileName=file_name,
+        here=here,
+        there=there,
+        speed=round(found.speed, 3),
+    )

@@ -16,22 +16,32 @@ from typing_extensions import TypedDict
 
 from pipelines.codec import decode
 from pipelines.types import Person
-from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute, parse_job_id
-from serve_app.api.envelope import API_PREFIX, Context, public_url, success, timestamp
+from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute
+from serve_app.api.envelope import API_PREFIX, Context, public_url, success
 from serve_app.api.openapi import OF_RESULTS, errors
-from serve_app.api.schemas import Answer, Count, RequestId, Seconds, Timestamp, Url, Uuid, doc
-from serve_app.api.urls import still_path
+from serve_app.api.schemas import (
+    Answer,
+    Count,
+    RequestId,
+    Seconds,
+    Timestamp,
+    Url,
+    Uuid,
+    doc,
+    rendered,
+)
+from serve_app.api.urls import parse_job_id, still_path
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result, require_stage
 from serve_app.results.redaction import hidden_label
 from serve_app.results.routes import SpeakerId, TrackQuery
-from serve_app.results.scenes import BoxJson, box_document
+from serve_app.results.scenes import BoxJson
 from serve_app.results.transcripts import choose_track, read_tracks, require_choice, transcript_of
 from storage import results, voices
 from storage.audit import AuditAction, record
 from storage.cleaning import is_held, is_voice_held
 from storage.types import SkipReason, StageName
-from storage.voices import MOST_SAMPLES, MOST_VOICES, NamedVoice
+from storage.voices import MOST_SAMPLES, MOST_VOICES
 
 
 class AppearanceJson(TypedDict):
@@ -91,13 +101,7 @@ async def get_people(request: Request, context: Context, job: CurrentJob) -> Res
     shown: list[PersonJson] = []
     for person in decode(tuple[Person, ...], stored.encode(), ignore_unknown=True):
         url = root + still_path(context.signer, job.id, person.id)
-        appearances: list[AppearanceJson] = []
-        for each in person.appearances:
-            seen: AppearanceJson = {"time": each.time_ms / 1000, "box": box_document(each.box)}
-            if each.scene_index is not None:
-                seen["sceneIndex"] = each.scene_index
-            appearances.append(seen)
-        shown.append({"id": person.id, "stillUrl": url, "appearances": appearances})
+        shown.append(rendered(PersonJson, person, stillUrl=url))
     return success(request, {"jobId": str(job.id), "people": shown})
 
 
@@ -162,15 +166,6 @@ class VoiceList(TypedDict):
     requestId: RequestId
 
 
-def _voice(found: NamedVoice) -> VoiceJson:
-    return {
-        "id": str(found.id),
-        "name": found.name,
-        "samples": found.samples,
-        "createdAt": timestamp(found.created_at),
-    }
-
-
 @voice_router.put(
     "/jobs/{jobId}/speakers/{speakerId}/voice",
     response_model=Answer[VoiceJson],
@@ -210,7 +205,7 @@ async def name_voice(
         await record(
             connection, account_id, AuditAction.NAME_VOICE, job_id=job.id, target=learnt.id
         )
-    return success(request, _voice(learnt))
+    return success(request, rendered(VoiceJson, learnt))
 
 
 @voice_router.get("/voices", response_model=VoiceList, response_description="The voices.")
@@ -220,7 +215,7 @@ async def list_voices(request: Request, context: Context, account_id: CurrentAcc
     All that the account has named, the oldest first."""
     async with context.database.statement() as connection:
         found = await voices.list_voices(connection, account_id)
-    return success(request, [_voice(each) for each in found])
+    return success(request, [rendered(VoiceJson, each) for each in found])
 
 
 @voice_router.delete(
@@ -249,4 +244,4 @@ async def delete_voice(
         if await is_voice_held(connection, known_id):
             raise ApiError(ErrorCode.LEGAL_HOLD)
         await voices.delete_voice(connection, account_id, known_id)
-    return success(request, _voice(found[0]))
+    return success(request, rendered(VoiceJson, found[0]))

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, NotRequired
 
-from fastapi import Request
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from models.contracts import Box, CameraMotion, ShotAngle, ShotType
+from models.contracts import CameraMotion, ShotAngle, ShotType
 from pipelines.codec import decode, list_parts
-from pipelines.types import Scene, ScreenText
-from serve_app.api.envelope import context_of, public_url
-from serve_app.api.schemas import Count, Seconds, Share, Url, Uuid, doc
+from pipelines.types import Scene
+from serve_app.api.schemas import Count, Seconds, Share, Url, Uuid, doc, rendered
 from serve_app.api.urls import OVERVIEW_STILL, still_path
+from serve_app.crypto import Signer
 from serve_app.results.availability import require_stage
 from storage import results
 from storage.database import Connection
@@ -199,54 +198,13 @@ def scene_json(scene: Scene, address: Address) -> SceneJson:
 def overview_json(scene: Scene, address: Address, name: str = OVERVIEW_STILL) -> OverviewJson:
     """What is seen, of a whole video too, its stills at addresses by its name."""
     urls = address(name), address(f"{name}-2")
-    return {
-        "startTime": scene.start_ms / 1000,
-        "endTime": scene.end_ms / 1000,
-        "description": scene.description,
-        "objects": list(scene.objects),
-        "colorPalette": list(scene.color_palette),
-        "shotType": scene.shot_type,
-        "shotAngle": scene.shot_angle,
-        "cameraMotion": scene.camera_motion,
-        "thumbnailUrl": urls[0],
-        "stills": [
-            {"time": still.time_ms / 1000, "url": url}
-            for still, url in zip(scene.stills, urls, strict=False)
-        ],
-        "objectTracks": [
-            {
-                "label": track.label,
-                "start": track.start_ms / 1000,
-                "end": track.end_ms / 1000,
-                "confidence": round(track.confidence, 4),
-            }
-            for track in scene.object_tracks
-        ],
-        "activePicture": box_document(scene.active_picture),
-        "onScreenText": [_text_line(line) for line in scene.on_screen_text],
-        "tags": [{"label": tag.label, "score": tag.score} for tag in scene.tags],
-    }
-
-
-def _text_line(line: ScreenText) -> TextLineJson:
-    shown: TextLineJson = {
-        "text": line.text,
-        "confidence": round(line.confidence, 4),
-        "box": box_document(line.box),
-    }
-    if line.start_ms is not None and line.end_ms is not None:
-        shown |= {"startTime": line.start_ms / 1000, "endTime": line.end_ms / 1000}
+    stills: list[StillJson] = [
+        {"time": still.time_ms / 1000, "url": url}
+        for still, url in zip(scene.stills, urls, strict=False)
+    ]
+    shown = rendered(OverviewJson, scene, stills=stills, thumbnailUrl=urls[0])
+    del shown["confidence"]  # of its cut: a whole video has none
     return shown
-
-
-def box_document(box: Box) -> BoxJson:
-    """A rectangle in shares of the picture's width and height."""
-    return {
-        "left": round(box.left, 4),
-        "top": round(box.top, 4),
-        "width": round(box.width, 4),
-        "height": round(box.height, 4),
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +223,10 @@ async def read_seen(connection: Connection, job: JobRecord) -> StoredSeen:
 
 
 def seen_json(
-    request: Request, job: JobRecord, stored: StoredSeen
+    root: str, signer: Signer, job: JobRecord, stored: StoredSeen
 ) -> tuple[Iterator[SceneJson], OverviewJson | None]:
-    """As the API shows it, its stills at signed addresses; some seconds for a long job, of whose
-    scenes each is made when it is written."""
-    root, signer = public_url(request), context_of(request).signer
+    """As the API shows it, its stills at signed addresses below ``root``; some seconds for a long
+    job, of whose scenes each is made when it is written."""
 
     def address(name: str) -> str:
         return root + still_path(signer, job.id, name)

@@ -18,17 +18,16 @@ from pipelines.types import (
     TrackOutcome,
     TranscriptResult,
     TranscriptSegment,
-    TranscriptWord,
     WarningCode,
 )
-from serve_app.api.schemas import Count, Seconds, Share, Uuid, doc
+from serve_app.api.schemas import Count, Seconds, Share, Uuid, doc, rendered
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result, require_stage
 from storage import results
 from storage.database import Connection, Database
+from storage.history import document_at
 from storage.job_records import JobRecord
 from storage.results import Track, TrackTranscript
-from storage.revisions import document_at
 from storage.types import SkipReason, StageName, StageStatus
 
 AnyTrack = TypeVar("AnyTrack", Track, TrackTranscript)
@@ -207,54 +206,20 @@ def speakers_json(
     track: TrackTranscript, found: TranscriptResult | None = None
 ) -> list[SpeakerJson]:
     """Who speaks on a track; ``found`` is what is stored of it, where it was read already."""
-    rendered: list[SpeakerJson] = []
-    for speaker in (found or transcript_of(track)).speakers:
-        document: SpeakerJson = {
-            "id": speaker.id,
-            "label": speaker.label,
-            "speakingSeconds": round(speaker.speaking_seconds, 3),
-        }
-        if speaker.id in track.voices:
-            document["voiceId"] = track.voices[speaker.id]
-        rendered.append(document)
-    return rendered
-
-
-def sentence_json(sentence: TimedSentence) -> SummarySentenceJson:
-    """A sentence of a summary."""
-    return {
-        "text": sentence.text,
-        "startTime": sentence.start_ms / 1000,
-        "endTime": sentence.end_ms / 1000,
-    }
+    return [
+        rendered(SpeakerJson, each, voiceId=track.voices[each.id])
+        if each.id in track.voices
+        else rendered(SpeakerJson, each)
+        for each in (found or transcript_of(track)).speakers
+    ]
 
 
 def segment_json(segment: TranscriptSegment) -> TranscriptSegmentJson:
     """A run of words by one speaker."""
-    document: TranscriptSegmentJson = {
-        "index": segment.index,
-        "startTime": segment.start_ms / 1000,
-        "endTime": segment.end_ms / 1000,
-        "text": segment.text,
-        "speaker": segment.speaker,
-        "confidence": round(segment.confidence, 4),
-        "words": [_word(word) for word in segment.words],
-    }
+    document = rendered(TranscriptSegmentJson, segment)
     for at in segment.estimated_words[: len(segment.words)]:
         document["timing"] = document["words"][at]["timing"] = "estimated"
-    if segment.language is not None:
-        document["language"] = segment.language
     return document
-
-
-def _word(word: TranscriptWord) -> WordJson:
-    return {
-        "text": word.text,
-        "startTime": word.start_ms / 1000,
-        "endTime": word.end_ms / 1000,
-        "confidence": round(word.confidence, 4),
-        "speaker": word.speaker,
-    }
 
 
 async def read_tracks(
@@ -289,7 +254,7 @@ async def find_summary(
     found = await results.find_summary(connection, job_id)
     if found is None:
         return None
-    return [sentence_json(each) for each in sentences_of(found)]
+    return [rendered(SummarySentenceJson, each) for each in sentences_of(found)]
 
 
 def sentences_of(stored: str) -> tuple[TimedSentence, ...]:
@@ -359,35 +324,18 @@ def transcript_json(
     job: JobRecord, track: TrackTranscript, found: TranscriptResult, *, multi: bool
 ) -> Transcript:
     """The JSON transcript of one track; ``found`` is what is stored of it."""
-    rendered: Transcript = {
-        "jobId": str(job.id),
-        "language": track.language,
-        "speakers": speakers_json(track, found),
-        "text": "\n".join(segment.text for segment in found.segments),
-        "segments": [segment_json(segment) for segment in found.segments],
-        "turns": [
-            {
-                "speaker": turn.speaker,
-                "startTime": turn.start_ms / 1000,
-                "endTime": turn.end_ms / 1000,
-            }
-            for turn in found.turns
-        ],
-        "sounds": [
-            {
-                "kind": sound.kind,
-                "startTime": sound.start_ms / 1000,
-                "endTime": sound.end_ms / 1000,
-                "confidence": round(sound.confidence, 4),
-            }
-            for sound in found.sounds
-        ],
-        "revision": track.revision,
-        "calibrated": found.calibrated,
-    }
-    if multi:
-        rendered |= {"trackIndex": track.track_index, "trackName": track.track_name}
-    return rendered
+    tracks = {"trackIndex": track.track_index, "trackName": track.track_name} if multi else {}
+    return rendered(
+        Transcript,
+        found,
+        jobId=str(job.id),
+        language=track.language,
+        speakers=speakers_json(track, found),
+        text="\n".join(segment.text for segment in found.segments),
+        segments=[segment_json(segment) for segment in found.segments],
+        revision=track.revision,
+        **tracks,
+    )
 
 
 def combined_transcript_json(job: JobRecord, tracks: list[TrackTranscript]) -> Transcript:

@@ -8,24 +8,23 @@ Direct uploads: files that clients put into the object store, past the service.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from fastapi import Request
-from starlette.responses import Response
-
 from pipelines.types import WarningCode
-from serve_app.api.authentication import parse_job_id, require_active_owner
-from serve_app.api.envelope import API_PREFIX, context_of
+from serve_app import API_PREFIX
+from serve_app.api.urls import (
+    parse_job_id,
+    require_active_owner,
+)
 from serve_app.context import AppContext
-from serve_app.crypto import BadSignatureError, ExpiredSignatureError, Signer
+from serve_app.crypto import Signer
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.settings import Settings
 from storage import jobs, uploads
@@ -148,41 +147,8 @@ def upload_fields(
     return fields
 
 
-_EXPOSED = (
-    "Location, Retry-After, Tus-Checksum-Algorithm, Tus-Extension, Tus-Max-Size, Tus-Resumable, "
-    "Tus-Version, Upload-Defer-Length, Upload-Expires, Upload-Length, Upload-Offset, X-Request-Id"
-)
-_SENT = (
-    "Content-Type, Tus-Resumable, Upload-Checksum, Upload-Length, Upload-Offset, "
-    "X-HTTP-Method-Override, X-Request-Id, X-Requested-With"
-)
-
-ANY_ORIGIN = {
-    "Access-Control-Allow-Origin": "*",
-    "Access-Control-Expose-Headers": _EXPOSED,
-}
-"""On every answer of an upload's address."""
-
-
-_DISCARDED_BYTES = 64 * 1024
-"""The rest of so small a body is read and dropped; for a larger one the connection is closed."""
-
 _SPARE_BYTES = 64 * 1024 * 1024
 """Space that stays free on the disk, for the database and other processes."""
-
-
-def preflight(methods: str) -> dict[str, str]:
-    """The answer to a browser's preflight request."""
-    return ANY_ORIGIN | {
-        "Access-Control-Allow-Methods": methods,
-        "Access-Control-Allow-Headers": _SENT,
-        "Access-Control-Max-Age": "86400",
-    }
-
-
-async def put_options(request: Request) -> Response:
-    """The preflight of a plain PUT."""
-    return Response(status_code=204, headers=preflight("PUT, OPTIONS") | {"Allow": "PUT, OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,18 +162,6 @@ class Slot:
     @property
     def awaiting(self) -> bool:
         return self.job.state is JobState.AWAITING_UPLOAD
-
-
-def check_signature(request: Request, expires: str, signature: str) -> None:
-    """Raises UNAUTHORIZED; ExpiredSignatureError for an address whose time is over."""
-    # The path that was routed by, not one put together from it and the Host header.
-    path, signer = request.scope["path"], context_of(request).signer
-    try:
-        signer.check_path(UPLOAD_PURPOSE, path, expires=expires, signature=signature)
-    except ExpiredSignatureError:
-        raise
-    except BadSignatureError:
-        raise unauthorized() from None
 
 
 def unauthorized() -> ApiError:
@@ -262,26 +216,6 @@ async def require_room(context: AppContext, size_bytes: int) -> None:
     free = await asyncio.to_thread(context.objects.free_bytes)
     if free is not None and size_bytes > max(0, free - _SPARE_BYTES):
         raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "There is no room for the file.")
-
-
-def content_length(request: Request) -> int | None:
-    """The length that the body declares; None for one that comes in chunks."""
-    declared = request.headers.get("content-length", "")
-    return int(declared) if declared.isascii() and declared.isdigit() else None
-
-
-@contextlib.contextmanager
-def closing_unread(request: Request) -> Iterator[None]:
-    """A refusal closes the connection if more than _DISCARDED_BYTES of the body may follow."""
-    try:
-        yield
-    except ApiError as error:
-        read = getattr(request.state, "body_read", False)
-        length = content_length(request)
-        chunked = "transfer-encoding" in request.headers
-        if not read and (chunked or (length or 0) > _DISCARDED_BYTES):
-            error.headers.setdefault("Connection", "close")
-        raise
 
 
 async def warn_of_length(

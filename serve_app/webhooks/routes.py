@@ -17,18 +17,23 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from serve_app.api.authentication import (
-    CurrentAccount,
-    KeyedRoute,
-    SessionRoute,
-    WebhookTestRoute,
-    parse_job_id,
-)
-from serve_app.api.envelope import API_PREFIX, NO_STORE, Context, success, timestamp
+from serve_app.api.authentication import CurrentAccount, KeyedRoute, SessionRoute, WebhookTestRoute
+from serve_app.api.envelope import API_PREFIX, NO_STORE, Context, success
 from serve_app.api.openapi import errors, headers
 from serve_app.api.parameters import one_of
-from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc, each_once
-from serve_app.api.urls import CallbackUrl, require_callback_url
+from serve_app.api.schemas import (
+    Answer,
+    Count,
+    RequestId,
+    Timestamp,
+    Url,
+    Uuid,
+    doc,
+    each_once,
+    rendered,
+    timestamp,
+)
+from serve_app.api.urls import CallbackUrl, parse_job_id, require_callback_url
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.webhooks.sending import Outcome, delivery_options, send_event
@@ -105,19 +110,8 @@ async def list_webhook_deliveries(
 
 
 def _record(delivery: Delivery) -> WebhookDelivery:
-    return {
-        "id": delivery.id,
-        "jobId": str(delivery.job_id),
-        "eventType": EventType(delivery.event_type),
-        "urlHost": urlsplit(delivery.url).hostname,
-        "status": DeliveryStatus(delivery.status),
-        "attempts": delivery.attempts,
-        "lastStatus": delivery.last_status,
-        "lastError": delivery.last_error,
-        "disabled": delivery.status == "disabled",
-        "deliveredAt": timestamp(delivery.delivered_at),
-        "createdAt": timestamp(delivery.created_at),
-    }
+    host, disabled = urlsplit(delivery.url).hostname, delivery.status == "disabled"
+    return rendered(WebhookDelivery, delivery, urlHost=host, disabled=disabled)
 
 
 class TestWebhookBody(BaseModel):
@@ -316,13 +310,7 @@ EndpointId = Annotated[
 def _endpoint(found: Endpoint | None) -> WebhookEndpoint:
     if found is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such endpoint.")
-    return {
-        "id": str(found.id),
-        "url": found.url,
-        "events": [EventType(each) for each in found.event_types],
-        "createdAt": timestamp(found.created_at),
-        "rotatedAt": timestamp(found.rotated_at),
-    }
+    return rendered(WebhookEndpoint, found, events=found.event_types)
 
 
 @router.get(

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect, sync_playwright
 
-from serve_app.worker import publishing
+from serve_app.work import publishing
 from storage import keys
 from storage.results import TrackTranscript
 from tests.contract.calling import Caller, ContractApi

@@ -30,9 +30,9 @@ from pipelines.types import (
     TranscriptWord,
     VideoStream,
 )
-from serve_app.worker import publishing
-from serve_app.worker.publishing import Lease
-from serve_app.worker.reaper import Reaper
+from serve_app.work import publishing
+from serve_app.work.publishing import Lease
+from serve_app.work.reaper import Reaper
 from storage import jobs
 from storage.database import Connection
 from storage.results import TrackTranscript

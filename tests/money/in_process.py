@@ -12,7 +12,7 @@ from sqlalchemy import text
 from serve_app.app import build_api
 from serve_app.context import build_context
 from serve_app.settings import Settings
-from serve_app.worker.reaper import Reaper
+from serve_app.work.reaper import Reaper
 from storage.database import Connection
 
 Result = TypeVar("Result")

@@ -24,8 +24,8 @@ from hypothesis.stateful import (
 )
 
 from pipelines.types import MediaInfo, StageCode, StageError
-from serve_app.worker import publishing
-from serve_app.worker.publishing import Lease
+from serve_app.work import publishing
+from serve_app.work.publishing import Lease
 from storage import jobs, keys, ledger
 from storage.database import Connection
 from storage.jobs import LeaseLostError

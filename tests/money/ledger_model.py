@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from serve_app.worker.publishing import Lease
+from serve_app.work.publishing import Lease
 
 ANALYSES = {"all": ("vision", "transcript"), "vision": ("vision",), "transcript": ("transcript",)}
 PRICE_OF_30_SECONDS = 1

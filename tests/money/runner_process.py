@@ -20,9 +20,9 @@ from sqlalchemy import event
 from pipelines.types import MediaInfo, StageCode, StageError
 from serve_app.context import AppContext, build_context
 from serve_app.settings import Settings
-from serve_app.worker import publishing
-from serve_app.worker.publishing import Lease
-from serve_app.worker.reaper import Reaper
+from serve_app.work import publishing
+from serve_app.work.publishing import Lease
+from serve_app.work.reaper import Reaper
 from storage import jobs
 from storage.database import Connection
 from storage.jobs import LeaseLostError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipelines.types import MediaInfo
-from serve_app.worker.publishing import Lease
+from serve_app.work.publishing import Lease
 from tests.contract.calling import Caller, shown
 from tests.contract.runner_side import AUDIO_ONLY, FOOTAGE, SILENT, TWO_TRACKS, RunnerSide
 

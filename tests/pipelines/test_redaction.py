@@ -12,7 +12,7 @@ import pytest
 from models.provider import LocalModels
 from models.tasks import RECOGNIZE_ENTITIES, Entity, EntityKind
 from pipelines.across.redaction import MARK, merged, redact_segments, redact_texts
-from pipelines.across.redaction_patterns import PersonalData, find_patterns, is_luhn
+from pipelines.across.redaction_patterns import PersonalData, find_patterns
 from pipelines.types import TranscriptSegment, TranscriptWord
 
 EVERYTHING = frozenset(PersonalData)
@@ -71,10 +71,6 @@ def test_what_has_a_form_is_found_written_and_spoken(text: str, shown: str) -> N
 )
 def test_other_numbers_and_addresses_of_pages_stay(text: str) -> None:
     assert marked(text) == text
-
-
-def test_a_card_has_its_check_digit() -> None:
-    assert (is_luhn("4111111111111111"), is_luhn("4111111111111112")) == (True, False)
 
 
 def test_the_recogniser_finds_names_as_spacy_does() -> None:

@@ -59,8 +59,11 @@ def _outside(path: str, method: str = "GET", **headers: str) -> Answer:
 def _broken(account: FurnishedAccount) -> httpx.Response:
     """An internal error: a job whose row was damaged."""
     made = account.caller.create()
+    # Its upload never expires: other tests sweep the database, which has all jobs of this process.
     account.caller.api.sql(
-        "UPDATE jobs SET source = '[]' WHERE id = :id", id=uuid.UUID(made["jobId"])
+        "UPDATE jobs SET source = '[]', upload_expires_at = now() + interval '9 years' "
+        "WHERE id = :id",
+        id=uuid.UUID(made["jobId"]),
     )
     return account.caller.get(f"/jobs/{made['jobId']}")
 

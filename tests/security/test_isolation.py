@@ -180,7 +180,7 @@ TOLD_BY_THEMSELVES = {
     "getComparison": "tests/serve_app/exports/test_comparisons.py",
     "createSession": "test_a_sign_in_link_opens_its_own_account",
     "createWebhookEndpoint": "tests/contract/test_subscriptions.py",
-    "createArchive": "tests/serve_app/worker/test_archives.py",
+    "createArchive": "tests/serve_app/work/test_archives.py",
     "sendTestWebhook": "signed with the caller's secret: tests/contract/test_webhooks.py",
     "rotateWebhookSecret": "test_rotating_the_secret_leaves_the_others_alone",
 }

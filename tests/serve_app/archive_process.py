@@ -15,9 +15,10 @@ from sqlalchemy import event, text
 from serve_app.context import AppContext, build_context
 from serve_app.jobs.service import end_job
 from serve_app.settings import Settings
-from serve_app.worker.archives import ArchiveKeeper
+from serve_app.work.archives import read_archive
 from storage import jobs
 from storage.types import JobState, StageName, StageStatus
+from tests.serve_app.beside_jobs import step
 
 LONGEST_SECONDS = 900.0
 
@@ -38,10 +39,13 @@ async def end_jobs(context: AppContext, state: JobState = JobState.COMPLETED, **
 
 
 async def make_due(context: AppContext) -> None:
-    """Nothing is waited for: archives are due at once, as if leases and pauses were over."""
+    """Nothing is waited for: archives are due at once, as if pauses were over."""
     async with context.database.transaction() as connection:
         await connection.execute(
-            text("UPDATE archives SET due_at = now() WHERE due_at <= now() + interval '30 seconds'")
+            text(
+                "UPDATE work SET due_at = now()"
+                " WHERE token IS NULL AND due_at <= now() + interval '30 seconds'"
+            )
         )
 
 
@@ -53,11 +57,11 @@ async def states(context: AppContext) -> set[str]:
 
 async def work(context: AppContext, *, ends: bool = True) -> int:
     """Steps until no archive is active, or none has anything to do; jobs that ended."""
-    keeper, ended = ArchiveKeeper(context), 0
+    ended = 0
     latest = time.monotonic() + LONGEST_SECONDS
     while time.monotonic() < latest:
         await make_due(context)
-        idle = await keeper.step() is None
+        idle = not await step(context, read_archive)
         count = await end_jobs(context) if ends else 0
         ended += count
         if idle or "active" not in await states(context):
@@ -85,14 +89,14 @@ def run(settings: Settings, dies_at: int) -> None:
 async def _run(settings: Settings, dies_at: int) -> None:
     context, steps = build_context(settings), 0
 
-    def step(*_: Any) -> None:
+    def count(*_: Any) -> None:
         nonlocal steps
         steps += 1
         if steps == dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    event.listen(context.database.engine.sync_engine, "before_cursor_execute", step)
-    event.listen(context.database.engine.sync_engine, "commit", step)
+    event.listen(context.database.engine.sync_engine, "before_cursor_execute", count)
+    event.listen(context.database.engine.sync_engine, "commit", count)
     await work(context)
     await context.database.close()
 

@@ -17,7 +17,7 @@ from serve_app.app import build_api
 from serve_app.context import AppContext, build_context
 from serve_app.jobs.service import erase_job
 from serve_app.settings import Settings
-from serve_app.worker.reaper import remove_due
+from tests.serve_app.beside_jobs import clean_due
 
 
 def erase(settings: Settings, account_id: uuid.UUID, job_id: str, dies_at: int) -> None:
@@ -71,5 +71,5 @@ async def _erase(settings: Settings, account_id: uuid.UUID, job_id: str, dies_at
     os.unlink = stepping
     async with context.database.transaction() as connection:
         await erase_job(connection, account_id, job_id)
-    await remove_due(context)
+    await clean_due(context)
     await context.database.close()

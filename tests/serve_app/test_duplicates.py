@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -13,14 +12,16 @@ import pytest
 
 from pipelines.media.audio import print_of
 from serve_app.context import AppContext
-from serve_app.worker import comparing, publishing
-from serve_app.worker.comparing import Comparer, KeptSounds, mute_sounds, parts_of_shots
-from serve_app.worker.publishing import Lease
-from storage import duplicates, jobs
-from storage.database import Connection
+from serve_app.work import comparing, publishing
+from serve_app.work.comparing import KeptSounds, mute_sounds, parts_of_shots, seek_duplicates
+from serve_app.work.publishing import Lease
+from storage import jobs
+from storage.database import Connection, Database
 from storage.types import StageName
+from storage.work import Held
 from tests.pipelines.test_duplicates import melody
 from tests.pipelines.vision.test_comparison import A, Shots, prints
+from tests.serve_app.beside_jobs import do, step
 from tests.serve_app.dashboard.test_dashboard_pages import plain, signed_in
 from tests.serve_app.interface_contract import DOCUMENT, Contract
 from tests.serve_app.jobs.test_reruns import LEASE, planned, uses
@@ -58,7 +59,7 @@ def compare_all(api: RunningApi) -> None:
     """A runner's comparer, in a loop of its own."""
 
     async def compare(context: AppContext) -> None:
-        while await Comparer(context).step() is not None:
+        while await step(context, seek_duplicates):
             pass
 
     at_work_on(api, compare)
@@ -203,30 +204,6 @@ def test_what_is_alike_in_pictures_stays_where_there_is_no_sound_to_mute(
     assert listed(api, customer, first) == found
 
 
-def test_a_comparison_is_renewed_while_it_is_prepared(
-    api: RunningApi, customer: Customer, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before the first of the others is compared, too."""
-    renewed = threading.Event()
-    renew, prepare = duplicates.renew_comparison, comparing.media_print
-
-    async def renewing(*arguments: Any, **options: Any) -> Any:
-        found = await renew(*arguments, **options)
-        renewed.set()
-        return found
-
-    def preparing(found: Any) -> Any:
-        assert renewed.wait(30)
-        return prepare(found)
-
-    third = job_of(api, customer, A, sounds_of(1))
-    monkeypatch.setattr(comparing, "_RENEWED_SECONDS", 0.01)
-    monkeypatch.setattr(duplicates, "renew_comparison", renewing)
-    monkeypatch.setattr(comparing, "media_print", preparing)
-    compare_all(api)
-    assert {each["jobId"] for each in listed(api, customer, third)} == {*pair}
-
-
 def test_a_rerun_exchanges_what_is_found(
     api: RunningApi, customer: Customer, pair: tuple[str, str]
 ) -> None:
@@ -285,72 +262,25 @@ def test_objects_of_an_archive_that_are_the_same_are_groups(
 
 
 def test_what_changed_while_it_was_compared_is_compared_again(
-    api: RunningApi, customer: Customer
+    api: RunningApi, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = job_of(api, customer, OTHERS, sounds_of(1))
     compare_all(api)
     second = job_of(api, customer, A, sounds_of(1))
 
-    async def compare(context: AppContext) -> None:
-        comparer = Comparer(context)
-        original = comparer.compared
+    seek = comparing.seek
 
-        async def compared(held: Any) -> Any:
-            async for each in original(held):
-                yield each
-            async with context.database.transaction() as connection:
-                job = await jobs.find_job(connection, uuid.UUID(first))
-                assert job is not None
-                await mute_sounds(connection, job, [(0, 60_000)])
+    async def changed(database: Database, held: Held) -> Any:
+        async for each in seek(database, held):
+            yield each
+        async with database.transaction() as connection:
+            job = await jobs.find_job(connection, uuid.UUID(first))
+            assert job is not None
+            await mute_sounds(connection, job, [(0, 60_000)])
 
-        comparer.compared = compared  # type: ignore[method-assign]
-        await comparer.step()
-
-    at_work_on(api, compare)
+    with monkeypatch.context() as patch:
+        patch.setattr(comparing, "seek", changed)
+        do(api, seek_duplicates)
     assert ask(api, customer, second).json()["code"] == "RESULTS_NOT_READY"
     compare_all(api)
     assert listed(api, customer, second) == []
-
-
-def test_a_comparison_is_held_by_the_last_who_renewed_it(
-    api: RunningApi, customer: Customer
-) -> None:
-    job_of(api, customer, A, sounds_of(3))
-
-    async def renew(context: AppContext) -> None:
-        held = await duplicates.lease_comparison(context.database, lease=LEASE)
-        assert held is not None
-        again = await duplicates.renew_comparison(context.database, held, lease=LEASE)
-        assert again is not None
-        assert (again.job_id, again.compare_after > held.compare_after) == (held.job_id, True)
-        assert await duplicates.renew_comparison(context.database, held, lease=LEASE) is None
-        async with context.database.transaction() as connection:
-            assert not await duplicates.replace_duplicates(connection, held, [], {})
-            assert await duplicates.replace_duplicates(connection, again, [], {})
-
-    at_work_on(api, renew)
-
-
-def test_whoever_lost_a_comparison_meanwhile_stores_nothing(
-    api: RunningApi, customer: Customer, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, _ = pair
-    api.transact(lambda connection: duplicates.forget(connection, uuid.UUID(first)))
-
-    async def uncompared(connection: Connection) -> None:
-        query = "UPDATE jobs SET compare_after = now() WHERE id = %s"
-        await connection.exec_driver_sql(query, (first,))
-
-    api.transact(uncompared)
-
-    async def lost(*_: object, **__: object) -> None:
-        return None
-
-    with monkeypatch.context() as patch:
-        patch.setattr(duplicates, "renew_comparison", lost)
-        patch.setattr("serve_app.worker.comparing._RENEWED_SECONDS", 0)
-        compare_all(api)
-    assert ask(api, customer, first).json()["code"] == "RESULTS_NOT_READY"
-    api.transact(uncompared)
-    compare_all(api)
-    assert listed(api, customer, first)

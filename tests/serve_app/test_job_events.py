@@ -15,7 +15,7 @@ import pytest
 
 from serve_app.api.downloads import LIMITS, Download
 from serve_app.jobs import events
-from serve_app.worker import publishing
+from serve_app.work import publishing
 from storage import jobs
 from storage.types import StageName
 from tests.serve_app.dashboard.test_dashboard_pages import signed_in

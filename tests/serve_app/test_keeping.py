@@ -12,10 +12,11 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.context import build_context
-from serve_app.worker.reaper import Reaper, remove_due
+from serve_app.work.reaper import Reaper
 from storage import cleaning, keys
 from storage.objects.folder import FolderStore
 from storage.tables import accounts, jobs
+from tests.serve_app.beside_jobs import clean_due
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_erasing import MARKER, job, places_of, rows_of
@@ -32,7 +33,7 @@ def reap(api: RunningApi, **settings: Any) -> None:
         context = build_context(api.settings.model_copy(update=settings))
         context = replace(context, objects=api.context.objects)
         await Reaper(context).sweep_database()
-        await remove_due(context)
+        await clean_due(context)
         await context.database.close()
 
     with ThreadPoolExecutor(1) as thread:

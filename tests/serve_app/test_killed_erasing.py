@@ -9,6 +9,7 @@ import uuid
 import pytest
 
 from tests.serve_app import eraser_process
+from tests.serve_app.beside_jobs import make_due
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_erasing import MARKER, erase, job, places_of, rows_of
 from tests.serve_app.test_retention import fill, remove
@@ -40,8 +41,7 @@ def test_nothing_is_left_of_a_job_whose_erasing_was_killed(
         erase(api, customer, job)
     assert places_of(api, MARKER) == set()
     # The lease of who was killed ends by itself after two minutes.
-    rows_of(api, "UPDATE jobs SET cleaning_after = now() - interval '1 second'"
-                 " WHERE cleaning_after IS NOT NULL RETURNING id")  # fmt: skip
+    make_due(api)
     remove(api, store)
     assert list(store.list_keys(f"jobs/{job}")) in ([], [f"jobs/{job}/work/stop-1"])
     assert list(store.list_partials(f"jobs/{job}")) == []

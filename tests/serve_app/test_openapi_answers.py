@@ -17,7 +17,7 @@ from pipelines.codec import to_json
 from pipelines.types import Appearance, Person, PipelineWarning, SpeakerVoice, WarningCode
 from serve_app.exports.routes import ExportFormat
 from serve_app.jobs.answers import warning_document
-from serve_app.worker.publishing import KeptVoices
+from serve_app.work.publishing import KeptVoices
 from storage import keys, ledger
 from storage.types import StageName
 from tests.serve_app.interface_contract import BY_ID, Contract

@@ -7,7 +7,6 @@ import io
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,17 @@ import pytest
 from pipelines.codec import to_json
 from pipelines.ingest.pipeline import probe
 from pipelines.types import IngestResult
-from serve_app.context import AppContext, build_context
+from serve_app.context import AppContext
 from serve_app.observability.metrics import PREVIEWS
-from serve_app.worker import publishing
-from serve_app.worker.previews import Previewer
-from serve_app.worker.reaper import Reaper
-from storage import jobs, previews
+from serve_app.work import publishing
+from serve_app.work.previews import make_job_preview
+from storage import jobs, uploads
 from storage.database import Connection
-from storage.previews import MAX_ATTEMPTS, Preview
 from storage.types import PreviewStatus, StageName
-from storage.uploads import preview_key
+from storage.uploads import Preview, preview_key
+from storage.work import lease_next
 from tests.pipelines.ingest.format_samples import STANDARD, Pictures, Sample, Sound, write_sample
+from tests.serve_app.beside_jobs import behind, clean_due, make_due, step
 from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.dashboard.test_dashboard_pages import link_token, visitor
 from tests.serve_app.observability.metrics import RecordedMetrics
@@ -50,7 +49,7 @@ def nothing_waits(api: RunningApi) -> Iterator[None]:
     yield
     while api.transact(lambda c: jobs.lease_next(c, lease=timedelta(seconds=60))):
         pass
-    run_sql(api, "DELETE FROM previews")
+    run_sql(api, "DELETE FROM work")
 
 
 def at_work(
@@ -58,22 +57,13 @@ def at_work(
 ) -> RecordedMetrics:
     """Run ``work`` as a runner would, in a loop of its own."""
     metrics = RecordedMetrics()
-
-    async def run() -> None:
-        context = build_context(api.settings, metrics)
-        try:
-            await work(context)
-        finally:
-            await context.database.close()
-
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: asyncio.run(run())).result()
+    behind(api, work, metrics)
     return metrics
 
 
 def make(api: RunningApi) -> RecordedMetrics:
     """Make the next preview."""
-    return at_work(api, lambda context: Previewer(context).make_next())
+    return at_work(api, lambda context: step(context, make_job_preview))
 
 
 def wanting(api: RunningApi, customer: Customer, path: Path, *, ends: bool = True) -> str:
@@ -103,7 +93,7 @@ def wanting(api: RunningApi, customer: Customer, path: Path, *, ends: bool = Tru
 
 
 def preview(api: RunningApi, job_id: str) -> Preview:
-    found = api.transact(lambda c: previews.find_preview(c, uuid.UUID(job_id)))
+    found = api.transact(lambda c: uploads.find_preview(c, uuid.UUID(job_id)))
     assert found is not None
     return found
 
@@ -143,7 +133,7 @@ def test_a_preview_is_made_once(api: RunningApi, customer: Customer, tmp_path: P
     job_id = wanting(api, customer, write_sample(tmp_path, MPEG))
     for outcomes in (1, 0):
         assert len(make(api).of(PREVIEWS, outcome="made")) == outcomes
-    api.transact(lambda c: previews.want_preview(c, uuid.UUID(job_id), "another"))
+    api.transact(lambda c: uploads.want_preview(c, uuid.UUID(job_id), "another"))
     assert make(api).values == {}
     assert preview(api, job_id).status is PreviewStatus.MADE
 
@@ -190,7 +180,7 @@ def test_a_preview_goes_with_the_source(
         api, "UPDATE jobs SET completed_at = now() - interval '40 days' WHERE id = :id",
         id=uuid.UUID(job_id),
     )  # fmt: skip
-    at_work(api, lambda context: Reaper(context).sweep())
+    at_work(api, clean_due)
     assert not api.context.objects.exists(key)
     assert path_of(api, job_id) is None
     assert "the media is removed soon after" in page(api, customer, job_id)
@@ -211,12 +201,12 @@ def test_a_stopped_maker_leaves_it_to_the_next(
     job_id = wanting(api, customer, write_sample(tmp_path, MPEG))
 
     async def stopped(context: AppContext) -> None:
-        making = asyncio.create_task(Previewer(context).make_next())
+        making = asyncio.create_task(step(context, make_job_preview))
         await asyncio.sleep(0.15)
         making.cancel()
         await asyncio.wait([making])
 
-    for _ in range(MAX_ATTEMPTS + 1):
+    for _ in range((make_job_preview.attempts or 0) + 1):
         assert at_work(api, stopped).values == {}
     assert preview(api, job_id).status is PreviewStatus.WAITING
     assert len(make(api).of(PREVIEWS, outcome="made")) == 1
@@ -228,11 +218,11 @@ def test_media_whose_makers_are_lost_are_given_up(
     job_id = wanting(api, customer, write_sample(tmp_path, MPEG))
 
     async def lost(context: AppContext) -> None:
-        lease = timedelta(seconds=-1)
-        assert await previews.lease_next_preview(context.database, lease=lease) is not None
+        assert (await lease_next(context.database, [make_job_preview.terms]))[0]
 
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(make_job_preview.attempts or 0):
         at_work(api, lost)
+        make_due(api)
     assert make(api).values == {}
     assert preview(api, job_id).status is PreviewStatus.FAILED
     assert "lost again and again" in page(api, customer, job_id)

@@ -13,7 +13,6 @@ import wave
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -55,22 +54,23 @@ from serve_app.media.source import PlayableMedia, find_media
 from serve_app.results import edits
 from serve_app.results.redaction import want_preview
 from serve_app.results.transcripts import track_transcript
-from serve_app.worker import publishing, redacting
-from serve_app.worker.calibration import Calibration
-from serve_app.worker.previews import Previewer
-from serve_app.worker.publishing import Lease
-from serve_app.worker.redacting import Redactor, redact_tracks
-from serve_app.worker.runner import JobDriver
-from serve_app.worker.stage_work import StageWork
-from storage import jobs, redactions, reruns
+from serve_app.work import publishing, redacting
+from serve_app.work.previews import make_job_preview
+from serve_app.work.publishing import Lease
+from serve_app.work.redacting import redact as redact_job
+from serve_app.work.redacting import redact_tracks
+from serve_app.work.runner import JobDriver
+from serve_app.work.stage_work import Calibration, StageWork
+from storage import history, jobs
 from storage.audit import AuditAction, AuditEntry, list_entries
-from storage.objects import ObjectStore, ObjectStoreUnavailableError
-from storage.redactions import MAX_ATTEMPTS
+from storage.objects import ObjectStore
 from storage.results import TrackTranscript
 from storage.tables import comparisons, search_rows, transcript_revisions, translations
 from storage.types import StageName
+from storage.work import lease_next
 from tests.pipelines.speech.test_edits import segment
 from tests.places import PROJECT
+from tests.serve_app.beside_jobs import make_due, step
 from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.interface_contract import DOCUMENT, Contract
@@ -115,7 +115,7 @@ def job(api: RunningApi, customer: Customer) -> Iterator[str]:
     summary = [TimedSentence("Zebulon Quimby gives his address.", 1000, 9000)]
     complete(api, job_id, [said()], [], summary=summary, scenes=written(), overview=written()[0])
     yield job_id
-    run_sql(api, "DELETE FROM translations")
+    run_sql(api, "DELETE FROM work")
 
 
 def redact(api: RunningApi, customer: Customer, job: str, kinds: Any = KINDS) -> httpx.Response:
@@ -131,7 +131,7 @@ def at_work(api: RunningApi) -> None:
     """A runner's redactor, in a loop of its own."""
 
     async def redact_all(context: AppContext) -> None:
-        while await Redactor(context).step() is not None:
+        while await step(context, redact_job):
             pass
 
     at_work_on(api, redact_all)
@@ -308,7 +308,7 @@ def test_what_is_redacted_from_the_start_is_published_redacted(
     assert (shown["revision"], "[name]" in shown["text"]) == (1, True)
     original = read(api, customer, f"/jobs/{job}/transcript?original=true").json()["data"]
     assert [each["text"] for each in original["segments"]] == [*LINES]
-    muted = api.transact(lambda c: redactions.find_muted(c, uuid.UUID(job)))
+    muted = api.transact(lambda c: history.find_muted(c, uuid.UUID(job)))
     assert len(muted) == 3
 
     async def rows(connection: AsyncConnection) -> list[str]:
@@ -419,7 +419,7 @@ TRUTH = json.loads((SPOKEN.parent / "truth.json").read_text())["one_voice.flac"]
 @pytest.fixture
 def silent(api: RunningApi, customer: Customer) -> Iterator[str]:
     """A job of spoken sentences whose second is redacted."""
-    run_sql(api, "DELETE FROM previews")
+    run_sql(api, "DELETE FROM work")
     answer = api.client.post(
         "/jobs", json={"fileName": "spoken.flac", "redact": ["phone"]}, headers=customer.headers
     )
@@ -446,7 +446,7 @@ def silent(api: RunningApi, customer: Customer) -> Iterator[str]:
 
     api.transact(publish)
     yield job_id
-    run_sql(api, "DELETE FROM previews")
+    run_sql(api, "DELETE FROM work")
 
 
 def heard(content: bytes) -> npt.NDArray[np.float32]:
@@ -495,7 +495,7 @@ def test_clips_and_previews_are_silent_where_something_was_redacted(
     assert "as the operator has set" not in page
 
     async def make(context: AppContext) -> None:
-        while await Previewer(context).make_next():
+        while await step(context, make_job_preview):
             pass
 
     at_work_on(api, make)
@@ -540,7 +540,7 @@ def test_what_a_rerun_replaced_is_redacted_too_and_none_undoes_it(
     for path in (f"/jobs/{other}/transcript", f"/jobs/{other}/scenes"):
         answer = read(api, customer, path)
         assert (answer.status_code, MARKERS.search(answer.text)) == (200, None)
-    basis = api.transact(lambda c: reruns.get_basis(c, uuid.UUID(job)))
+    basis = api.transact(lambda c: history.get_basis(c, uuid.UUID(job)))
     assert basis.corrected, "a rerun would bring the words back"
     running = created(api, customer)
     run_sql(api, "UPDATE jobs SET rerun_of = :first WHERE id = :id", first=job, id=running)
@@ -564,10 +564,6 @@ def test_a_file_that_states_no_layout_of_its_channels_is_silenced_too(tmp_path: 
     assert float(np.abs(quiet).max()) < 0.02
 
 
-def seconds_pass(api: RunningApi) -> None:
-    run_sql(api, "UPDATE jobs SET redact_after = now() WHERE redact_after IS NOT NULL")
-
-
 def test_a_redaction_that_breaks_ends_as_failed_and_is_tried_again_when_asked(
     api: RunningApi, customer: Customer, silent: str
 ) -> None:
@@ -576,7 +572,7 @@ def test_a_redaction_that_breaks_ends_as_failed_and_is_tried_again_when_asked(
 
     async def try_once(context: AppContext) -> None:
         with contextlib.suppress(RuntimeError):
-            await Redactor(replace(context, recognizer=broken)).step()
+            await step(replace(context, recognizer=broken), redact_job)
 
     def shown() -> dict[str, Any]:
         found: dict[str, Any] = read(api, customer, f"/jobs/{silent}").json()["data"]["redaction"]
@@ -585,9 +581,9 @@ def test_a_redaction_that_breaks_ends_as_failed_and_is_tried_again_when_asked(
     spoken = "UPDATE transcripts SET document = CAST(:document AS json) WHERE job_id = :id"
     run_sql(api, spoken, document=said().document, id=silent)
     redact(api, customer, silent, ["name"])
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(redact_job.attempts or 0):
         assert shown()["status"] == "pending"
-        seconds_pass(api)
+        make_due(api)
         at_work_on(api, try_once)
     assert shown() == {
         "kinds": ["phone", "name"],
@@ -607,34 +603,16 @@ def test_a_redaction_whose_redactors_are_lost_is_given_up(
     api: RunningApi, customer: Customer, job: str
 ) -> None:
     async def lose(context: AppContext) -> None:
-        assert await redactions.lease_redaction(context.database, lease=timedelta(0))
+        assert (await lease_next(context.database, [redact_job.terms]))[0]
 
     redact(api, customer, job)
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(redact_job.attempts or 0):
         at_work_on(api, lose)
+        make_due(api)
     at_work(api)
     redaction = read(api, customer, f"/jobs/{job}").json()["data"]["redaction"]
     assert redaction["status"] == "failed"
     assert "lost" in redaction["reason"]
-
-
-def test_an_outage_of_the_store_does_not_count(
-    api: RunningApi, customer: Customer, job: str
-) -> None:
-    def away() -> EntityRecognizer:
-        raise ObjectStoreUnavailableError("the store is away")
-
-    async def try_once(context: AppContext) -> None:
-        with contextlib.suppress(ObjectStoreUnavailableError):
-            await Redactor(replace(context, recognizer=away)).step()
-
-    redact(api, customer, job)
-    for _ in range(MAX_ATTEMPTS + 2):
-        seconds_pass(api)
-        at_work_on(api, try_once)
-    seconds_pass(api)
-    at_work(api)
-    assert read(api, customer, f"/jobs/{job}").json()["data"]["redaction"]["status"] == "completed"
 
 
 def test_stills_of_a_redacted_job_do_not_show_what_is_hidden(

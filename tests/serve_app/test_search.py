@@ -24,7 +24,7 @@ from serve_app.context import PictureEncoder, build_context
 from serve_app.deployment.model_choice import encoder_of
 from serve_app.search import service
 from serve_app.search.service import parse_query
-from serve_app.worker.indexing import SearchIndexer
+from serve_app.work.indexing import SearchIndexer
 from storage.search import Clause
 from storage.search_index import MOST_CHARACTERS
 from tests.serve_app.published_jobs import SCENES, SPOKEN, complete, created, track

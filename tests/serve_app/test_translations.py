@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,16 +17,15 @@ from models.tasks import TRANSLATE_TEXT
 from pipelines.codec import encode
 from pipelines.types import Speaker, TranscriptResult
 from serve_app import pricing
-from serve_app.context import build_context
-from serve_app.results import translations as routes
-from serve_app.worker.translating import TranslationMaker
+from serve_app.results import routes
+from serve_app.work.translating import translate
 from storage import keys
 from storage.database import Connection
 from storage.results import TrackTranscript
 from storage.tables import webhook_events
-from storage.translations import MAX_ATTEMPTS
 from tests.pipelines.speech.test_edits import segment
 from tests.pipelines.speech.test_translation import Dictionary
+from tests.serve_app.beside_jobs import do, make_due
 from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.interface_contract import DOCUMENT, Contract
 from tests.serve_app.published_jobs import complete, created, track
@@ -52,7 +50,7 @@ def job(api: RunningApi, customer: Customer) -> Iterator[str]:
     job_id = created(api, customer)
     complete(api, job_id, [said()], [])
     yield job_id
-    run_sql(api, "DELETE FROM translations")
+    run_sql(api, "DELETE FROM work")
 
 
 def ask(api: RunningApi, customer: Customer, job: str, language: Any = "en") -> httpx.Response:
@@ -67,18 +65,9 @@ def read(
 
 
 def at_work(api: RunningApi, models: ModelProvider, times: int = 1) -> None:
-    """A runner's translator, in a loop of its own."""
-
-    async def run() -> None:
-        context = build_context(api.settings)
-        try:
-            for _ in range(times):
-                await TranslationMaker(context, models).step()
-        finally:
-            await context.database.close()
-
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: asyncio.run(run())).result()
+    """A runner's translator."""
+    for _ in range(times):
+        do(api, translate, models)
 
 
 def test_a_translation_is_asked_for_made_and_read_in_every_format(
@@ -173,11 +162,10 @@ def test_a_model_that_breaks_is_tried_again_and_given_up(
     api: RunningApi, customer: Customer, job: str
 ) -> None:
     ask(api, customer, job)
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(translate.attempts or 0):
         with pytest.raises(RuntimeError):
             at_work(api, Broken(TRANSLATE_TEXT))
-        run_sql(api, "UPDATE translations SET lease_expires_at = now() - interval '1 s'"
-                     " WHERE lease_token IS NOT NULL")  # fmt: skip
+        make_due(api)
     status = api.client.get(f"/jobs/{job}/translations/en", headers=customer.headers).json()["data"]
     assert status["status"] == "failed"
 
@@ -237,7 +225,6 @@ def test_many_languages_at_once_are_charged_once_each_and_never_beyond_the_balan
     assert api.client.post(f"/jobs/{job}/erase", headers=customer.headers).status_code == 202
     assert balance() == before
     assert ask(api, customer, job, "fr").status_code == 404
-    run_sql(api, "DELETE FROM translations")
 
 
 def test_a_price_counts_for_the_cap_of_the_key_that_requests_it(

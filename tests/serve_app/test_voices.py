@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from pipelines.types import SpeakerVoice
-from serve_app.worker.publishing import KeptVoices
+from serve_app.work.publishing import KeptVoices
 from storage import cleaning, jobs, voices
 from storage.database import Connection
 from storage.tables import jobs as jobs_table

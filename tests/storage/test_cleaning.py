@@ -1,4 +1,4 @@
-"""When the objects of jobs that have ended are removed, and that nobody does it twice at once."""
+"""When the objects of jobs that have ended are removed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import pytest
 from sqlalchemy import text
 
 from storage.cleaning import (
-    CLEANING_LEASE,
+    KIND,
     LATE_WRITES,
     UNWANTED_AFTER,
     CleaningRound,
     end_round,
-    lease_rounds,
+    find_round,
     list_due_erasures,
+    list_due_rounds,
+    queue_round,
 )
 from storage.database import Database
 from storage.types import JobState, Retention
 from storage.uploads import MOST_LATE
+from storage.work import Held, Terms, lease_next
 from tests.storage.test_jobs import new_account, new_job
 
 END = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -29,7 +32,7 @@ KEPT = Retention(3600, 3600)
 
 
 def at(claimed_at: datetime, upload_expires_at: datetime | None = None) -> CleaningRound:
-    return CleaningRound(uuid.uuid4(), END, upload_expires_at, claimed_at, claimed_at)
+    return CleaningRound(uuid.uuid4(), END, upload_expires_at, claimed_at)
 
 
 EXPIRY = END + timedelta(hours=1)
@@ -66,9 +69,18 @@ async def ended(database: Database, state: JobState, ago: timedelta) -> uuid.UUI
     return job_id
 
 
-async def claimed(database: Database, limit: int = 10) -> list[CleaningRound]:
+async def claimed(database: Database, limit: int = 10) -> list[uuid.UUID]:
+    """Jobs whose rounds are due, which are queued."""
     async with database.transaction() as connection:
-        return await lease_rounds(connection, retention=KEPT, limit=limit)
+        due = [*await list_due_rounds(connection, KEPT, limit=limit)]
+        for job_id in due:
+            await queue_round(connection, job_id, KEPT)
+    return due
+
+
+async def leased(database: Database) -> Held:
+    [held], _ = await lease_next(database, [Terms(KIND, timedelta(minutes=1))])
+    return held
 
 
 DUE = {
@@ -87,7 +99,7 @@ async def test_material_goes_so_long_after_the_end(
     database: Database, state: JobState, ago: timedelta, due: bool
 ) -> None:
     job_id = await ended(database, state, ago)
-    assert [item.job_id for item in await claimed(database)] == ([job_id] if due else [])
+    assert await claimed(database) == ([job_id] if due else [])
 
 
 async def test_a_job_that_has_not_ended_is_left_alone(database: Database) -> None:
@@ -95,24 +107,15 @@ async def test_a_job_that_has_not_ended_is_left_alone(database: Database) -> Non
     assert await claimed(database) == []
 
 
-async def test_a_round_belongs_to_one_until_its_lease_ends(database: Database) -> None:
-    await ended(database, JobState.CANCELLED, timedelta(minutes=1))
-    [first] = await claimed(database)
-    assert first.lease_ends_at - first.claimed_at == CLEANING_LEASE
-    assert await claimed(database) == []
-    async with database.transaction() as connection:
-        await connection.execute(text("UPDATE jobs SET cleaning_after = now() - interval '1 s'"))
-    [second] = await claimed(database)
-    async with database.transaction() as connection:
-        assert not await end_round(connection, first)
-        assert await end_round(connection, second)
-
-
 async def test_the_last_round_is_the_last(database: Database) -> None:
     job_id = await ended(database, JobState.COMPLETED, RETENTION + SECOND)
-    [only] = await claimed(database)
+    assert await claimed(database) == [job_id]
+    assert await claimed(database) == [], "it is queued"
+    held = await leased(database)
     async with database.transaction() as connection:
-        assert await end_round(connection, only)
+        found = await find_round(connection, job_id)
+        assert found is not None
+        await end_round(connection, held, found)
         row = (
             await connection.execute(
                 text("SELECT cleaned_at, cleaning_after FROM jobs WHERE id = :id"), {"id": job_id}

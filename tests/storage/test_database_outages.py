@@ -18,14 +18,13 @@ from sqlalchemy import text
 from models.provider import LocalModels
 from serve_app.context import AppContext, build_context
 from serve_app.settings import Settings
-from serve_app.worker import publishing
-from serve_app.worker import reaper as reaping
-from serve_app.worker import runner as driving
-from serve_app.worker.calibration import Calibration
-from serve_app.worker.publishing import Lease
-from serve_app.worker.reaper import Reaper
-from serve_app.worker.runner import JobDriver
-from serve_app.worker.stage_work import StageWork
+from serve_app.work import publishing
+from serve_app.work import reaper as reaping
+from serve_app.work import runner as driving
+from serve_app.work.publishing import Lease
+from serve_app.work.reaper import Reaper
+from serve_app.work.runner import JobDriver
+from serve_app.work.stage_work import Calibration, StageWork
 from storage import jobs, keys, ledger
 from storage.database import UNAVAILABLE, migrate
 from storage.job_records import JobRecord, JobSource, NewJob

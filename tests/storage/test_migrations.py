@@ -127,6 +127,48 @@ def test_results_of_versions_before_0_3_0_are_rewritten(of_version_0_3_0: str) -
     assert {name: rewritten[name] for name in keys} == {name: former[0][name] for name in keys}
 
 
+def test_work_that_version_0_3_0_has_queued_is_done_by_this_one(of_version_0_3_0: str) -> None:
+    """What is under way there, leased or not, is queued here, and once."""
+    with psycopg.connect(of_version_0_3_0, autocommit=True) as connection:
+        rows = "SELECT id, account_id FROM jobs WHERE state = 'completed' AND erased_at IS NULL"
+        [(job, account), *_] = connection.execute(f"{rows} ORDER BY id").fetchall()
+        for statement in (
+            "DELETE FROM translations",
+            "DELETE FROM previews",
+            "UPDATE archives SET state = 'paused'",
+            "UPDATE jobs SET compare_after = NULL, redact_after = NULL",
+            "UPDATE transcripts SET align_after = NULL",
+            "INSERT INTO previews (job_id, source_key) VALUES (%(job)s, 'k')",
+            "INSERT INTO translations (job_id, language, price_cents, source, lease_token,"
+            " lease_expires_at) VALUES (%(job)s, 'en', 0, '', gen_random_uuid(), now())",
+            "INSERT INTO translations (job_id, language, price_cents, source, status, documents,"
+            " completed_at) VALUES (%(job)s, 'fr', 0, '', 'completed', '{}', now())",
+            "UPDATE jobs SET compare_after = now(), redact_after = now() + interval '1 min'"
+            " WHERE id = %(job)s",
+            "INSERT INTO transcripts (job_id, track_index, track_name, status, error_code,"
+            " align_after) VALUES (%(job)s, 7, 'Mic', 'failed', 'X', now())",
+            "INSERT INTO archives (id, account_id, url, patterns, max_active_jobs, options,"
+            " base_url) VALUES (%(job)s, %(account)s, 's3://bucket', '{}', 1, '{}', '')",
+        ):
+            connection.execute(statement, {"job": job, "account": account})
+        migrate(of_version_0_3_0)
+        queued = "SELECT kind, part, subject_id = %s, account_id = %s, attempts, token FROM work"
+        expected = {
+            (kind, part, True, True, 0, None)
+            for kind, part in (
+                ("alignment", "7"),
+                ("archive", ""),
+                ("duplicates", ""),
+                ("preview", ""),
+                ("redaction", ""),
+                ("translation", "en"),
+            )
+        }
+        for _ in range(2):
+            assert {*connection.execute(queued, (job, account)).fetchall()} == expected
+            connection.execute("SELECT adopt_work()")
+
+
 def _shown(stored: Any) -> Any:
     """A stored result in the form of the API, as versions before 0.3.0 stored it."""
     if isinstance(stored, list):

@@ -15,8 +15,8 @@ from serve_app.context import AppContext, build_context
 from serve_app.deployment.application import STOP_SECONDS
 from serve_app.settings import Settings
 from serve_app.webhooks import sender
-from serve_app.worker import runner as running_jobs
-from serve_app.worker.runner import JobDriver, Runner
+from serve_app.work import runner as running_jobs
+from serve_app.work.runner import JobDriver, Runner
 from storage import jobs, keys, ledger
 from storage.job_records import JobRecord, JobSource, NewJob, SourceClip
 from storage.types import JobState, ProcessingMode, StageStatus

@@ -22,7 +22,7 @@ from serve_app.deployment.model_choice import encoder_of
 from serve_app.search import service
 from serve_app.search.service import End, Page, end_bytes, end_of, find_page, parse_query
 from serve_app.settings import Settings
-from serve_app.worker.indexing import SearchIndexer
+from serve_app.work.indexing import SearchIndexer
 from storage import search_vectors
 from storage.database import Database
 from storage.search import Filters, MatchedPlace

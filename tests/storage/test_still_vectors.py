@@ -27,8 +27,8 @@ from serve_app.search.service import (
     parse_query,
 )
 from serve_app.settings import Settings
-from serve_app.worker import indexing
-from serve_app.worker.indexing import SearchIndexer
+from serve_app.work import indexing
+from serve_app.work.indexing import SearchIndexer
 from storage import search_vectors
 from storage.database import Database
 from storage.search import Filters

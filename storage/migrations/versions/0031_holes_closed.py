@@ -1,5 +1,5 @@
-"""Comparisons in the background, turns of accounts, sizes of revisions, sign-ins that ask, phrases
-that are hidden.
+"""One queue of work beside the jobs, comparisons in the background, sizes of revisions, sign-ins
+that ask, phrases that are hidden.
 
 Revision ID: 0031
 Revises: 0030
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from storage.database import schema_functions
-from storage.tables import background_turns, comparisons, hidden_phrases
+from storage.tables import comparisons, hidden_phrases, work, work_turns
 
 revision = "0031"
 down_revision = "0030"
@@ -68,9 +68,8 @@ def _rewrite_older_results() -> None:
 
 def upgrade() -> None:
     # As they are today: what is added to them later must not be there yet.
-    for table in (comparisons, background_turns, hidden_phrases):
+    for table in (comparisons, hidden_phrases, work, work_turns):
         table.create(op.get_bind())
-    op.add_column("archives", sa.Column("leased_at", sa.DateTime(timezone=True)))
     size = sa.Column("size_bytes", sa.Integer, nullable=False, server_default=sa.text("0"))
     op.add_column("transcript_revisions", size)
     op.execute("UPDATE transcript_revisions SET size_bytes = octet_length(before::text)")
@@ -97,6 +96,7 @@ def upgrade() -> None:
         """
     )
     op.execute(schema_functions())
+    op.execute("SELECT adopt_work()")
     _rewrite_older_results()
 
 

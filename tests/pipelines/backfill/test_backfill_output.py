@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
-from pipelines.backfill.outcome import ItemOutcome, RowError
-from pipelines.backfill.output import Output, begin_output, open_output
+from pipelines.backfill.manifest import RowError
+from pipelines.backfill.output import (
+    SCHEMAS,
+    ItemOutcome,
+    Output,
+    begin_output,
+    open_output,
+    rows_of_parquet,
+)
 from pipelines.backfill.places import OutputError, Place, PlaceError, S3Access, place_at
-from pipelines.backfill.tables import SCHEMAS, rows_of_parquet
 from storage.objects import ObjectNotFoundError
 from storage.types import StageStatus
 from tests.pipelines.backfill.backfill_outcomes import completed, failed, sound_only

@@ -11,7 +11,7 @@ import ray
 from pipelines.execution.chain import FreeRun, Resources
 from pipelines.execution.ray_data import map_on_ray
 from serve_app.settings import Settings
-from serve_app.worker.stage_work import transcribe_concurrency
+from serve_app.work.stage_work import transcribe_concurrency
 from tests.pipelines.execution import steps
 from tests.pipelines.execution.steps import Calls
 

@@ -25,7 +25,7 @@ from pipelines.types import (
     TimedSentence,
     WarningCode,
 )
-from serve_app.worker.stage_work import StageWork
+from serve_app.work.stage_work import StageWork
 from storage.objects import ObjectStoreUnavailableError
 from storage.objects.folder import FolderStore
 

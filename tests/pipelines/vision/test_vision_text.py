@@ -9,7 +9,7 @@ import pytest
 
 from models.contracts import Box, CameraMotion, ShotAngle, ShotType
 from models.provider import LocalModels
-from pipelines.backfill import tables
+from pipelines.backfill import output
 from pipelines.codec import from_json
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.types import Scene, ScreenText, VisionResult
@@ -83,11 +83,11 @@ def test_findings_of_an_earlier_version_can_be_read(analysed: Analysed) -> None:
 def test_a_table_of_an_earlier_version_can_be_read() -> None:
     line = ScreenText("NEWS", 0.97, Box(0.1, 0.2, 0.3, 0.05), 0, 800)
     scene = _plain_scene(on_screen_text=(line,))
-    row = tables._scene_row(scene)
-    assert row.keys() == set(tables.SCHEMAS["scenes"].names) - {"item_id"}
-    assert from_json(Scene, tables._scene(dict(row))) == scene
+    row = output._scene_row(scene)
+    assert row.keys() == set(output.SCHEMAS["scenes"].names) - {"item_id"}
+    assert from_json(Scene, output._scene(dict(row))) == scene
     del row["on_screen_text"]
-    assert from_json(Scene, tables._scene(dict(row))) == _plain_scene(on_screen_text=())
+    assert from_json(Scene, output._scene(dict(row))) == _plain_scene(on_screen_text=())
 
 
 def _plain_scene(on_screen_text: tuple[ScreenText, ...]) -> Scene:

@@ -22,7 +22,7 @@ from pipelines.codec import to_json
 from pipelines.ingest.pipeline import probe
 from pipelines.media.files import rounded_ms
 from pipelines.types import ClipSpan, IngestResult, VideoPart, VideoSource
-from serve_app.worker import publishing
+from serve_app.work import publishing
 from storage.types import StageName
 from tests.pipelines.ingest.clock_material import remuxed, with_tag_times, write_film
 from tests.pipelines.ingest.ingest_material import (

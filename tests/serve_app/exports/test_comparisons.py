@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +18,14 @@ from pipelines.across.comparison import compare_shots
 from pipelines.codec import decode, encode
 from pipelines.types import StageStoppedError, TranscriptResult
 from serve_app.client.api import ApiClient, RequestFailedError
-from serve_app.context import build_context
 from serve_app.exports import comparisons
 from serve_app.exports.comparisons import compared
-from serve_app.worker.comparing import CutComparer
-from storage.comparisons import MAX_ATTEMPTS, MOST_PENDING, WAITED, forget_old
+from serve_app.work.comparing import compare_cuts
+from storage.comparisons import MOST_PENDING, WAITED, forget_old
 from storage.database import Connection
 from storage.results import TrackTranscript
 from tests.pipelines.vision.test_comparison import A, Shots, prints
+from tests.serve_app.beside_jobs import do, make_due
 from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.interface_contract import DOCUMENT, Contract
 from tests.serve_app.published_jobs import SCENES, TRANSCRIPT, complete, created, fail, track
@@ -73,6 +72,12 @@ def cut(
     return job_id
 
 
+@pytest.fixture(autouse=True)
+def nothing_waits(api: RunningApi) -> Iterator[None]:
+    yield
+    rows(api, "DELETE FROM work")
+
+
 @pytest.fixture
 def cuts(api: RunningApi, customer: Customer) -> tuple[str, str]:
     first = cut(api, customer, A, "Good morning to all", "Chapter 1")
@@ -93,18 +98,9 @@ def read(
 
 
 def at_work(api: RunningApi, times: int = 1) -> None:
-    """A runner's maker of comparisons, in a loop of its own."""
-
-    async def run() -> None:
-        context = build_context(api.settings)
-        try:
-            for _ in range(times):
-                await CutComparer(context).step()
-        finally:
-            await context.database.close()
-
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: asyncio.run(run())).result()
+    """A runner's maker of comparisons."""
+    for _ in range(times):
+        do(api, compare_cuts)
 
 
 def ask(
@@ -320,7 +316,7 @@ def test_what_nobody_waits_for_any_more_is_not_compared(
     left = request(api, customer, *cuts).json()["data"]["comparisonId"]
     rows(api, "UPDATE comparisons SET asked_at = asked_at - interval '3 minutes'")
     at_work(api)
-    assert rows(api, "SELECT attempts FROM comparisons WHERE id = :id", id=left) == [(0,)]
+    assert rows(api, "SELECT state FROM comparisons WHERE id = :id", id=left) == [("pending",)]
     assert read(api, customer, left).status_code == 404
     at_work(api)
     rows(api, "DELETE FROM comparisons")
@@ -344,7 +340,7 @@ def test_one_that_is_being_made_stops_once_nobody_waits_for_it(
             stopped.set()
             raise
 
-    monkeypatch.setattr("serve_app.worker.comparing.compared", endless)
+    monkeypatch.setattr("serve_app.work.comparing.compared", endless)
     at_work(api)
     assert stopped.wait(60)
     assert read(api, customer, left).status_code == 404
@@ -358,12 +354,12 @@ def test_a_comparison_that_breaks_is_tried_so_often_and_then_given_up(
     def broken(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("serve_app.worker.comparing.compared", broken)
-    for _ in range(MAX_ATTEMPTS - 1):
+    monkeypatch.setattr("serve_app.work.comparing.compared", broken)
+    for _ in range(compare_cuts.attempts or 0):
+        assert read(api, customer, left).json()["data"]["state"] == "pending"
         with pytest.raises(MemoryError):
             at_work(api)
-        assert read(api, customer, left).json()["data"]["state"] == "pending"
-    at_work(api)
+        make_due(api)
     found = read(api, customer, left).json()["data"]
     assert (found["state"], found["error"]["code"]) == ("failed", "INTERNAL_ERROR")
     again = request(api, customer, *cuts).json()["data"]
@@ -374,16 +370,14 @@ def test_a_maker_that_is_lost_leaves_it_to_the_next_so_often(
     api: RunningApi, customer: Customer, cuts: tuple[str, str]
 ) -> None:
     left = request(api, customer, *cuts).json()["data"]["comparisonId"]
-    lost = (
-        "UPDATE comparisons SET attempts = :attempts, lease_token = gen_random_uuid(),"
-        " lease_expires_at = now() - interval '1 second'"
-    )
-    rows(api, lost, attempts=MAX_ATTEMPTS - 1)
+    lost = "UPDATE work SET attempts = :attempts WHERE subject_id = :id"
+    rows(api, lost, attempts=(compare_cuts.attempts or 0) - 1, id=left)
     at_work(api)
     assert read(api, customer, left).json()["data"]["state"] == "completed"
     rows(api, "DELETE FROM comparisons")
+    rows(api, "DELETE FROM work")
     left = request(api, customer, *cuts).json()["data"]["comparisonId"]
-    rows(api, lost, attempts=MAX_ATTEMPTS)
+    rows(api, lost, attempts=compare_cuts.attempts, id=left)
     at_work(api)
     assert read(api, customer, left).json()["data"]["error"]["code"] == "INTERNAL_ERROR"
 
@@ -434,7 +428,7 @@ def test_what_was_made_of_results_that_changed_meanwhile_is_not_stored(
         return compared(*given)
 
     with monkeypatch.context() as patched:
-        patched.setattr("serve_app.worker.comparing.compared", changing)
+        patched.setattr("serve_app.work.comparing.compared", changing)
         at_work(api)
     assert read(api, customer, left).json()["data"]["state"] == "pending"
     at_work(api)

@@ -13,7 +13,7 @@ from pipelines.execution.chain import FreeRun
 from pipelines.net.buckets import BucketAccess
 from pipelines.types import StageError
 from serve_app.jobs.plans import seal_access
-from serve_app.worker.fetch import SourceFetcher
+from serve_app.work.fetch import SourceFetcher
 from storage.jobs import find_job
 from storage.objects.s3 import client_of
 from tests.serve_app.running_api import Customer, RunningApi

@@ -14,10 +14,10 @@ import pytest
 from pipelines.codec import encode
 from pipelines.types import Speaker, StageCode, StageError, TranscriptResult
 from pipelines.types import WarningCode as Code
-from serve_app.worker import publishing
-from serve_app.worker.publishing import Lease
-from storage import jobs, reruns
-from storage.cleaning import lease_rounds, set_legal_hold
+from serve_app.work import publishing
+from serve_app.work.publishing import Lease
+from storage import history, jobs
+from storage.cleaning import find_round, list_due_rounds, set_legal_hold
 from storage.database import Connection
 from storage.results import TrackTranscript
 from storage.tables import jobs as job_table
@@ -61,7 +61,7 @@ def job(api: RunningApi, customer: Customer) -> Iterator[str]:
 
 def uses(api: RunningApi, made_with: dict[StageName, str]) -> None:
     """A runner starts with these versions."""
-    api.transact(lambda c: reruns.publish_versions(c, made_with))
+    api.transact(lambda c: history.publish_versions(c, made_with))
 
 
 def ask(api: RunningApi, customer: Customer, job_id: str, **body: Any) -> httpx.Response:
@@ -225,15 +225,18 @@ def test_what_people_corrected_is_kept(api: RunningApi, customer: Customer, job:
     assert text_of(api, customer, job) == "Good night"
 
 
+@pytest.mark.parametrize("stages", [["transcript"], ["transcript", "vision"]])
 def test_a_correction_during_the_rerun_is_kept(
-    api: RunningApi, customer: Customer, job: str
+    api: RunningApi, customer: Customer, job: str, stages: list[str]
 ) -> None:
-    rerun_id = planned(api, customer, job, stages=["transcript"])["rerunJobId"]
+    rerun_id = planned(api, customer, job, stages=stages)["rerunJobId"]
     edit = {"revision": 0, "segments": [{"index": 0, "text": "Good night"}]}
     path = f"/jobs/{job}/transcript"
     assert api.client.patch(path, json=edit, headers=customer.headers).status_code == 200
-    run(api, rerun_id, text="Good evening", vision=False)
+    run(api, rerun_id, text="Good evening", vision="vision" in stages)
     assert text_of(api, customer, job) == "Good night"
+    found = api.client.get("/search", params={"q": "evening"}, headers=customer.headers)
+    assert found.json()["data"] == [], "what was not exchanged is not found"
 
 
 def test_a_rerun_is_refused_by_name(api: RunningApi, customer: Customer, job: str) -> None:
@@ -275,8 +278,8 @@ def test_the_media_is_kept_while_it_is_read_again(
     at_once = Retention(source_seconds=0, most_source_seconds=0)
 
     def due() -> set[str]:
-        rounds = api.transact(lambda c: lease_rounds(c, retention=at_once, limit=1000))
-        return {str(each.job_id) for each in rounds}
+        rounds = api.transact(lambda c: list_due_rounds(c, at_once, limit=1000))
+        return {str(each) for each in rounds}
 
     assert job not in due()
     run(api, rerun_id)
@@ -290,10 +293,8 @@ def test_what_a_rerun_wrote_late_is_removed_with_the_media(
     rerun_id = planned(api, customer, job, stages=["vision"])["rerunJobId"]
     api.client.post(f"/jobs/{rerun_id}/cancel", headers=customer.headers)
     api.client.post(f"/jobs/{job}/erase", headers=customer.headers)
-    kept = Retention(source_seconds=10**6, most_source_seconds=10**6)
-    run_sql(api, "UPDATE jobs SET cleaning_after = now() - interval '1 s' WHERE id = :j", j=job)
-    rounds = api.transact(lambda c: lease_rounds(c, retention=kept, limit=1000))
-    [own] = [each for each in rounds if str(each.job_id) == job]
+    own = api.transact(lambda c: find_round(c, uuid.UUID(job)))
+    assert own is not None
     assert own.tasks_may_run
     assert own.next_at is not None
 

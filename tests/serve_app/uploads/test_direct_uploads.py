@@ -20,11 +20,12 @@ from serve_app.context import AppContext, build_context
 from serve_app.settings import GIB, Settings
 from serve_app.uploads import access as direct
 from serve_app.uploads.access import UPLOAD_PURPOSE, DirectUploadWatcher, direct_key, upload_path
-from serve_app.worker.fetch import require_allowed_sizes
-from serve_app.worker.reaper import Reaper
+from serve_app.work.fetch import require_allowed_sizes
 from storage.objects import ObjectStoreUnavailableError
 from storage.objects.s3 import S3Store
 from storage.uploads import LONGEST_PAUSE_SECONDS, lease_awaited_uploads
+from tests.serve_app.beside_jobs import behind
+from tests.serve_app.beside_jobs import sweep as sweep_all
 from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import create, put, state_of
@@ -88,13 +89,8 @@ def make_due(api: RunningApi) -> None:
 
 
 def sweep(api: RunningApi, **changes: Any) -> None:
-    async def run() -> None:
-        context = build_context(api.settings.model_copy(update=changes))
-        await Reaper(context).sweep()
-        await context.database.close()
-
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: asyncio.run(run())).result()
+    settings = api.settings.model_copy(update=changes)
+    behind(api, sweep_all, settings=settings)
 
 
 def objects_of(api: RunningApi, job: dict[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import create, put, state_of
 from tests.serve_app.uploads.test_uploads import Sender, eventually, patching
 from tests.serve_app.uploads.uploading import files_of, object_of, offset_of, patch
-from tests.serve_app.worker.test_reaper import sweep
+from tests.serve_app.work.test_reaper import sweep
 
 
 def expire(api: RunningApi, job: dict[str, Any], seconds: int = 60) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from serve_app.context import build_context
-from serve_app.worker.reaper import Reaper
 from storage import keys
+from tests.serve_app.beside_jobs import behind
+from tests.serve_app.beside_jobs import sweep as sweep_all
 from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_idempotency import create as create_with_key
@@ -19,13 +17,7 @@ from tests.serve_app.test_jobs_api import create, put, state_of
 
 
 def sweep(api: RunningApi) -> None:
-    async def run() -> None:
-        context = build_context(api.settings)
-        await Reaper(context).sweep()
-        await context.database.close()
-
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: asyncio.run(run())).result()
+    behind(api, sweep_all)
 
 
 def rows(api: RunningApi, table: str) -> int:

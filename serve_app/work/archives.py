@@ -1,6 +1,6 @@
 """Archives beside the jobs: buckets are listed page by page, and jobs created of their objects.
 
-An archive is leased for a step: how its jobs ended is recorded, a page of the bucket is read, and
+Work on an archive is a step: how its jobs ended is recorded, a page of the bucket is read, and
 jobs are created as far as the archive's bound goes. A job and its object's state are written in
 one transaction, so that whatever dies, each object has one job; the list goes on behind the last
 page that was kept.
@@ -9,13 +9,11 @@ page that was kept.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
-import uuid
 from collections.abc import Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 from pipelines.net.buckets import (
     BucketError,
@@ -36,25 +34,24 @@ from serve_app.jobs.plans import JobPlan, Planner, plan_from_url, unseal_access
 from serve_app.jobs.schemas import CreateJobFromUrlBody
 from serve_app.jobs.service import create_jobs
 from serve_app.media.formats import tier_of
-from serve_app.periodic import Periodic
+from serve_app.work.queue import Work, work
 from storage import archives, keys
-from storage.archives import Archive, ArchiveLostError, ArchiveObject, ListedObject
+from storage.archives import Archive, ArchiveObject, ListedObject
 from storage.audit import AuditAction, record
 from storage.database import UNAVAILABLE, Connection
 from storage.types import ArchiveState, ObjectState
+from storage.work import Held, WorkLostError
 
 log = logging.getLogger("vas.archives")
 
-ARCHIVE_SECONDS = 2.0
-"""Until it is looked again for archives that are due."""
 CREATED_AT_ONCE = 50
 """Jobs in one transaction."""
 STEPS_AT_ONCE = 4
-"""Of a runner, each for another account."""
+"""Of a runner, each for another account: a slow server of one occupies no more."""
+_THREADS = ThreadPoolExecutor(STEPS_AT_ONCE, "bucket")
+"""Of their own: servers that answer slowly delay nothing else."""
 MOST_FAILURES = 10
 """Steps that failed, for whatever reason, one after the other, before the archive is paused."""
-RENEWED_SECONDS = archives.LEASE.total_seconds() / 3
-"""Until a lease is renewed while a page of a list is read."""
 TOO_MANY_OBJECTS = "TOO_MANY_OBJECTS"
 _LOOK_SECONDS = 2.0
 _WAIT_SECONDS = 15.0
@@ -65,45 +62,29 @@ _PASSING = frozenset(
 """Refusals of jobs that are waited for; others pause the archive."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveKeeper:
-    """Takes archives on, some steps at a time; any number of runners share them."""
-
-    context: AppContext
-    threads: Executor = field(default_factory=lambda: ThreadPoolExecutor(STEPS_AT_ONCE, "bucket"))
-    """Of their own: servers that answer slowly delay nothing else."""
-
-    def work(self) -> list[Periodic]:
-        """What a runner repeats beside its jobs."""
-        return [Periodic("reading archives", ARCHIVE_SECONDS, self.step)] * STEPS_AT_ONCE
-
-    async def step(self) -> float | None:
-        """Do what is due for one archive."""
-        async with self.context.database.transaction() as connection:
-            leased = await archives.lease_due(connection)
-        if leased is None:
-            return None
-        archive, token = leased
-        if archive.removed_at is None:
-            with contextlib.suppress(ArchiveLostError):
-                await self._run(_Step(self.context, self.threads, archive, token))
-                return 0.0
-        async with self.context.database.transaction() as connection:
-            removed = archive.removed_at is not None
-            if not removed or not await archives.delete_removed(connection, archive.id):
-                await archives.release_archive(connection, archive.id, token, 0)
-        return 0.0
-
-    async def _run(self, step: _Step) -> None:
-        try:
-            await step.run()
-        except (ArchiveLostError, *UNAVAILABLE):
-            raise
-        except Exception:
-            # Else it would be repeated without end.
-            with contextlib.suppress(ArchiveLostError):
-                await step.fail(ErrorCode.INTERNAL_ERROR, "The service could not go on with it.")
-            raise
+@work(
+    archives.KIND,
+    lease=archives.LEASE,
+    attempts=None,
+    subject="archiveId",
+    concurrency=STEPS_AT_ONCE,
+    per_account=1,
+)
+async def read_archive(work: Work) -> None:
+    """Do what is due for an archive."""
+    async with work.context.database.transaction() as connection:
+        archive = await archives.take_archive(connection, work.held)
+    if archive is None:
+        return
+    step = _Step(work.context, work.held, archive)
+    try:
+        await step.run()
+    except (WorkLostError, *UNAVAILABLE):
+        raise
+    except Exception:
+        # Else it would be repeated without end.
+        await step.fail(ErrorCode.INTERNAL_ERROR, "The service could not go on with it.")
+        raise
 
 
 @dataclass(slots=True)
@@ -111,17 +92,16 @@ class _Step:
     """One step of one archive under its lease."""
 
     context: AppContext
-    threads: Executor
+    held: Held
     archive: Archive
-    token: uuid.UUID
 
     async def run(self) -> None:
-        """Raises ArchiveLostError where the archive was paused or removed meanwhile."""
+        """Raises WorkLostError where the archive was paused or removed meanwhile."""
         async with self.context.database.transaction() as connection:
-            self.archive = await archives.lock_archive(connection, self.archive.id, self.token)
+            self.archive = await archives.lock_archive(connection, self.held)
             await archives.begin_list(connection, self.archive)
             unfetched = await archives.settle_objects(connection, self.archive.id)
-            self.archive = await archives.lock_archive(connection, self.archive.id, self.token)
+            self.archive = await archives.lock_archive(connection, self.held)
         listing = self.archive.list_after is not None
         is_read = listing or unfetched
         try:
@@ -144,15 +124,10 @@ class _Step:
     async def _page(self) -> BucketPage:
         over = threading.Event()
         loop = asyncio.get_running_loop()
-        reading = loop.run_in_executor(self.threads, self._read_page, over)
         try:
-            while not (await asyncio.wait([reading], timeout=RENEWED_SECONDS))[0]:
-                async with self.context.database.transaction() as connection:
-                    await archives.lock_archive(connection, self.archive.id, self.token)
-            return reading.result()
+            return await loop.run_in_executor(_THREADS, self._read_page, over)
         finally:
             over.set()
-            reading.cancel()
 
     def _read_page(self, over: threading.Event) -> BucketPage:
         """The next page of the list; the first one shows whether the bucket can be read."""
@@ -180,7 +155,7 @@ class _Step:
         if page.next_after is not None:
             after = page.next_after.encode(errors="surrogateescape")
         async with self.context.database.transaction() as connection:
-            locked = await archives.lock_archive(connection, self.archive.id, self.token)
+            locked = await archives.lock_archive(connection, self.held)
             most = self.context.settings.max_archive_objects
             if await archives.merge_page(connection, locked, listed, after, most_objects=most):
                 return True
@@ -191,7 +166,7 @@ class _Step:
     async def _fetch_failed(self) -> None:
         """The bucket can be read: what could not be fetched failed for reasons of its own."""
         async with self.context.database.transaction() as connection:
-            archive = await archives.lock_archive(connection, self.archive.id, self.token)
+            archive = await archives.lock_archive(connection, self.held)
             await archives.settle_objects(connection, archive.id, unfetched=ObjectState.FAILED)
 
     def _listed(self, found: BucketObject) -> ListedObject:
@@ -238,7 +213,7 @@ class _Step:
         async with self.context.database.transaction() as connection:
             # In the order in which an erased account and a removed archive lock them too.
             await keys.lock_account(connection, archive.account_id)
-            archive = await archives.lock_archive(connection, archive.id, self.token)
+            archive = await archives.lock_archive(connection, self.held)
             room = min(most, archive.max_active_jobs - archive.running_objects)
             if room < 1:
                 return 0
@@ -292,7 +267,7 @@ class _Step:
 
     async def _release(self, created: int, *, is_read: bool) -> None:
         async with self.context.database.transaction() as connection:
-            archive = await archives.lock_archive(connection, self.archive.id, self.token)
+            archive = await archives.lock_archive(connection, self.held)
             due_seconds: float | None = None
             values: dict[str, object] = dict(_NO_FAILURE) if is_read else {}
             if archive.list_after is not None or (created and archive.waiting_objects):
@@ -301,20 +276,18 @@ class _Step:
                 due_seconds = _LOOK_SECONDS
             elif archive.next_list_at is None:
                 values |= _NO_FAILURE | {"state": ArchiveState.COMPLETED}
-            await archives.release_archive(
-                connection, archive.id, self.token, due_seconds, **values
-            )
+            await archives.release_archive(connection, self.held, due_seconds, **values)
 
     async def _refused(self, error: BucketError) -> None:
         """The bucket cannot be read: try again later, or wait for whoever can change that."""
         log.info("archive %s: %s", self.archive.id, error.problem)
         async with self.context.database.transaction() as connection:
-            archive = await archives.lock_archive(connection, self.archive.id, self.token)
+            archive = await archives.lock_archive(connection, self.held)
             # Their jobs failed for the same reason, not for one of their own.
             await archives.settle_objects(connection, archive.id, unfetched=ObjectState.WAITING)
             if archive.sealed_access != self.archive.sealed_access:
                 # Of credentials in whose place there are others since.
-                await archives.release_archive(connection, archive.id, self.token, 0)
+                await archives.release_archive(connection, self.held, 0)
             elif error.may_pass:
                 await self._retry(connection, archive, error.problem, str(error))
             else:
@@ -323,10 +296,10 @@ class _Step:
     async def fail(self, code: str, message: str) -> None:
         """Have the step tried again later, or pause the archive after too many that failed.
 
-        Raises ArchiveLostError.
+        Raises WorkLostError.
         """
         async with self.context.database.transaction() as connection:
-            archive = await archives.lock_archive(connection, self.archive.id, self.token)
+            archive = await archives.lock_archive(connection, self.held)
             await self._retry(connection, archive, code, message)
 
     async def _retry(
@@ -338,8 +311,7 @@ class _Step:
             return
         await archives.release_archive(
             connection,
-            archive.id,
-            self.token,
+            self.held,
             min(2.0**failures, _LONGEST_PAUSE_SECONDS),
             failures=failures,
             error_code=code,
@@ -349,19 +321,16 @@ class _Step:
     async def _stopped(self, error: ApiError) -> None:
         """No job can be created at present."""
         async with self.context.database.transaction() as connection:
-            await archives.lock_archive(connection, self.archive.id, self.token)
+            await archives.lock_archive(connection, self.held)
             if error.code in _PASSING:
-                await archives.release_archive(
-                    connection, self.archive.id, self.token, _WAIT_SECONDS
-                )
+                await archives.release_archive(connection, self.held, _WAIT_SECONDS)
             else:
                 await self._pause(connection, error.code, error.message)
 
     async def _pause(self, connection: Connection, code: str, message: str) -> None:
         await archives.release_archive(
             connection,
-            self.archive.id,
-            self.token,
+            self.held,
             0,
             state=ArchiveState.PAUSED,
             error_code=code,

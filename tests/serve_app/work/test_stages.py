@@ -24,7 +24,7 @@ from pipelines.types import (
     TrackOutcome,
     TranscriptResult,
 )
-from serve_app.worker import runner as worker
+from serve_app.work import runner as worker
 from storage.jobs import LeaseLostError
 from storage.objects import ObjectStoreUnavailableError, is_outage
 from storage.types import StageName

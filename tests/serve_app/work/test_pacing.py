@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.execution.chain import ControlSpan, FreeRun, Pace, collected, parts_of
-from serve_app.worker.stage_work import ingest_parts
+from serve_app.work.stage_work import ingest_parts
 
 SHOWN_STEP = 1e-6
 """The API shows six decimals."""

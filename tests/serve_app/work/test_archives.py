@@ -15,7 +15,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,16 +26,20 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
+from models.provider import LocalModels
 from serve_app.context import AppContext, build_context
-from serve_app.periodic import repeated
+from serve_app.periodic import Periodic, repeated
 from serve_app.settings import Settings
-from serve_app.worker.archives import MOST_FAILURES, ArchiveKeeper
+from serve_app.work.archives import MOST_FAILURES, read_archive
+from serve_app.work.queue import WorkQueue
 from storage import archives, cleaning, keys
 from storage.objects.s3 import S3Place, client_of
 from storage.types import JobState
+from storage.work import Held, lease_next
 from tests.databases import fresh_database
 from tests.pipelines.net.fetch_servers import Asked, ScriptedServer, answer
 from tests.serve_app import archive_process
+from tests.serve_app.beside_jobs import step
 from tests.serve_app.running_api import SECRET, Customer, RunningApi
 from tests.storage.s3_server import place_at, s3_endpoint
 
@@ -195,7 +200,7 @@ def kill_at_random(settings: Settings, objects: int, statements: int, seed: int)
 
 async def forget_leases(context: AppContext) -> None:
     async with context.database.transaction() as connection:
-        await connection.execute(text("UPDATE archives SET lease_expires_at = now()"))
+        await connection.execute(text("UPDATE work SET due_at = now() WHERE token IS NOT NULL"))
 
 
 @pytest.mark.parametrize(
@@ -253,9 +258,8 @@ def test_a_watched_archive_is_listed_again_by_itself(
 
     async def hour_passes(context: AppContext) -> None:
         async with context.database.transaction() as connection:
-            await connection.execute(
-                text("UPDATE archives SET next_list_at = now(), due_at = now()")
-            )
+            await connection.execute(text("UPDATE archives SET next_list_at = now()"))
+            await connection.execute(text("UPDATE work SET due_at = now()"))
 
     behind(api.settings, hour_passes)
     assert worked(api.settings) == 1
@@ -292,7 +296,8 @@ def test_servers_that_do_not_answer_keep_nobody_else_s_archive_waiting(
     archive = of_bucket(api, customer, bucket)
 
     async def until_listed(context: AppContext) -> None:
-        async with repeated(ArchiveKeeper(context).work()), asyncio.timeout(60):
+        beside = WorkQueue(context, LocalModels(), [read_archive])
+        async with repeated([Periodic("work", 0.0, beside.run)]), asyncio.timeout(60):
             listed = None
             while listed is None:
                 await asyncio.to_thread(time.sleep, 0.2)
@@ -302,9 +307,8 @@ def test_servers_that_do_not_answer_keep_nobody_else_s_archive_waiting(
     answered.set()
 
 
-async def leased(context: AppContext) -> tuple[archives.Archive, uuid.UUID] | None:
-    async with context.database.transaction() as connection:
-        return await archives.lease_due(connection)
+async def leased(context: AppContext) -> list[Held]:
+    return (await lease_next(context.database, [read_archive.terms]))[0]
 
 
 def test_accounts_take_turns_with_one_step_each_at_a_time(
@@ -316,16 +320,15 @@ def test_accounts_take_turns_with_one_step_each_at_a_time(
 
     async def at_once(context: AppContext) -> list[uuid.UUID]:
         found = await asyncio.gather(*(leased(context) for _ in range(4)))
-        return [each[0].account_id for each in found if each is not None]
+        return [each.account_id for held in found for each in held]
 
     async def in_turn(context: AppContext) -> list[uuid.UUID]:
         turns = []
         for _ in range(4):
-            found = await leased(context)
-            assert found is not None
-            turns.append(found[0].account_id)
+            [held] = await leased(context)
+            turns.append(held.account_id)
             async with context.database.transaction() as connection:
-                await archives.release_archive(connection, found[0].id, found[1], 0)
+                await archives.release_archive(connection, held, 0)
         return turns
 
     both = {customer.account_id, other.account_id}
@@ -463,8 +466,8 @@ def test_a_bucket_that_is_away_is_tried_again_and_pauses_in_the_end(
         count = 0
         while "active" in await archive_process.states(context):
             async with context.database.transaction() as connection:
-                await connection.execute(text("UPDATE archives SET due_at = now()"))
-            await ArchiveKeeper(context).step()
+                await connection.execute(text("UPDATE work SET due_at = now()"))
+            await step(context, read_archive)
             count += 1
         return count
 
@@ -478,7 +481,7 @@ def test_a_lease_is_renewed_while_a_page_is_read_until_the_archive_is_paused(
     serve: Callable[[Any], ScriptedServer],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("serve_app.worker.archives.RENEWED_SECONDS", 0.05)
+    often = replace(read_archive, looked_after=timedelta(seconds=0.05))
     answered = threading.Event()
 
     def script(_: Asked, connection: socket.socket) -> None:
@@ -489,15 +492,15 @@ def test_a_lease_is_renewed_while_a_page_is_read_until_the_archive_is_paused(
     archive = Archive(api, customer, "s3://bucket/", bucketAccess={"endpoint": server.url("")})
 
     async def reading(context: AppContext) -> set[Any]:
-        step = asyncio.create_task(ArchiveKeeper(context).step())
+        under_way = asyncio.create_task(step(context, often))
         ends = set[Any]()
         while len(ends) < 4:
-            assert not step.done()
+            assert not under_way.done()
             async with context.database.statement() as connection:
-                query = text("SELECT lease_expires_at FROM archives WHERE lease_token IS NOT NULL")
+                query = text("SELECT due_at FROM work WHERE token IS NOT NULL")
                 ends |= set((await connection.execute(query)).scalars())
         await asyncio.to_thread(archive.call, "POST", f"/{archive.id}/pause", {})
-        await step
+        await under_way
         answered.set()
         return ends
 
@@ -525,7 +528,7 @@ def test_credentials_that_expire_in_the_middle_pause_and_new_ones_go_on_without_
     server = serve(script)
     access = {"endpoint": server.url(""), "secretAccessKey": "s", "sessionToken": "t"}
     archive = Archive(api, customer, "s3://bucket/", bucketAccess=access | {"accessKeyId": "old"})
-    behind(api.settings, lambda context: ArchiveKeeper(context).step())
+    behind(api.settings, lambda context: step(context, read_archive))
     assert archive.counts(running=2)
     ended(api.settings, JobState.FAILED, error_code="FETCH_FAILED", error_message="expired")
     worked(api.settings)
@@ -601,11 +604,11 @@ def test_a_step_that_is_lost_forgets_nothing_that_could_not_be_fetched(
     async def lost(context: AppContext) -> None:
         await archive_process.make_due(context)
         with pytest.raises(TimeoutError):
-            await ArchiveKeeper(context).step()
+            await step(context, read_archive)
         await forget_leases(context)
 
     with monkeypatch.context() as patch:
-        patch.setattr("serve_app.worker.archives.BucketReader.page", lost_reader)
+        patch.setattr("serve_app.work.archives.BucketReader.page", lost_reader)
         behind(api.settings, lost)
     worked(api.settings)
     assert archive.shown["error"]["code"] == "BUCKET_CREDENTIALS_EXPIRED"
@@ -719,8 +722,8 @@ def test_an_account_has_no_more_objects_than_it_may_and_goes_on_when_it_may(
 
 async def one_step(context: AppContext) -> None:
     async with context.database.transaction() as connection:
-        await connection.execute(text("UPDATE archives SET due_at = now()"))
-    await ArchiveKeeper(context).step()
+        await connection.execute(text("UPDATE work SET due_at = now()"))
+    await step(context, read_archive)
 
 
 @pytest.mark.parametrize("change", ["PATCH", "resume"])
@@ -857,7 +860,7 @@ def test_a_large_bucket_is_listed_page_by_page_in_bounded_memory(
         for _ in range(pages):
             await archive_process.make_due(context)
             tracemalloc.reset_peak()
-            await ArchiveKeeper(context).step()
+            await step(context, read_archive)
             peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
 

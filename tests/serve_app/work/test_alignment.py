@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import uuid
 from dataclasses import replace
@@ -18,13 +17,12 @@ from models.provider import LocalModels
 from pipelines.codec import encode, to_json
 from pipelines.media.audio import write_flac
 from pipelines.types import AudioTrack, TranscriptResult, TranscriptSegment, TranscriptWord
-from serve_app.context import build_context
-from serve_app.worker.alignment import Realigner
-from storage import revisions
+from serve_app.work.alignment import align as alignment
 from storage.database import Connection
 from storage.results import TrackTranscript
-from storage.tables import jobs, transcript_revisions
+from storage.tables import jobs
 from tests.places import SHARED_MEDIA
+from tests.serve_app.beside_jobs import do, make_due
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_transcript_edits import (
@@ -56,15 +54,8 @@ def add_sound(api: RunningApi, job: str, samples: Any, offset_seconds: float = 0
     api.transact(note)
 
 
-def align(api: RunningApi, models: Any = None) -> float | None:
-    async def run() -> float | None:
-        context = build_context(api.settings)
-        try:
-            return await Realigner(context, models or LocalModels()).step()
-        finally:
-            await context.database.close()
-
-    return asyncio.run(run())
+def align(api: RunningApi, models: Any = None) -> bool:
+    return do(api, alignment, models)
 
 
 def noise(seconds: float) -> Any:
@@ -75,7 +66,7 @@ def noise(seconds: float) -> Any:
 
 @pytest.fixture
 def job(api: RunningApi, customer: Customer) -> str:
-    while align(api) is not None:  # what other tests left
+    while align(api):  # what other tests left
         pass
     job_id = created(api, customer)
     complete(api, job_id, [said()], [])
@@ -95,8 +86,8 @@ def test_measured_times_take_the_place_of_estimated_ones(
     add_sound(api, job, noise(20))
     before = get(api, customer, f"/jobs/{job}/transcript")
     edit(api, customer, job, segments=[{"index": 2, "text": "We sell green quinoa here."}])
-    assert align(api) == 0.0
-    assert align(api) is None
+    assert align(api)
+    assert not align(api)
     after = get(api, customer, f"/jobs/{job}/transcript")
     assert after["revision"] == 1
     line = after["segments"][2]
@@ -116,12 +107,12 @@ def test_without_the_sound_times_stay_estimated_and_say_so(
     api: RunningApi, customer: Customer, job: str
 ) -> None:
     edit(api, customer, job, segments=[{"index": 0, "text": "Good evening to the bakers."}])
-    assert align(api) == 0.0  # the job has no track of sound
+    assert align(api)  # the job has no track of sound
     add_sound(api, job, noise(10))
     api.context.objects.delete_prefix(f"jobs/{job}")
     edit(api, customer, job, revision=1, segments=[{"index": 3, "text": "Come in."}])
-    assert align(api) == 0.0  # it is not kept any more
-    assert align(api) is None
+    assert align(api)  # it is not kept any more
+    assert not align(api)
     assert words(api, customer, job, 0)[1]["timing"] == "estimated"
     assert words(api, customer, job, 3)[1]["timing"] == "estimated"
 
@@ -142,12 +133,12 @@ def test_what_is_corrected_meanwhile_is_kept_and_aligned_next(
             patch(api, customer, job, **body)  # the first time; then it is stale
             return LocalModels().get(task)
 
-    assert align(api, Slow()) == 0.0
+    assert align(api, Slow())
     shown = get(api, customer, f"/jobs/{job}/transcript")
     assert shown["segments"][0]["text"] == "Good night to the bakers."
     assert shown["segments"][0]["timing"] == "estimated"
     assert "timing" not in shown["segments"][3]
-    assert align(api) == 0.0
+    assert align(api)
     assert "timing" not in json.dumps(get(api, customer, f"/jobs/{job}/transcript"))
 
 
@@ -157,7 +148,7 @@ def test_aligned_words_are_prepared_without_a_lock_and_again_of_what_changed_mea
     add_sound(api, job, noise(20))
     edit(api, customer, job, segments=[{"index": 3, "text": "Come in."}])
     prepared = changed_while_prepared(api, job, monkeypatch)
-    assert align(api) == 0.0
+    assert align(api)
     assert len(prepared) == 2
     assert "timing" not in json.dumps(get(api, customer, f"/jobs/{job}/transcript"))
 
@@ -172,29 +163,16 @@ def test_a_model_that_fails_is_tried_again_and_given_up_after_an_hour(
         def get(self, task: Any) -> Any:
             raise RuntimeError("away")
 
-    async def due(connection: Connection) -> None:
-        await connection.execute(
-            text("UPDATE transcripts SET align_after = now() WHERE align_after > now()")
-        )
-
-    async def an_hour_later(connection: Connection) -> None:
-        moment = func.now() - revisions.GIVEN_UP_AFTER - timedelta(seconds=1)
-        await connection.execute(update(transcript_revisions).values(created_at=moment))
-        await due(connection)
-
     add_sound(api, job, noise(10))
     edit(api, customer, job, segments=[{"index": 0, "text": "Good evening to the bakers."}])
-    with pytest.raises(RuntimeError):
-        align(api, Broken())
-    assert align(api) is None, "leased"
-    api.transact(due)
-    with pytest.raises(RuntimeError):
-        align(api, Broken())
-    api.transact(an_hour_later)
-    with pytest.raises(RuntimeError):
-        align(api, Broken())
-    api.transact(due)
-    assert align(api) is None
+    attempts = alignment.attempts or 0
+    assert attempts * alignment.pause >= timedelta(hours=1)
+    for _ in range(attempts):
+        with pytest.raises(RuntimeError):
+            align(api, Broken())
+        assert not align(api), "put off"
+        make_due(api)
+    assert not align(api)
     assert words(api, customer, job, 0)[1]["timing"] == "estimated"
 
 

@@ -32,19 +32,23 @@ from serve_app.observability.metrics import (
 from serve_app.periodic import Periodic, repeated
 from serve_app.results.redaction import known_of
 from serve_app.uploads.access import LOOK_SECONDS, DirectUploadWatcher
-from serve_app.worker import publishing
-from serve_app.worker.alignment import ALIGN_SECONDS, Realigner
-from serve_app.worker.archives import ArchiveKeeper
-from serve_app.worker.calibration import Calibration
-from serve_app.worker.comparing import COMPARE_SECONDS, Comparer, CutComparer
-from serve_app.worker.indexing import INDEX_SECONDS, SearchIndexer
-from serve_app.worker.previews import PREVIEW_SECONDS, Previewer
-from serve_app.worker.publishing import Lease
-from serve_app.worker.reaper import SWEEP_SECONDS, Reaper
-from serve_app.worker.redacting import REDACT_SECONDS, Findings, Redactor
-from serve_app.worker.stage_work import StageWork, machine_of, made_with
-from serve_app.worker.translating import TRANSLATE_SECONDS, TranslationMaker
-from storage import jobs, reruns
+from serve_app.work import (
+    alignment,
+    archives,
+    comparing,
+    previews,
+    publishing,
+    reaper,
+    redacting,
+    translating,
+)
+from serve_app.work.indexing import INDEX_SECONDS, SearchIndexer
+from serve_app.work.publishing import Lease
+from serve_app.work.queue import WorkQueue
+from serve_app.work.reaper import OBJECTS_SECONDS, SWEEP_SECONDS, Reaper
+from serve_app.work.redacting import Findings
+from serve_app.work.stage_work import Calibration, StageWork, machine_of, made_with
+from storage import history, jobs
 from storage.database import UNAVAILABLE, DatabaseError
 from storage.endpoints import PROGRESS_SECONDS
 from storage.job_records import JobRecord
@@ -63,6 +67,18 @@ VERSIONS_SECONDS = 3600
 _THREADS_PER_JOB = 3
 """Vision and transcript side by side, and one to spare for probing."""
 _LONGEST_OUTAGE = sum(OUTAGE_PAUSES_SECONDS)
+
+KINDS = (
+    alignment.align,
+    archives.read_archive,
+    comparing.compare_cuts,
+    comparing.seek_duplicates,
+    previews.make_job_preview,
+    reaper.clean,
+    redacting.redact,
+    translating.translate,
+)
+"""What is done beside the jobs."""
 
 
 class Runner:
@@ -86,27 +102,24 @@ class Runner:
             await Periodic("leasing a job", 0.0, self._take_next).run(until=self._stopping)
 
     def _beside_the_jobs(self) -> list[Periodic]:
-        context, reaper = self._context, Reaper(self._context)
+        context, sweeper = self._context, Reaper(self._context)
         database_metrics = DatabaseMetrics(context.database, context.metrics)
-        maker = TranslationMaker(context, self._models)
+        kinds = [
+            kind for kind in KINDS if context.settings.previews or kind != previews.make_job_preview
+        ]
+        beside = WorkQueue(context, self._models, kinds)
         work = [
             Periodic("listening for jobs", 0.0, self._wake_when_notified),
-            Periodic("sweeping the database", SWEEP_SECONDS, reaper.sweep_database),
+            Periodic("listening for work", 0.0, beside.wake_when_notified),
+            Periodic("doing work", 0.0, beside.run),
+            Periodic("sweeping the database", SWEEP_SECONDS, sweeper.sweep_database),
             # Apart, so that a slow store delays only this.
-            Periodic("sweeping the objects", SWEEP_SECONDS, reaper.sweep_objects),
+            Periodic("sweeping the objects", OBJECTS_SECONDS, sweeper.sweep_objects),
             Periodic("measuring the database", LEVEL_SECONDS, database_metrics.take),
             Periodic("measuring the disks", LEVEL_SECONDS, self._measure_disks),
-            Periodic("translating", TRANSLATE_SECONDS, maker.step),
             Periodic("recording versions", VERSIONS_SECONDS, self._record_versions),
             Periodic("indexing", INDEX_SECONDS, SearchIndexer(context).step),
-            Periodic("redacting", REDACT_SECONDS, Redactor(context).step),
-            *ArchiveKeeper(context).work(),
-            Periodic("seeking duplicates", COMPARE_SECONDS, Comparer(context).step),
-            Periodic("comparing cuts", COMPARE_SECONDS, CutComparer(context).step),
-            Periodic("aligning", ALIGN_SECONDS, Realigner(context, self._models).step),
         ]
-        if context.settings.previews:
-            work.append(Periodic("previews", PREVIEW_SECONDS, Previewer(context).step))
         if isinstance(context.objects, DirectUploadStore):
             watcher = DirectUploadWatcher(context, context.objects)
             work.append(Periodic("finding direct uploads", LOOK_SECONDS, watcher.look))
@@ -148,7 +161,7 @@ class Runner:
 
     async def _record_versions(self) -> None:
         async with self._context.database.transaction() as connection:
-            await reruns.publish_versions(connection, made_with(self._context))
+            await history.publish_versions(connection, made_with(self._context))
 
     async def _measure_disks(self) -> None:
         context = self._context

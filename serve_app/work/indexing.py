@@ -20,7 +20,8 @@ from storage.search_index import BEGINNING, index_older_results, merge_pending_r
 
 log = logging.getLogger("vas.indexing")
 
-INDEX_SECONDS = 2.0
+INDEX_SECONDS = 10.0
+"""Until it is looked again for rows that were published: what has words is found at once."""
 _STEP_SECONDS = 0.1
 _LOOK_AT = 2000
 """Stages looked at in a transaction; a primary key's order makes that some milliseconds."""

@@ -14,23 +14,30 @@ from serve_app.context import AppContext
 from serve_app.jobs.service import end_job, erase_job
 from serve_app.observability.metrics import record_job_end
 from serve_app.uploads.access import direct_key
-from serve_app.uploads.tus import finish_for_lost_writers
-from storage import access, comparisons, jobs, keys, results, uploads
+from serve_app.uploads.leases import (
+    finish_for_lost_writers,
+)
+from serve_app.work.queue import Work, work
+from storage import access, cleaning, comparisons, jobs, keys, results, uploads
 from storage.cleaning import (
     CleaningRound,
     end_round,
-    goes_on,
-    lease_rounds,
+    find_round,
     list_due_erasures,
+    list_due_rounds,
+    queue_round,
 )
 from storage.database import UNAVAILABLE
 from storage.objects import DirectUploadStore, ObjectStore, ObjectStoreUnavailableError
 from storage.types import JobState, SkipReason, StageName, StageStatus
 from storage.uploads import ERASED_PREFIX, JOBS_PREFIX, list_expired_awaited_uploads, source_prefix
+from storage.work import adopt
 
 log = logging.getLogger("vas.reaper")
 
-SWEEP_SECONDS = 2.0
+SWEEP_SECONDS = 5.0
+OBJECTS_SECONDS = 10.0
+"""Until objects and uploads are looked at again, whose times are hours and days."""
 _FORGET_SECONDS = 60.0
 _LEFTOVERS_SECONDS = 3600.0
 _LOOKS_A_SWEEP = 100
@@ -47,13 +54,13 @@ def _clock() -> float:
 
 
 class Reaper:
-    """Sweeps every few seconds. Several may run at once: rows are taken with SKIP LOCKED."""
+    """Sweeps every few seconds. Several may run at once."""
 
     def __init__(self, context: AppContext) -> None:
         self._context = context
         self._forget_at = 0.0
         self._leftovers_at = 0.0
-        self._leases_count_from = self._erase_at = 0.0
+        self._leases_count_from = self._erase_at = self._expire_at = 0.0
         self._swept_at = _clock()
         self._direct = isinstance(context.objects, DirectUploadStore)
         self._grace = _UNSEEN if self._direct else timedelta(0)
@@ -64,13 +71,21 @@ class Reaper:
         await self.sweep_objects()
 
     async def sweep_objects(self) -> None:
-        """Remove the objects that are due, and what lost writers left."""
+        """Queue the removal of objects that is due, and settle what lost writers left."""
         await finish_for_lost_writers(self._context)
-        await remove_due(self._context)
+        await self._queue_rounds()
         if self._direct and time.monotonic() >= self._leftovers_at:
             # Nothing else records a multipart upload that a killed writer left in a bucket.
             await asyncio.to_thread(self._context.objects.remove_leftovers, JOBS_PREFIX)
             self._leftovers_at = time.monotonic() + _LEFTOVERS_SECONDS
+
+    async def _queue_rounds(self) -> None:
+        database, retention = self._context.database, self._context.settings.retention
+        async with database.statement() as connection:
+            due = await list_due_rounds(connection, retention, limit=_ROUNDS_A_SWEEP)
+        for job_id in due:
+            async with database.transaction() as connection:
+                await queue_round(connection, job_id, retention)
 
     async def sweep_database(self) -> None:
         """Do everything that is due now and that the database alone is needed for."""
@@ -84,7 +99,9 @@ class Reaper:
             # No runner could renew its lease either: they get the time to do so.
             self._wait_for_runners()
             raise
-        await self._expire_uploads()
+        if time.monotonic() >= self._expire_at:
+            await self._expire_uploads()
+            self._expire_at = time.monotonic() + OBJECTS_SECONDS
         await self._erase_due()
         if time.monotonic() >= self._forget_at:
             # Rows whose time is over: remembered answers, rate windows, sign-in links, sessions.
@@ -93,6 +110,7 @@ class Reaper:
                 await access.forget_old_windows(connection)
                 await keys.forget_old_sign_ins(connection)
                 await comparisons.forget_old(connection)
+                await adopt(connection)
             self._forget_at = time.monotonic() + _FORGET_SECONDS
         self._swept_at = _clock()
 
@@ -127,12 +145,17 @@ class Reaper:
         except ObjectStoreUnavailableError as error:
             log.warning("no upload expires while the store cannot say what is there: %s", error)
             return
-        async with self._context.database.transaction() as connection:
-            for job_id in await uploads.lock_expired_jobs(
-                connection, grace=self._grace, among=among
-            ):
-                job = await jobs.find_job(connection, job_id)
-                if job is None:
+        database = self._context.database
+        async with database.statement() as connection:
+            expired = await uploads.list_expired_jobs(connection, grace=self._grace, among=among)
+        for job_id in expired:
+            async with database.transaction() as connection:
+                job = await jobs.find_job(connection, job_id, for_update=True)
+                # As it is now that nobody else changes it.
+                still = await uploads.list_expired_jobs(
+                    connection, grace=self._grace, among=[job_id]
+                )
+                if job is None or not still:
                     continue
                 ended += await end_job(
                     connection,
@@ -186,37 +209,27 @@ class Reaper:
             record_job_end(self._context.metrics, state)
 
 
-async def remove_due(context: AppContext) -> None:
-    """Carry out the rounds that are due; one that fails is taken up again when its lease ends."""
-    async with context.database.transaction() as connection:
-        rounds = await lease_rounds(
-            connection, retention=context.settings.retention, limit=_ROUNDS_A_SWEEP
-        )
-    for due in rounds:
-        try:
-            await _remove(context, due)
-        except ObjectStoreUnavailableError as error:
-            log.warning("objects of ended jobs are not removed yet: %s", error)
-            return
-        except Exception:
-            # The others must not wait for the one that cannot be removed.
-            log.exception("job %s: its objects could not be removed", due.job_id)
-
-
-async def _remove(context: AppContext, due: CleaningRound) -> None:
+@work(cleaning.KIND, lease=timedelta(minutes=2), attempts=None, pause=timedelta(minutes=2))
+async def clean(work: Work) -> None:
+    """Remove the objects of a job that are not kept any more."""
+    context, job_id = work.context, work.held.subject_id
     loop = asyncio.get_running_loop()
 
     async def look() -> bool:
         async with context.database.statement() as connection:
-            return await goes_on(connection, due)
+            return await find_round(connection, job_id) is None
 
     def is_stopped() -> bool:
-        return not asyncio.run_coroutine_threadsafe(look(), loop).result()
+        return work.stopped.is_set() or asyncio.run_coroutine_threadsafe(look(), loop).result()
 
-    kept = await _results(context, due.job_id)
+    async with context.database.statement() as connection:
+        due = await find_round(connection, job_id)
+    if due is None:
+        return
+    kept = await _results(context, job_id)
     if await asyncio.to_thread(remove_objects, context.objects, due, kept, is_stopped):
         async with context.database.transaction() as connection:
-            await end_round(connection, due)
+            await end_round(connection, work.held, due)
 
 
 async def _results(context: AppContext, job_id: uuid.UUID) -> set[str]:
