@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
 from models import replica as deployments
-from models.contracts import Samples
+from models.contracts import DeviceMemoryError, Samples
 from models.replica import ModelReplica
 from models.tasks import EMBED_VOICE
+from pipelines.execution.chain import Failure, Step, attempt
+from pipelines.types import StageCode
+from storage.objects import ObjectStoreUnavailableError
 
 
 class Embedder:
@@ -76,3 +80,37 @@ async def test_an_input_that_the_model_fails_on_fails_alone(
     answered_at = replica._answered_at
     assert isinstance((await replica._work([short]))[0], ValueError)
     assert replica._answered_at == answered_at, "a failure is no sign of health"
+
+
+async def test_where_memory_is_short_all_inputs_shall_come_again(
+    model: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def embed(utterances: Sequence[Samples]) -> Any:
+        calls.append(len(utterances))
+        raise DeviceMemoryError("taken")
+
+    replica = ModelReplica("packaged", EMBED_VOICE)
+    monkeypatch.setattr(model, "embed", embed)
+    found = await replica._work([np.zeros(16_000, np.float32)] * 3)
+    assert [type(each) for each in found] == [DeviceMemoryError] * 3
+    assert calls == [3], "the model has tried fewer at once"
+
+
+@dataclass(frozen=True)
+class Starved(Step[int, int]):
+    """Finds its device's memory taken."""
+
+    name = "Starved"
+    code = StageCode.TRANSCRIPT_FAILED
+    version = 1
+
+    def process(self, item: int) -> int:
+        raise DeviceMemoryError(f"no room for {item}")
+
+
+def test_a_job_waits_for_a_devices_memory_as_for_the_end_of_an_outage() -> None:
+    found = attempt(Starved(), 7)
+    assert isinstance(found, Failure)
+    assert isinstance(found.error, ObjectStoreUnavailableError)

@@ -8,9 +8,9 @@ from typing import Any, assert_type
 
 import pytest
 
-from models.profiles import replicas_of
+from models.profiles import digest_of, replicas_of
 from models.provider import LocalModels
-from models.registry import REGISTRY
+from models.registry import FORMER_OPENERS, REGISTRY
 from models.tasks import (
     DESCRIBE_SCENES,
     DETECT_OBJECTS,
@@ -22,11 +22,13 @@ from models.tasks import (
     TASKS,
     TRANSCRIBE,
     ObjectDetector,
+    Purpose,
     Shape,
     Summarizer,
     Task,
     Transcriber,
     get_task,
+    tasks_for,
 )
 from tests.tables import every
 
@@ -102,3 +104,12 @@ def test_no_inputs_give_a_matrix_without_rows() -> None:
 
 def test_only_tasks_of_the_table_are_in_profiles() -> None:
     assert {task for rows in REGISTRY.values() for task in rows} <= set(TASKS)
+
+
+def test_openers_that_moved_are_those_of_rows_and_name_results_as_before() -> None:
+    openers = {row.opener for rows in REGISTRY.values() for row in rows.values()}
+    assert set(FORMER_OPENERS) <= openers
+    # The calibration of words, voices of people and vectors of search are kept under these.
+    assert digest_of("packaged", (EMBED_VOICE,)) == "77561b265c5e8879"
+    assert digest_of("packaged", (EMBED_TEXT,)) == "64bf27d2e23af176"
+    assert digest_of("packaged", tasks_for(Purpose.VISION)) == "5700f28e46f0d17c"
