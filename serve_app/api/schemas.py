@@ -59,7 +59,8 @@ WHOLE = BeforeValidator(_whole)
 
 
 def doc(description: str, *examples: Any, **rules: Any) -> Any:
-    """A pydantic ``Field`` for an annotation: its description in the document, with examples."""
+    """Return a pydantic ``Field`` for an annotation: its description in the document, with
+    examples."""
     if examples:
         rules["examples"] = list(examples)
     return Field(description=description, **rules)
@@ -161,7 +162,7 @@ RESULT_REASONS = (*SkipReason, "track_failed")
 
 
 def _stage_fields(state: JobState, stage: StageName, status: StageStatus) -> dict[str, Any]:
-    """Where a stage stands, with the values of the example."""
+    """Return where a stage stands, with the values of the example."""
     return {
         "state": Annotated[JobState, Field(examples=[str(state)])],
         "stage": Annotated[StageName, Field(examples=[str(stage)])],
@@ -320,7 +321,7 @@ def _attribute(record: type, key: str) -> str | None:
 
 
 def _converter(hint: Any) -> Callable[[Any], Any] | None:
-    """What a value of this type is turned by; None where it goes out as it is."""
+    """Return what a value of this type is turned by; None where it goes out as it is."""
     if get_origin(hint) in {Annotated, NotRequired}:
         own = [it.convert for it in getattr(hint, "__metadata__", ()) if isinstance(it, Shown)]
         return own[-1] if own else _converter(get_args(hint)[0])

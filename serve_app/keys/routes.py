@@ -274,12 +274,12 @@ def entry_json(entry: AuditEntry) -> AuditEntryJson:
 
 
 def entry_line(entry: AuditEntry) -> str:
-    """A line of an export: the entry as JSON."""
+    """Return a line of an export: the entry as JSON."""
     return json.dumps(entry_json(entry), ensure_ascii=False) + "\n"
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[AuditEntry]:
-    """The entries of an export; raises ValueError for a line that is none."""
+    """Yield the entries of an export; raises ValueError for a line that is none."""
     for line in lines:
         shown = _STORED.validate_json(line)
         actor = shown["actor"]

@@ -134,7 +134,7 @@ def _is_doubtful(step: HardCandidate, config: JudgeConfig) -> bool:
 
 
 def _span(frames: FrameFeatures, gradual: Gradual) -> tuple[int, int]:
-    """The frames about the middle of a transition: the first, and the one after the last."""
+    """Return the frames about the middle of a transition: the first, and the one after the last."""
     first, middle, last = np.searchsorted(
         frames.times_ms, [gradual.start_ms, gradual.middle_ms, gradual.end_ms]
     ).tolist()
@@ -142,7 +142,7 @@ def _span(frames: FrameFeatures, gradual: Gradual) -> tuple[int, int]:
 
 
 def _both(measured: float, learned: float, config: JudgeConfig) -> float:
-    """The confidence of a step by its measures and by the network."""
+    """Return the confidence of a step by its measures and by the network."""
     most = config.most_measured
     odds = config.measured_weight * min(most, max(-most, _log_odds(measured)))
     return 1 / (1 + math.exp(-(odds + _log_odds(learned) + config.bias)))
@@ -181,7 +181,7 @@ def probabilities(
 
 
 def boundary_pictures(frames: FrameFeatures) -> BoundaryPictures:
-    """The frames as the network gets them.
+    """Return the frames as the network gets them.
 
     Their colours are coarser than those it was trained on; of 45 cuts of real films with 0.5 and
     more none loses more than 0.05 by it.
@@ -201,7 +201,7 @@ def _unproposed(
     found: Probabilities,
     decided: Sequence[HardCandidate],
 ) -> tuple[list[tuple[int, float]], list[Gradual]]:
-    """Steps and gradual transitions that the network alone finds in a block."""
+    """Return steps and gradual transitions that the network alone finds in a block."""
     start, end = block
     known = np.searchsorted(frames.times_ms, [each.time_ms for each in decided])
     near = {at + by for at in known.tolist() for by in range(-_NEAR, _NEAR + 1)}

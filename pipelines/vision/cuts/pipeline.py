@@ -73,7 +73,7 @@ def find_cuts(
     models: ModelProvider,
     mapper: Mapper,
 ) -> FoundCuts:
-    """The cuts of ``video``, of whose segments in order these are the stored features.
+    """Return the cuts of ``video``, of whose segments in order these are the stored features.
 
     Raises StageError, VISION_FAILED where there is no frame, and StageStoppedError.
     """
@@ -116,7 +116,7 @@ def _cuts_of_parts(
     config: CutConfig,
     mapper: Mapper,
 ) -> list[tuple[Cut, ...]]:
-    """Each part's cuts, its frames searched in tasks."""
+    """Return each part's cuts, its frames searched in tasks."""
     runs = [
         block_runs(own, box, part.start_ms, part.end_ms - part.start_ms, _BLOCKS_A_TASK)
         for part, own, box in zip(video.all_parts, stored, active, strict=True)
@@ -149,7 +149,7 @@ def calibrated(cut: Cut) -> Cut:
 def timeline_cuts(
     starts_ms: Sequence[int], cuts_of_parts: Sequence[Sequence[Cut]]
 ) -> tuple[Cut, ...]:
-    """All cuts on the timeline, in order.
+    """Return all cuts on the timeline, in order.
 
     ``starts_ms`` is when each part starts there; its cuts' times count from then. A
     video that was never cut up is a single part.

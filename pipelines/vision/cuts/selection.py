@@ -195,7 +195,7 @@ class _Seen:
     cells: npt.NDArray[np.float32]
 
     def part(self, start: int, end: int) -> _Seen:
-        """Frames ``start`` to ``end``, as views."""
+        """Return frames ``start`` to ``end``, as views."""
         return _Seen(
             self.frames.part(start, end), self.mixed.part(start, end), self.cells[start:end]
         )
@@ -277,7 +277,7 @@ def _of_block(
 
 
 def _blank_runs(frames: FrameFeatures, ends_ms: int) -> tuple[BlankRun, ...]:
-    """A run for each blank frame, up to the frame after it, joined."""
+    """Return a run for each blank frame, up to the frame after it, joined."""
     ends = [*frames.times_ms[1:].tolist(), ends_ms]
     runs = zip(frames.times_ms.tolist(), ends, blanks(frames.luma), strict=True)
     return _unbroken([BlankRun(start, end, kind) for start, end, kind in runs if kind])
@@ -329,7 +329,7 @@ class BlockRun:
 def block_runs(
     features: Sequence[FeaturesPart], active: Box, start_ms: int, duration_ms: int, blocks: int
 ) -> list[BlockRun]:
-    """One for every so many ``blocks`` of a part of a timeline, in order."""
+    """Return one for every so many ``blocks`` of a part of a timeline, in order."""
     total, span = sum(map(len, features)), blocks * BLOCK_FRAMES
     runs = []
     for first in range(0, total, span):
@@ -341,7 +341,7 @@ def block_runs(
 
 
 def _between(features: Sequence[FeaturesPart], low: int, high: int) -> Iterator[FeaturesPart]:
-    """The frames ``low`` to ``high`` of all ``features`` end to end."""
+    """Yield the frames ``low`` to ``high`` of all ``features`` end to end."""
     for each in features:
         first, after = each.first + max(0, low), min(each.after, each.first + high)
         if first < after:
@@ -443,7 +443,7 @@ class Candidates:
 
     @classmethod
     def among(cls, found: Found, duration_ms: int) -> Candidates:
-        """Each of what was found in all blocks of a video."""
+        """Return each of what was found in all blocks of a video."""
         hard = (Cut(at, CutKind.HARD, confidence, at, at) for at, confidence in found.hard)
         graduals = (_gradual_cut(gradual) for gradual in best_graduals([*found.graduals]))
         return cls((*hard, *graduals), found.wipes, found.blanks, duration_ms)
@@ -457,7 +457,7 @@ class Candidates:
         return cls.among(found, duration_ms)
 
     def select(self, config: CutConfig) -> tuple[Cut, ...]:
-        """The cuts, in order."""
+        """Return the cuts, in order."""
         wipes = [wipe for wipe in self.wipes if wipe.confidence >= config.min_wipe]
         found = without_visits(list(self.cuts), best_graduals(wipes))
         return select_cuts(found, list(self.blanks), self.duration_ms, config)
@@ -519,7 +519,7 @@ def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
 def detect_cuts(
     features: Iterable[FrameFeatures], duration_ms: int, config: CutConfig | None = None
 ) -> tuple[Cut, ...]:
-    """The cuts of a video whose features come in parts, in order; all are held in memory."""
+    """Return the cuts of a video whose features come in parts, in order; all are held in memory."""
     config = config or CutConfig()
     return Candidates.in_features(joined([*features]), duration_ms, config).select(config)
 
@@ -551,8 +551,8 @@ def _outside_graduals(cuts: list[Cut]) -> list[Cut]:
 
 
 def _strongest_apart(cuts: list[Cut], gap_ms: int, sure_gap_ms: int) -> list[Cut]:
-    """The most confident cuts that neither overlap nor come within ``gap_ms``, or, where both
-    are sure, within ``sure_gap_ms`` of each other; in order."""
+    """Return the most confident cuts that neither overlap nor come within ``gap_ms``, or, where
+    both are sure, within ``sure_gap_ms`` of each other; in order."""
     surest_first = sorted(cuts, key=lambda cut: (-cut.confidence, cut.time_ms))
     by_time = IntervalIndex(range(len(cuts)), lambda index: _span(surest_first[index]))
     is_kept = [False] * len(cuts)
@@ -585,7 +585,7 @@ def _clear(cut: Cut, other: Cut, gap_ms: int, sure_gap_ms: int) -> bool:
 def _bridge_blanks(
     cuts: list[Cut], blanks: list[BlankRun], duration_ms: int, config: CutConfig
 ) -> list[Cut]:
-    """Each short black or white stretch, and the cuts into and out of it, made one cut.
+    """Return each short black or white stretch, and the cuts into and out of it, made one cut.
 
     At the very start or end of the video there is only one scene beside it, so
     no cut is left there. ``cuts`` are in order and do not overlap.
@@ -606,14 +606,14 @@ def _bridge_blanks(
 
 
 def _into(cuts: list[Cut], run: BlankRun, slack_ms: int) -> Cut | None:
-    """The cut that leads into a blank stretch."""
+    """Return the cut that leads into a blank stretch."""
     first = bisect_left(cuts, run.start_ms - slack_ms, key=lambda cut: cut.end_ms)
     near = cuts[first : first + 1]
     return near[0] if near and near[0].time_ms < _middle_ms(run) else None
 
 
 def _out_of(cuts: list[Cut], run: BlankRun, slack_ms: int) -> Cut | None:
-    """The cut that leads out of a blank stretch."""
+    """Return the cut that leads out of a blank stretch."""
     after = bisect_right(cuts, run.end_ms + slack_ms, key=lambda cut: cut.start_ms)
     near = cuts[max(0, after - 1) : after]
     return near[0] if near and near[0].time_ms >= _middle_ms(run) else None
@@ -630,7 +630,8 @@ def _remove(cuts: list[Cut], *unwanted: Cut | None) -> None:
 
 
 def _merged(into: Cut, out: Cut, kind: CutKind) -> Cut:
-    """One cut for a dip to black or white: where a hard cut bounds it, there, else its middle."""
+    """Return one cut for a dip to black or white: where a hard cut bounds it, there, else its
+    middle."""
     confidence = max(into.confidence, out.confidence)
     start_ms, end_ms = into.start_ms, out.end_ms
     if out.kind is CutKind.HARD:
