@@ -47,8 +47,8 @@ from ray.cluster_utils import Cluster
 from models.provider import LocalModels
 from pipelines.backfill.driver import BackfillTally, Pacing, run_items
 from pipelines.backfill.items import ItemWork
-from pipelines.backfill.outcome import Item, ItemOutcome
-from pipelines.backfill.output import begin_output
+from pipelines.backfill.manifest import Item
+from pipelines.backfill.output import ItemOutcome, begin_output
 from pipelines.backfill.places import FolderPlace
 from pipelines.codec import encode
 from pipelines.execution.chain import FreeRun, Step

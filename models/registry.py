@@ -494,6 +494,7 @@ _ON_A_PROCESSOR: dict[Task[Any], Backend] = {
 _ON_A_GPU: dict[Task[Any], dict[str, Any]] = {
     TRANSCRIBE: {
         "weights": {"model": WHISPER_TURBO, **_ALIGNERS},
+        # 6.7 GiB of one H200.
         "gpu_memory_bytes": 9 << 30,
         "max_batch": 32,
         "batch_wait_seconds": 0.1,
@@ -501,6 +502,7 @@ _ON_A_GPU: dict[Task[Any], dict[str, Any]] = {
     ALIGN: {"weights": {"model": WHISPER_TURBO, **_ALIGNERS}},
     DESCRIBE_SCENES: {
         "weights": {"model": DESCRIBER_4B},
+        # 19.0 GiB of one H200, 13.9 scenes a second.
         "gpu_memory_bytes": 22 << 30,
         "max_batch": 32,
         "revision": 1,

@@ -26,6 +26,7 @@ from serve_app.context import AppContext
 from serve_app.credits.payments import require_provider
 from serve_app.credits.payments import router as payment_routes
 from serve_app.credits.routes import router as credit_routes
+from serve_app.dashboard.account import portal_router as portal_routes
 from serve_app.dashboard.routes import ROUTERS as DASHBOARD_ROUTERS
 from serve_app.dashboard.routes import session_api
 from serve_app.discovery.events import events
@@ -33,7 +34,7 @@ from serve_app.discovery.pages import router as page_routes
 from serve_app.discovery.routes import router as discovery_routes
 from serve_app.exports.captions import router as transcript_routes
 from serve_app.exports.clips import router as clip_routes
-from serve_app.exports.comparisons import router as comparison_routes
+from serve_app.exports.routes import comparison_router as comparison_routes
 from serve_app.exports.routes import router as export_routes
 from serve_app.jobs.events import JobChanges
 from serve_app.jobs.events import router as job_event_routes
@@ -49,14 +50,16 @@ from serve_app.results.duplicates import router as duplicate_routes
 from serve_app.results.edits import router as edit_routes
 from serve_app.results.people import router as people_routes
 from serve_app.results.people import voice_router as voice_routes
-from serve_app.results.receipts import key_router as receipt_key_routes
-from serve_app.results.receipts import router as receipt_routes
-from serve_app.results.redaction import router as redaction_routes
 from serve_app.results.review import router as review_routes
+from serve_app.results.routes import receipt_key_router as receipt_key_routes
+from serve_app.results.routes import receipt_router as receipt_routes
+from serve_app.results.routes import redaction_router as redaction_routes
 from serve_app.results.routes import router as result_routes
-from serve_app.results.translations import router as translation_routes
+from serve_app.results.routes import translation_router as translation_routes
 from serve_app.search.routes import router as search_routes
-from serve_app.uploads.leases import UploadLimiter
+from serve_app.uploads.receiving import (
+    UploadLimiter,
+)
 from serve_app.uploads.tus import router as upload_routes
 from serve_app.webhooks.routes import router as webhook_routes
 from serve_app.webhooks.routes import secret_router as webhook_secret_routes
@@ -93,6 +96,7 @@ _OPERATIONS = (
     key_routes,
     sign_in_routes,
     payment_routes,
+    portal_routes,
     health_routes,
     receipt_key_routes,
 )
@@ -126,20 +130,20 @@ class Api(FastAPI):
     _finished: dict[str, Any] | None = None
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI 3.1 document, made once; that takes up to a second."""
+        """Return the OpenAPI 3.1 document, made once; that takes up to a second."""
         if self._finished is None:
             self._finished = finish(super().openapi(), operation_routes())
         return self._finished
 
 
 def operation_routes() -> list[OperationRoute]:
-    """The routes of the interface document."""
+    """Return the routes of the interface document."""
     routes = [route for router in ROUTERS for route in router.routes]
     return [r for r in routes if isinstance(r, OperationRoute) and r.include_in_schema]
 
 
 def routed_api(**options: Any) -> Api:
-    """The application with its routes, as yet without a context."""
+    """Return the application with its routes, as yet without a context."""
     app = Api(
         title="Video Analysis Service",
         summary="Footage in, scenes and transcripts out.",
@@ -164,7 +168,7 @@ def routed_api(**options: Any) -> Api:
 
 
 def build_api(context: AppContext) -> FastAPI:
-    """The API over ``context``; closes the context's database when it shuts down."""
+    """Return the API over ``context``; closes the context's database when it shuts down."""
     limiter = UploadLimiter(context.settings.upload_concurrency, context.metrics)
 
     @asynccontextmanager

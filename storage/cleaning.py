@@ -31,25 +31,22 @@ from sqlalchemy import (
     update,
 )
 
-from storage import comparisons
 from storage.archives import remove_archives
 from storage.audit import AuditAction, forget_addresses, record
 from storage.database import Connection
-from storage.duplicates import forget as forget_duplicates
+from storage.history import result_changed
 from storage.job_records import JobRecord, JobSource
 from storage.tables import (
     OWN_DAYS,
     accounts,
     api_keys,
     archive_objects,
-    fingerprint_keys,
     hidden_phrases,
     idempotency_records,
     invitations,
     jobs,
     previews,
     scene_lists,
-    search_rows,
     sessions,
     sign_in_links,
     signing_secrets,
@@ -58,7 +55,6 @@ from storage.tables import (
     stages,
     summaries,
     transcripts,
-    translations,
     uploads,
     users,
     voices,
@@ -66,7 +62,7 @@ from storage.tables import (
     webhook_events,
     work,
 )
-from storage.types import JobState, KeyStatus, ObjectState, Retention
+from storage.types import ANALYSES, Cause, JobState, KeyStatus, ObjectState, ResultChange, Retention
 from storage.uploads import MOST_LATE
 from storage.work import Held, end, queue, withdraw
 
@@ -130,8 +126,8 @@ async def queue_round(connection: Connection, job_id: uuid.UUID, retention: Rete
 
 
 async def find_round(connection: Connection, job_id: uuid.UUID) -> CleaningRound | None:
-    """A job's round that is under way; None where a legal hold was placed on the job since, or it
-    is run again."""
+    """Return a job's round that is under way; None where a legal hold was placed on the job since,
+    or it is run again."""
     query = select(
         jobs.c.id.label("job_id"),
         func.greatest(jobs.c.completed_at, _RERUNS_END).label("completed_at"),
@@ -151,7 +147,8 @@ def _of_owner(name: str) -> ScalarSelect[Any]:
 
 
 def _kept(name: str, default: int | None, most: int | None) -> ColumnElement[Any]:
-    """The job's value, else its account's, else the service's, but not more than the most."""
+    """Return the job's value, else its account's, else the service's, but not more than the
+    most."""
     chosen = func.coalesce(
         jobs.c.source[name].astext.cast(Integer), _of_owner(name), cast(default, Integer)
     )
@@ -227,18 +224,18 @@ async def list_due_erasures(
 
 
 def _days_ago(days: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Whether jobs ended more than so many days ago."""
+    """Return whether jobs ended more than so many days ago."""
     return jobs.c.completed_at < func.now() - func.make_interval(0, 0, 0, days)
 
 
 async def is_held(connection: Connection, job_id: uuid.UUID) -> bool:
-    """Whether a legal hold is on the job or its account."""
+    """Return whether a legal hold is on the job or its account."""
     query = select(_IS_HELD).where(jobs.c.id == job_id)
     return bool((await connection.execute(query)).scalar_one())
 
 
 async def is_voice_held(connection: Connection, voice_id: uuid.UUID) -> bool:
-    """Whether a legal hold is on a job that the voice was learnt from or recognised in."""
+    """Return whether a legal hold is on a job that the voice was learnt from or recognised in."""
     return bool(await connection.scalar(select(_IS_VOICE_HELD).where(voices.c.id == voice_id)))
 
 
@@ -324,19 +321,16 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
     tables = (
         scene_lists,
         transcripts,
-        translations,
         summaries,
         previews,
-        search_rows,
-        fingerprint_keys,
         hidden_phrases,
         webhook_events,
     )
     for table in tables:  # Labels and voices go with their transcripts, vectors with rows.
         await connection.execute(delete(table).where(table.c.job_id == job.id))
     await withdraw(connection, job.id)
-    await forget_duplicates(connection, job.id)
-    await comparisons.forget_of_job(connection, job.id)
+    erased = ResultChange(job.id, frozenset(ANALYSES), Cause.ERASED)
+    await result_changed(connection, erased)
     learnt = exists().where(speaker_voices.c.voice_id == voices.c.id)
     await connection.execute(
         delete(voices).where(voices.c.account_id == job.account_id, ~learnt, ~_IS_VOICE_HELD)

@@ -16,7 +16,7 @@ from sqlalchemy import Text, cast, delete, func, or_, select, text, update
 
 from storage.database import Connection
 from storage.tables import comparisons
-from storage.types import ComparisonState
+from storage.types import Cause, ComparisonState, ResultChange
 from storage.work import Held, is_queued, put_off, queue
 from storage.work import end as end_work
 
@@ -121,7 +121,7 @@ async def queue_comparison(
 async def find_comparison(
     connection: Connection, account_id: uuid.UUID, comparison_id: uuid.UUID
 ) -> CutComparison | None:
-    """One of the account's, for which somebody waits thereby; None once it is not kept."""
+    """Return one of the account's, for which somebody waits thereby; None once it is not kept."""
     statement = (
         update(comparisons)
         .where(comparisons.c.id == comparison_id, comparisons.c.account_id == account_id, _IS_KEPT)
@@ -140,14 +140,14 @@ _IS_KEPT = or_(
 
 
 async def get_document(connection: Connection, comparison_id: uuid.UUID) -> str | None:
-    """What was made, as JSON text."""
+    """Return what was made, as JSON text."""
     query = select(cast(comparisons.c.document, Text)).where(comparisons.c.id == comparison_id)
     found: str | None = await connection.scalar(query)
     return found
 
 
 async def is_wanted(connection: Connection, held: Held) -> bool:
-    """Whether somebody waits for a comparison still."""
+    """Return whether somebody waits for a comparison still."""
     query = select(comparisons.c.id).where(
         comparisons.c.id == held.subject_id, comparisons.c.asked_at > func.now() - WAITED
     )
@@ -198,10 +198,12 @@ async def end(
     await connection.execute(statement.values(state=state, completed_at=func.now(), **ended))
 
 
-async def forget_of_job(connection: Connection, job_id: uuid.UUID) -> None:
-    """Remove those that were made of a job, which is erased or redacted."""
-    of_job = or_(comparisons.c.before_id == job_id, comparisons.c.after_id == job_id)
-    await connection.execute(delete(comparisons).where(of_job))
+async def follow(connection: Connection, change: ResultChange) -> None:
+    """Remove those that were made of a job which is redacted or erased."""
+    if change.cause in {Cause.REDACTED, Cause.ERASED}:
+        own = change.job_id
+        of_job = or_(comparisons.c.before_id == own, comparisons.c.after_id == own)
+        await connection.execute(delete(comparisons).where(of_job))
 
 
 async def forget_old(connection: Connection) -> None:

@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
 from storage.tables import archive_objects, duplicates, fingerprint_keys, jobs, transcripts
+from storage.types import Cause, ResultChange, StageName
 from storage.work import Held, end, is_queued, queue
 
 KIND = "duplicates"
@@ -49,7 +50,7 @@ class StoredDuplicate:
     speed: float
 
     def swapped(self, job_id: uuid.UUID) -> StoredDuplicate:
-        """The same from the other side; ``job_id`` is this one's."""
+        """Return the same from the other side; ``job_id`` is this one's."""
         mine, theirs = (self.start_ms, self.end_ms), (self.other_start_ms, self.other_end_ms)
         tracks = self.other_track, self.track
         how = self.score, 1 / self.speed
@@ -69,7 +70,7 @@ class StoredPrints:
 
 
 def mixed(account_id: uuid.UUID, kind: str, keys: Keys) -> list[int]:
-    """Keys of an account and a kind as they are stored: SplitMix64, 32 bits of it."""
+    """Return keys of an account and a kind as they are stored: SplitMix64, 32 bits of it."""
     seed = (account_id.int ^ (account_id.int >> 64)) & (1 << 64) - 1
     mixing = np.unique(keys).astype(np.uint64) << np.uint64(1) | np.uint64(kind == "sound")
     mixing = mixing * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
@@ -126,7 +127,7 @@ async def store_sounds(
 
 
 async def find_prints(connection: Connection, job_id: uuid.UUID) -> StoredPrints | None:
-    """None of a job that is erased, or there is none."""
+    """Return None of a job that is erased, or there is none."""
     found = (await connection.execute(_PRINTS, {"job_id": job_id})).one_or_none()
     if found is None:
         return None
@@ -223,8 +224,29 @@ async def forget(connection: Connection, job_id: uuid.UUID) -> None:
     await connection.execute(delete(duplicates).where(either))
 
 
+async def follow(connection: Connection, change: ResultChange) -> None:
+    """Keep what is looked up of a job, and what was found of it, in step with its results."""
+    if change.cause is Cause.RENEWED:
+        for stage in change.stages:
+            values = {"job_id": change.job_id, "rerun_id": change.rerun_id, "kind": _KINDS[stage]}
+            await connection.execute(_FORGET_KEYS, values)
+            await connection.execute(_MOVE_KEYS, values)
+        await forget(connection, change.job_id)
+        await queue_comparison(connection, change.job_id)
+    elif change.cause is Cause.ERASED:
+        await connection.execute(delete(fingerprint_keys).filter_by(job_id=change.job_id))
+        await forget(connection, change.job_id)
+
+
+_KINDS = {StageName.VISION: "shot", StageName.TRANSCRIPT: "sound"}
+_FORGET_KEYS = text("DELETE FROM fingerprint_keys WHERE job_id = :job_id AND kind = :kind")
+_MOVE_KEYS = text(
+    "UPDATE fingerprint_keys SET job_id = :job_id WHERE job_id = :rerun_id AND kind = :kind"
+)
+
+
 async def is_compared(connection: Connection, job_id: uuid.UUID) -> bool:
-    """Whether nothing of a job that has ended is still to be compared."""
+    """Return whether nothing of a job that has ended is still to be compared."""
     return not await is_queued(connection, KIND, job_id)
 
 
@@ -267,8 +289,8 @@ _LIST = text(
 async def list_groups(
     connection: Connection, archive_id: uuid.UUID
 ) -> tuple[list[dict[uuid.UUID, str | None]], bool]:
-    """Jobs of an archive whose files are the same, with their objects' keys, the greatest group
-    first; and whether those are all."""
+    """Return jobs of an archive whose files are the same, with their objects' keys, the greatest
+    group first; and whether those are all."""
     one, other = archive_objects.alias(), archive_objects.alias()
     query = (
         select(duplicates.c.job_id, one.c.key, duplicates.c.other_id, other.c.key)

@@ -1,11 +1,18 @@
-"""Results as published (scene lists, transcripts), and completed jobs imported with theirs."""
+"""Results as published (scene lists, transcripts), in parts too, for pages of long jobs; and
+completed jobs imported with theirs."""
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+import json
 import uuid
-from collections.abc import Mapping, Sequence
+import zlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from pydantic_core import from_json
 from sqlalchemy import (
@@ -23,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 
-from storage.database import Connection
+from storage.database import Connection, Database
 from storage.job_records import JobSource
 from storage.search_index import SearchRow, file_rows, insert_rows, scene_rows, transcript_rows
 from storage.tables import jobs, scene_lists, speaker_labels, stages, summaries, transcripts
@@ -103,14 +110,14 @@ async def store_scenes(
 
 
 async def find_overview(connection: Connection, job_id: uuid.UUID) -> str | None:
-    """What is seen in a job's whole video, as a Scene in JSON; None without an overview."""
+    """Return what is seen in a job's whole video, as a Scene in JSON; None without an overview."""
     query = select(cast(scene_lists.c.overview, Text)).where(scene_lists.c.job_id == job_id)
     found: str | None = (await connection.execute(query)).scalar_one_or_none()
     return found
 
 
 async def get_scenes(connection: Connection, job_id: uuid.UUID) -> str:
-    """The scenes of a job whose vision stage completed, as JSON of ``pipelines.codec``."""
+    """Return the scenes of a job whose vision stage completed, as JSON of ``pipelines.codec``."""
     query = select(cast(scene_lists.c.scenes, Text)).where(scene_lists.c.job_id == job_id)
     found: str = (await connection.execute(query)).scalar_one()
     return found
@@ -139,8 +146,8 @@ async def find_fingerprints(connection: Connection, job_id: uuid.UUID) -> bytes 
 
 
 async def stored_bytes(connection: Connection, job_id: uuid.UUID) -> tuple[int, int]:
-    """How many bytes a job's scenes take, and all its transcripts, as they are stored: compressed.
-    None of them is read."""
+    """Return how many bytes a job's scenes take, and all its transcripts, as they are stored:
+    compressed. None of them is read."""
     found = await connection.execute(_STORED_BYTES, {"job_id": job_id})
     seen, spoken = found.one()
     return seen, spoken
@@ -154,7 +161,7 @@ _STORED_BYTES = text(
 
 
 async def has_fingerprints(connection: Connection, job_id: uuid.UUID) -> bool:
-    """Whether the shots of a job's video can be compared."""
+    """Return whether the shots of a job's video can be compared."""
     query = select(scene_lists.c.fingerprints.is_not(None)).where(scene_lists.c.job_id == job_id)
     return bool(await connection.scalar(query))
 
@@ -162,7 +169,7 @@ async def has_fingerprints(connection: Connection, job_id: uuid.UUID) -> bool:
 async def find_people(
     connection: Connection, job_id: uuid.UUID, *, locked: bool = False
 ) -> str | None:
-    """Who is seen in a job's video, as Persons in JSON; None without the option."""
+    """Return who is seen in a job's video, as Persons in JSON; None without the option."""
     query = select(cast(scene_lists.c.people, Text)).where(scene_lists.c.job_id == job_id)
     query = query.with_for_update() if locked else query
     found: str | None = (await connection.execute(query)).scalar_one_or_none()
@@ -176,7 +183,7 @@ async def delete_people(connection: Connection, job_id: uuid.UUID) -> None:
 
 
 async def list_thumbnail_keys(connection: Connection, job_id: uuid.UUID) -> set[str]:
-    """The object keys of the stills of a job's scenes, its overview and its people."""
+    """Return the object keys of the stills of a job's scenes, its overview and its people."""
     return set((await connection.execute(_STILLS, {"job_id": job_id})).scalars())
 
 
@@ -258,7 +265,7 @@ _WITHOUT_WORDS = literal_column(
 async def list_transcripts(
     connection: Connection, job_id: uuid.UUID, *, words: bool = True
 ) -> list[TrackTranscript]:
-    """All tracks of a job by index; empty before the transcript stage completed.
+    """Return all tracks of a job by index; empty before the transcript stage completed.
 
     Without ``words`` segments have none.
     """
@@ -333,7 +340,7 @@ async def name_speaker(
 
 
 async def find_thumbnail_key(connection: Connection, job_id: uuid.UUID, index: int) -> str | None:
-    """The object key of a scene's still; None without such a scene."""
+    """Return the object key of a scene's still; None without such a scene."""
     scene = scene_lists.c.scenes[index]
     key_of = func.coalesce(scene["thumbnail_key"].astext, scene["thumbnailKey"].astext)
     query = select(key_of).where(scene_lists.c.job_id == job_id)
@@ -349,7 +356,7 @@ async def store_summary(
 
 
 async def find_summary(connection: Connection, job_id: uuid.UUID) -> str | None:
-    """The sentences of a job's summary, as JSON of ``pipelines.codec``; None without one."""
+    """Return the sentences of a job's summary, as JSON of ``pipelines.codec``; None without one."""
     query = select(cast(summaries.c.sentences, Text)).where(summaries.c.job_id == job_id)
     found: str | None = (await connection.execute(query)).scalar_one_or_none()
     return found
@@ -376,7 +383,7 @@ class ImportedJob:
 
 
 async def known_jobs(connection: Connection, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
-    """Which of the ids are jobs, of whatever account."""
+    """Return which of the ids are jobs, of whatever account."""
     query = select(jobs.c.id).where(jobs.c.id.in_(ids))
     return set((await connection.execute(query)).scalars())
 
@@ -428,3 +435,186 @@ def _stage(job: ImportedJob, stage: StageName) -> dict[str, Any]:
         "progress": 0 if reason else 1,
         "skip_reason": reason,
     }
+
+
+KEPT_BYTES = 32 * 2**20
+"""Of all jobs together; ten hours of speech and 10,000 scenes are 6 MB."""
+_READ_AT_ONCE = 2
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+Element = dict[str, Any]
+"""A scene or a segment, as it is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All scenes of a job, or all segments of a track."""
+
+    version: str
+    """Another one whenever the results are stored anew."""
+    size: int
+    """Elements of each part but the last."""
+    count: int
+    """Elements of all parts."""
+    pieces: tuple[bytes, ...]
+    """Each part: a JSON array, compressed by zlib."""
+    outline: bytes
+    """What a timeline shows of each element: a JSON array, compressed by gzip."""
+    texts: bytes
+    """The texts of each element, in the order of a page: a JSON array of arrays, by gzip."""
+    speakers: tuple[Element, ...]
+    """Who speaks, with the labels of before anybody gave them names."""
+
+    def read_json(self, index: int) -> bytes:
+        """Return the part that element ``index`` is in, a JSON array; empty where there is none."""
+        if not 0 <= index < self.count:
+            return b"[]"
+        return zlib.decompress(self.pieces[index // self.size])
+
+    def read(self, index: int) -> list[Element]:
+        """As ``read_json``, parsed."""
+        part: list[Element] = from_json(self.read_json(index))
+        return part
+
+    def read_all(self) -> Iterator[Element]:
+        """Yield each element, a part at a time."""
+        for first in range(0, self.count, self.size):
+            yield from self.read(first)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    size: int
+    outlined: Callable[[Element], list[Any]]
+    texts: Callable[[Element], list[str]]
+
+
+_SCENES = _Kind(
+    24,
+    lambda scene: [
+        scene["start_ms"] / 1000,
+        scene["end_ms"] / 1000,
+        scene["color_palette"],
+        int(bool(scene.get("on_screen_text"))),
+    ],
+    lambda scene: [
+        scene["description"] or "",
+        *(line["text"] for line in scene.get("on_screen_text", [])),
+        *scene["objects"],
+        *(tag["label"] for tag in scene.get("tags", [])),
+    ],
+)
+_SEGMENTS = _Kind(
+    100,
+    lambda segment: [segment["start_ms"] / 1000, segment["end_ms"] / 1000, segment["speaker"]],
+    lambda segment: [segment["text"]],
+)
+
+
+class Kept(Generic[Key, Value]):
+    """Values that take long to make; the least recently used go first."""
+
+    def __init__(self, most: int, size_of: Callable[[Value], int] = lambda _: 1) -> None:
+        """``most``: of what ``size_of`` counts, in all; the last value stays, whatever its size."""
+        self._most, self._size_of = most, size_of
+        self._values = OrderedDict[Key, Value]()
+        self._making = WeakValueDictionary[Key, asyncio.Lock]()
+
+    async def get(self, key: Key, make: Callable[[], Awaitable[Value]]) -> Value:
+        """Return the value of the key. Callers that come while it is made wait for that one."""
+        async with self._making.setdefault(key, asyncio.Lock()):
+            if key not in self._values:
+                self._values[key] = await make()
+            value = self._values[key]
+            self._values.move_to_end(key)
+        size = sum(map(self._size_of, self._values.values()))
+        while size > self._most and len(self._values) > 1:
+            size -= self._size_of(self._values.popitem(last=False)[1])
+        return value
+
+
+class ResultParts:
+    """The parts of one database's results, those that were read last kept in memory."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._kept = Kept[tuple[uuid.UUID, int | None, str], Parts](KEPT_BYTES, _kept_bytes)
+        self._turns = asyncio.Semaphore(_READ_AT_ONCE)
+
+    async def find_scenes(self, job_id: uuid.UUID) -> Parts | None:
+        """Return the scenes of a job; None where its vision stage has none."""
+        for row in await self._database.query(_SCENES_VERSION, job_id=job_id):
+            return await self._parts(job_id, None, row["version"])
+        return None
+
+    async def read_segments(
+        self, job_id: uuid.UUID, track_index: int | None = None
+    ) -> dict[int, Parts]:
+        """Return the segments of one or of each track that has a transcript, by its index."""
+        rows = await self._database.query(_SEGMENTS_VERSIONS, job_id=job_id, track=track_index)
+        return {
+            row["track_index"]: await self._parts(job_id, row["track_index"], row["version"])
+            for row in rows
+        }
+
+    async def _parts(self, job_id: uuid.UUID, track: int | None, version: str) -> Parts:
+        async def read() -> Parts:
+            async with self._turns:
+                return await self._read(job_id, track, version)
+
+        return await self._kept.get((job_id, track, version), read)
+
+    async def _read(self, job_id: uuid.UUID, track: int | None, version: str) -> Parts:
+        kind = _SCENES if track is None else _SEGMENTS
+        pieces, outlines, texts = list[bytes](), list[Any](), list[list[str]]()
+        values = {"job_id": job_id, "track": track}
+        async with self._database.transaction() as connection:
+            rows = await connection.stream_scalars(
+                _SCENE_TEXTS if track is None else _SEGMENT_TEXTS,
+                values,
+                execution_options={"yield_per": kind.size},
+            )
+            async for part in rows.partitions(kind.size):
+                piece, elements = await asyncio.to_thread(_packed, part)
+                pieces.append(piece)
+                outlines += map(kind.outlined, elements)
+                texts += map(kind.texts, elements)
+            found = None if track is None else await connection.scalar(_SPEAKERS, values)
+        outline, all_texts = await asyncio.to_thread(lambda: (_gzipped(outlines), _gzipped(texts)))
+        return Parts(
+            version, kind.size, len(outlines), tuple(pieces), outline, all_texts,
+            tuple(found or ()),
+        )  # fmt: skip
+
+
+def _kept_bytes(parts: Parts) -> int:
+    return sum(map(len, (*parts.pieces, parts.outline, parts.texts)))
+
+
+def _packed(texts: Sequence[str]) -> tuple[bytes, list[Element]]:
+    content = f"[{','.join(texts)}]".encode()
+    return zlib.compress(content), from_json(content)
+
+
+def _gzipped(content: Any) -> bytes:
+    written = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return gzip.compress(written.encode(), compresslevel=5, mtime=0)
+
+
+_SCENES_VERSION = text("SELECT xmin::text AS version FROM scene_lists WHERE job_id = :job_id")
+_SEGMENTS_VERSIONS = text(
+    "SELECT track_index, xmin::text AS version FROM transcripts"
+    " WHERE job_id = :job_id AND track_index = coalesce(CAST(:track AS bigint), track_index)"
+    " AND document IS NOT NULL ORDER BY track_index"
+)
+_SCENE_TEXTS = text(
+    "SELECT json_array_elements(scenes)::text FROM scene_lists WHERE job_id = :job_id"
+)
+_SEGMENT_TEXTS = text(
+    "SELECT json_array_elements(document -> 'segments')::text FROM transcripts"
+    " WHERE (job_id, track_index) = (:job_id, :track)"
+)
+_SPEAKERS = text(
+    "SELECT document -> 'speakers' FROM transcripts WHERE (job_id, track_index) = (:job_id, :track)"
+)

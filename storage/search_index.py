@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json
-from sqlalchemy import Text, cast, func, select, text, tuple_, update
+from sqlalchemy import Text, cast, delete, func, select, text, tuple_, update
 
 from storage.database import Connection
-from storage.tables import jobs, scene_lists, search_configs, stages, transcripts
-from storage.types import SearchKind, StageName, StageStatus
+from storage.tables import jobs, scene_lists, search_configs, search_rows, stages, transcripts
+from storage.types import Cause, ResultChange, SearchKind, StageName, StageStatus
 
 SIMPLE = "simple"
 ENGLISH = "english"
@@ -110,12 +110,12 @@ class SearchRow:
 
 
 def config_of(language: str | None) -> str:
-    """The configuration of a BCP 47 language; ``simple`` where there is none."""
+    """Return the configuration of a BCP 47 language; ``simple`` where there is none."""
     return CONFIGS.get((language or "").split("-")[0].lower(), SIMPLE)
 
 
 def words_of(passage: str) -> str:
-    """The passage with pairs of characters for words where a script has no spaces.
+    """Return the passage with pairs of characters for words where a script has no spaces.
 
     The last character of a run also stands alone, so that each is the first of some word.
     """
@@ -126,7 +126,8 @@ def words_of(passage: str) -> str:
 
 
 def pairs_of(word: str) -> list[str]:
-    """The words to look for where ``words_of`` made pairs of a word; empty where it has none."""
+    """Return the words to look for where ``words_of`` made pairs of a word; empty where it has
+    none."""
     return [
         run[0][at : at + 2]
         for run in _UNSPACED.finditer(unicodedata.normalize("NFKC", word))
@@ -140,14 +141,14 @@ def account_label(account_id: uuid.UUID) -> str:
 
 
 def file_rows(file_name: str, duration_ms: int | None) -> list[SearchRow]:
-    """The row of a job's file."""
+    """Return the row of a job's file."""
     return [SearchRow(SearchKind.FILE, file_name, 0, duration_ms or 0)]
 
 
 def transcript_rows(
     track_index: int, language: str | None, segments: Sequence[Mapping[str, Any]]
 ) -> Iterator[SearchRow]:
-    """A row for each segment of a stored transcript."""
+    """Yield a row for each segment of a stored transcript."""
     for segment, following in itertools.zip_longest(segments, segments[1:]):
         ahead = ""
         if following and following["start_ms"] - segment["end_ms"] <= AHEAD_MS:
@@ -167,7 +168,8 @@ def transcript_rows(
 def scene_rows(
     scenes: Sequence[Mapping[str, Any]], overview: Mapping[str, Any] | None
 ) -> Iterator[SearchRow]:
-    """Rows of stored scenes: description, writing on the screen, objects and tags; what each has.
+    """Yield rows of stored scenes: description, writing on the screen, objects and tags; what each
+    has.
 
     Of a video without cuts they are those of its overview.
     """
@@ -263,15 +265,46 @@ def _columns(row: SearchRow) -> dict[str, Any]:
     }
 
 
-async def replace_rows(
+async def follow(connection: Connection, change: ResultChange) -> None:
+    """Keep what is searched for in step with a result: the newest only."""
+    own = {"job_id": change.job_id, "rerun_id": change.rerun_id}
+    if change.cause is Cause.ERASED:
+        await connection.execute(delete(search_rows).where(search_rows.c.job_id == change.job_id))
+    elif change.cause is Cause.RENEWED:
+        kinds = [kind for stage in change.stages for kind in KINDS[stage]]
+        for statement in _RENEW:
+            await connection.execute(statement, own | {"kinds": kinds})
+    elif change.cause is Cause.EDITED:
+        [stage] = change.stages
+        if not await index_once(connection, change.job_id, stage):
+            await _replace_rows(connection, change.job_id, stage, *change.rows)
+
+
+KINDS = {
+    StageName.VISION: (SearchKind.SCENE, SearchKind.TEXT, SearchKind.OBJECT),
+    StageName.TRANSCRIPT: (SearchKind.TRANSCRIPT,),
+}
+"""What is found of each analysis."""
+_RENEW = (
+    text("DELETE FROM search_rows WHERE job_id = :job_id AND kind = ANY(CAST(:kinds AS text[]))"),
+    text(
+        "UPDATE search_rows SET job_id = :job_id,"
+        " job_created_at = (SELECT created_at FROM jobs WHERE id = :job_id)"
+        " WHERE job_id = :rerun_id AND kind = ANY(CAST(:kinds AS text[]))"
+    ),
+    # What was not exchanged, of a transcript that was corrected meanwhile.
+    text("DELETE FROM search_rows WHERE job_id = :rerun_id"),
+)
+
+
+async def _replace_rows(
     connection: Connection,
     job_id: uuid.UUID,
+    stage: StageName,
     before: list[SearchRow],
     after: list[SearchRow],
-    *,
-    stage: StageName = StageName.TRANSCRIPT,
 ) -> None:
-    """Keep the rows of an indexed result in step with it, with the vectors of those that stay."""
+    """With the vectors of those that stay."""
     gone = Counter(before) - Counter(after)
     columns = [_columns(row) for row in gone]
     if columns:

@@ -594,7 +594,8 @@ work = Table(
     # Its holder's.
     Column("token", Uuid),
     PrimaryKeyConstraint("kind", "subject_id", "part"),
-    Index("ix_work_due", "kind", "due_at"),
+    # The earliest of each account.
+    Index("ix_work_due", "kind", "account_id", "due_at"),
     # All of a subject that is erased.
     Index("ix_work_subject_id", "subject_id"),
 )

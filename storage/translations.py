@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, Text, cast, func, select, update
+from sqlalchemy import RowMapping, Text, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
+from storage.results import transcript_versions
 from storage.tables import translations
-from storage.types import TranslationStatus
+from storage.types import Cause, ResultChange, TranslationStatus
 from storage.work import Held, end, queue
 
 KIND = "translation"
@@ -52,6 +53,12 @@ _QUEUED: Mapping[str, object] = {
 }
 
 
+async def source_of(connection: Connection, job_id: uuid.UUID) -> str:
+    """Return the versions of a job's transcripts, which its translations are made of."""
+    versions = await transcript_versions(connection, job_id)
+    return " ".join(f"{index}:{version}" for index, version in versions)
+
+
 async def queue_translation(
     connection: Connection,
     job_id: uuid.UUID,
@@ -73,16 +80,21 @@ async def queue_translation(
     return queued
 
 
-async def make_again(connection: Connection, job_id: uuid.UUID, source: str) -> None:
-    """Queue all of a job anew, for the price that was paid; what was made is gone."""
-    statement = update(translations).where(translations.c.job_id == job_id)
+async def follow(connection: Connection, change: ResultChange) -> None:
+    """Queue all of a redacted job anew, for the price that was paid; what was made is gone."""
+    job_id, own = change.job_id, translations.c.job_id == change.job_id
+    if change.cause is Cause.ERASED:
+        await connection.execute(delete(translations).where(own))
+    if change.cause is not Cause.REDACTED:
+        return
+    statement, source = update(translations).where(own), await source_of(connection, job_id)
     again = statement.values({"source": source, **_QUEUED}).returning(translations.c.language)
     for language in sorted((await connection.execute(again)).scalars()):
         await queue(connection, KIND, job_id, language)
 
 
 async def list_translations(connection: Connection, job_id: uuid.UUID) -> list[Translation]:
-    """All of a job, by language."""
+    """Return all of a job, by language."""
     query = select(*_SHOWN).where(translations.c.job_id == job_id).order_by(translations.c.language)
     return [_shown(row) for row in (await connection.execute(query)).mappings()]
 
@@ -90,7 +102,7 @@ async def list_translations(connection: Connection, job_id: uuid.UUID) -> list[T
 async def find_translation(
     connection: Connection, job_id: uuid.UUID, language: str
 ) -> Translation | None:
-    """One of a job; None where it was not requested."""
+    """Return one of a job; None where it was not requested."""
     query = select(*_SHOWN).where(
         translations.c.job_id == job_id, translations.c.language == language
     )
@@ -101,8 +113,8 @@ async def find_translation(
 async def find_translated(
     connection: Connection, job_id: uuid.UUID, language: str, track_index: int
 ) -> str | None:
-    """The transcript of a track in the language, a TranscriptResult as ``pipelines.codec`` writes
-    it; None where there is none."""
+    """Return the transcript of a track in the language, a TranscriptResult as ``pipelines.codec``
+    writes it; None where there is none."""
     document = cast(translations.c.documents[str(track_index)], Text)
     query = select(document).where(
         translations.c.job_id == job_id, translations.c.language == language

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class JobState(StrEnum):
@@ -91,6 +93,30 @@ class Priority(StrEnum):
     LOW = "low"
     NORMAL = "normal"
     HIGH = "high"
+
+
+class Cause(StrEnum):
+    """Why there is another version of a result."""
+
+    EDITED = "edited"
+    """People, or what measures the times of their words, have changed a part of it."""
+    REDACTED = "redacted"
+    RENEWED = "renewed"
+    """A rerun has exchanged it for its own."""
+    ERASED = "erased"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultChange:
+    """Another version of what stages of a job have found."""
+
+    job_id: uuid.UUID
+    stages: frozenset[StageName]
+    cause: Cause
+    rows: tuple[list[Any], list[Any]] = ([], [])
+    """Of what was edited: what a search finds of it, before and after."""
+    rerun_id: uuid.UUID | None = None
+    """Of what was renewed: the job that has the former version now."""
 
 
 class SearchKind(StrEnum):

@@ -2,6 +2,8 @@
 
 ``arriving_until`` marks a PUT under way, the writer's token and deadline a resumable upload. Both
 move on only while bytes arrive, so that a dead process blocks nothing for long.
+
+Beside a file that browsers cannot play lies its preview, pending, made or failed: a row a job.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from sqlalchemy import (
     true,
     update,
 )
+from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
-from storage.tables import jobs, uploads
-from storage.types import JobState, Tier
+from storage.tables import jobs, previews, uploads
+from storage.types import JobState, PreviewStatus, Tier
+from storage.work import Held, queue
 
 MEDIA_SLOT = "media"
 AUDIO_SLOT = "audio"
@@ -54,12 +58,12 @@ _AGE_SHARE = 60
 
 
 def source_prefix(job_id: uuid.UUID) -> str:
-    """Where a job's media lie in the object store."""
+    """Return where a job's media lie in the object store."""
     return f"{JOBS_PREFIX}/{job_id}/source"
 
 
 def preview_key(job_id: uuid.UUID, muted: Sequence[tuple[int, int]] = ()) -> str:
-    """Where the preview of a job's media lies: beside the source, so that it goes with it.
+    """Return where the preview of a job's media lies: beside the source, so that it goes with it.
 
     One with other stretches of silence is another object, whoever is still making the one before.
     """
@@ -97,13 +101,13 @@ _COLUMNS = [uploads.c[name] for name in Upload.__dataclass_fields__]
 
 
 async def list_uploads(connection: Connection, job_id: uuid.UUID) -> list[Upload]:
-    """All files that the job was created with."""
+    """Return all files that the job was created with."""
     query = select(*_COLUMNS).where(uploads.c.job_id == job_id).order_by(uploads.c.slot)
     return [Upload(**row) for row in (await connection.execute(query)).mappings()]
 
 
 async def find_upload(connection: Connection, job_id: uuid.UUID, slot: str) -> Upload | None:
-    """One of the job's files, or None."""
+    """Return one of the job's files, or None."""
     query = select(*_COLUMNS).where(_is(job_id, slot))
     row = (await connection.execute(query)).mappings().first()
     return None if row is None else Upload(**row)
@@ -144,7 +148,7 @@ async def complete_upload(
 async def keep_arriving(
     connection: Connection, job_id: uuid.UUID, slot: str, *, lease: timedelta, arriving: bool
 ) -> bool:
-    """A PUT's heartbeat; False once the job takes no upload any more.
+    """Return a PUT's heartbeat; False once the job takes no upload any more.
 
     ``arriving``: bytes came since the last one; only then is ``arriving_until`` extended. Several
     PUTs of one file may run; it is the latest of theirs.
@@ -188,7 +192,8 @@ async def keep_writer(
     lease: timedelta,
     arriving: bool,
 ) -> bool:
-    """The writer's heartbeat; False once it was replaced or the job takes no upload any more."""
+    """Return the writer's heartbeat; False once it was replaced or the job takes no upload any
+    more."""
     # A writer without progress keeps its lease only until another request takes it.
     deadline = func.now() + lease if arriving else uploads.c.writer_expires_at
     statement = (
@@ -397,3 +402,67 @@ async def extend_awaited_upload(
     )
     until = (await connection.execute(statement)).scalar_one_or_none()
     return None if until is None else replace(item, look_after=until)
+
+
+PREVIEW = "preview"
+"""Kind of work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What became of a job's preview; ``reason`` is why there is none."""
+
+    status: PreviewStatus
+    reason: str | None
+
+
+async def want_preview(connection: Connection, job_id: uuid.UUID, source_key: str) -> None:
+    """Queue a preview of the object; one that is pending or ended stays as it is."""
+    statement = insert(previews).values(job_id=job_id, source_key=source_key)
+    new = statement.on_conflict_do_nothing().returning(previews.c.job_id)
+    if (await connection.execute(new)).first() is not None:
+        await queue(connection, PREVIEW, job_id)
+
+
+async def want_muted_preview(connection: Connection, job_id: uuid.UUID, source_key: str) -> None:
+    """Queue another preview of the object, whatever became of the one before."""
+    fresh = {"status": PreviewStatus.WAITING, "reason": None}
+    statement = insert(previews).values(job_id=job_id, source_key=source_key)
+    await connection.execute(
+        statement.on_conflict_do_update(index_elements=[previews.c.job_id], set_=fresh)
+    )
+    await queue(connection, PREVIEW, job_id)
+
+
+async def find_preview(connection: Connection, job_id: uuid.UUID) -> Preview | None:
+    """Return None for media that is played as it is."""
+    query = select(previews.c.status, previews.c.reason).where(previews.c.job_id == job_id)
+    row = (await connection.execute(query)).first()
+    return None if row is None else Preview(PreviewStatus(row.status), row.reason)
+
+
+async def is_preview_wanted(connection: Connection, held: Held) -> bool:
+    """Return whether a preview has somebody to be played to: its job goes on, and its media is
+    there."""
+    query = select(jobs.c.id).where(
+        jobs.c.id == held.subject_id,
+        jobs.c.state.not_in((JobState.CANCELLED, JobState.FAILED, JobState.EXPIRED)),
+        jobs.c.cleaned_at.is_(None),
+        jobs.c.cleaning_after.is_(None),
+    )
+    return await connection.scalar(query) is not None
+
+
+async def find_preview_source(connection: Connection, job_id: uuid.UUID) -> str | None:
+    """Return the object that a preview is made of; None where none is to be made any more."""
+    query = select(previews.c.source_key).where(previews.c.job_id == job_id)
+    found: str | None = await connection.scalar(query)
+    return found
+
+
+async def end_preview(
+    connection: Connection, job_id: uuid.UUID, status: PreviewStatus, reason: str | None = None
+) -> None:
+    """Record what became of it."""
+    statement = update(previews).where(previews.c.job_id == job_id)
+    await connection.execute(statement.values(status=status, reason=reason))

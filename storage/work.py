@@ -89,31 +89,43 @@ async def withdraw(connection: Connection, subject_id: uuid.UUID) -> None:
 
 
 async def is_queued(connection: Connection, kind: str, subject_id: uuid.UUID) -> bool:
-    """Whether such work of the subject is due or being done."""
+    """Return whether such work of the subject is due or being done."""
     query = select(exists().where(work.c.kind == kind, work.c.subject_id == subject_id))
     return bool(await connection.scalar(query))
 
 
 _LOCK = text("SELECT pg_advisory_xact_lock(:lock)")
-# One row a kind at most, so that the accounts' turns are known anew for each.
+# One row a kind at most, so that the accounts' turns are known anew for each. The owners, with the
+# earliest that each has of a kind, are found by a step of the index each, however much is queued.
 _LEASE = text(
     """
-    WITH terms AS MATERIALIZED (
+    WITH RECURSIVE owners AS (
+        (SELECT kind, account_id, due_at FROM work ORDER BY kind, account_id, due_at LIMIT 1)
+        UNION ALL
+        SELECT following.* FROM owners CROSS JOIN LATERAL (
+            SELECT kind, account_id, due_at FROM work
+             WHERE (kind, account_id) > (owners.kind, owners.account_id)
+             ORDER BY kind, account_id, due_at LIMIT 1) AS following),
+    terms AS MATERIALIZED (
         SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:leases AS interval[]),
                              CAST(:shares AS int[])) AS terms (kind, lease, per_account)),
     due AS (
-        SELECT next.*, terms.lease FROM terms CROSS JOIN LATERAL (
-            SELECT each.kind, each.subject_id, each.part, each.account_id
-              FROM work AS each
-             WHERE each.kind = terms.kind AND each.due_at <= now()
-               AND (terms.per_account IS NULL OR terms.per_account > (
-                    SELECT count(*) FROM work AS held
-                     WHERE held.kind = each.kind AND held.account_id = each.account_id
-                       AND held.token IS NOT NULL AND held.due_at > now()))
-             ORDER BY (SELECT served_at FROM work_turns
-                        WHERE work_turns.kind = each.kind
-                          AND work_turns.account_id = each.account_id) NULLS FIRST, each.due_at
-             LIMIT 1 FOR UPDATE OF each SKIP LOCKED) AS next),
+        SELECT piece.*, terms.lease FROM terms CROSS JOIN LATERAL (
+            SELECT first.* FROM (
+                SELECT owners.kind, owners.account_id FROM owners
+                  LEFT JOIN work_turns USING (kind, account_id)
+                 WHERE owners.kind = terms.kind AND owners.due_at <= now()
+                   AND (terms.per_account IS NULL OR terms.per_account > (
+                        SELECT count(*) FROM work AS held
+                         WHERE held.kind = owners.kind AND held.account_id = owners.account_id
+                           AND held.token IS NOT NULL AND held.due_at > now()))
+                 ORDER BY work_turns.served_at NULLS FIRST, owners.due_at) AS turns
+             CROSS JOIN LATERAL (
+                SELECT each.kind, each.subject_id, each.part, each.account_id FROM work AS each
+                 WHERE each.kind = turns.kind AND each.account_id = turns.account_id
+                   AND each.due_at <= now()
+                 ORDER BY each.due_at LIMIT 1 FOR UPDATE OF each SKIP LOCKED) AS first
+             LIMIT 1) AS piece),
     served AS (
         INSERT INTO work_turns (account_id, kind, served_at)
         SELECT account_id, kind, clock_timestamp() FROM due
@@ -126,7 +138,7 @@ _LEASE = text(
         RETURNING each.kind, each.subject_id, each.part, each.account_id, each.attempts, each.token)
     SELECT leased.*, next.seconds
       FROM (SELECT extract(epoch FROM min(due_at) - now())::float AS seconds
-              FROM work JOIN terms USING (kind) WHERE due_at > now()) AS next
+              FROM owners JOIN terms USING (kind) WHERE due_at > now()) AS next
       LEFT JOIN leased ON true
     """
 )
@@ -135,8 +147,8 @@ _LEASE = text(
 async def lease_next(database: Database, terms: Sequence[Terms]) -> tuple[list[Held], float | None]:
     """Lease a piece of each kind that is due, and return them.
 
-    Returns also in how many seconds the next one is due that was not when this was called; None
-    where there is none.
+    Returns also in how many seconds the next one is due of accounts with none that is; None where
+    there is none.
     """
     values = {
         "kinds": [each.kind for each in terms],

@@ -18,13 +18,15 @@ from typing import TypeVar
 from models.profiles import digest_of
 from models.provider import ModelProvider
 from models.tasks import TRANSCRIBE, Purpose, tasks_for
-from pipelines.backfill.fetch import SourceRules, fetch_source
-from pipelines.backfill.outcome import Item, ItemOutcome
-from pipelines.backfill.places import Place
+from pipelines.backfill.manifest import Item
+from pipelines.backfill.output import ItemOutcome
+from pipelines.backfill.places import Place, S3Access, file_at
 from pipelines.codec import CodecError, decode, encode
 from pipelines.execution.chain import Control, FreeRun, Workspace, map_here
 from pipelines.ingest.pipeline import IngestConfig
-from pipelines.ingest.source import ClipFile, SourceMedia
+from pipelines.ingest.source import ClipFile, RawConfig, SourceMedia, decoded_source
+from pipelines.net.addresses import AddressPolicy
+from pipelines.net.fetch import FetchLimits, fetch
 from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.speakers import SpeakerRules
@@ -52,7 +54,20 @@ WORKERS_LOST = 2
 STORE_PAUSES_SECONDS = (2, 5, 15, 30)
 """How long an item waits, time after time, for an output that is away, before the run ends."""
 
+_RAW_SUFFIXES = {".r3d": "r3d", ".braw": "braw", ".ari": "arri", ".arx": "arri"}
+"""File suffix -> camera RAW family."""
+
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRules:
+    """How sources may be reached. Picklable."""
+
+    access: S3Access = field(default_factory=S3Access)
+    addresses: AddressPolicy = field(default_factory=AddressPolicy)
+    limits: FetchLimits = field(default_factory=FetchLimits)
+    raw: RawConfig = field(default_factory=RawConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +121,7 @@ def keep_outcome_only(store: ObjectStore, folder: str) -> None:
 
 
 def outcome_of(store: ObjectStore, folder: str) -> ItemOutcome:
-    """The stored outcome of an item. Raises ObjectNotFoundError, CodecError."""
+    """Return the stored outcome of an item. Raises ObjectNotFoundError, CodecError."""
     return decode(ItemOutcome, store.read_bytes(f"{folder}/{OUTCOME_NAME}"))
 
 
@@ -230,7 +245,7 @@ class _ItemRun:
         return StageOutcome(stage, StageStatus.COMPLETED), seen
 
     def _seen(self, ingested: IngestResult) -> VisionResult:
-        """Scenes and overview with their stills in the output."""
+        """Return scenes and overview with their stills in the output."""
         found = self.stages.vision(ingested, self.control)
         scenes = tuple(self._with_stills(each, f"{each.index:05d}") for each in found.scenes)
         overview = self._with_stills(found.overview, "overview")
@@ -276,3 +291,48 @@ async def _call(call: Callable[[], Result]) -> Result:
 
 def _failed(stage: StageName, error: StageError) -> StageOutcome:
     return StageOutcome(stage, StageStatus.FAILED, None, error.code, error.message)
+
+
+def fetch_source(
+    item: Item, key: str, store: ObjectStore, rules: SourceRules, control: Control
+) -> str:
+    """Put the item's source under ``key``, unless it is there; the key of what to analyse.
+
+    That is another one for camera RAW, which is decoded. Raises StageError (FETCH_FAILED,
+    VALIDATION_FAILED, INGEST_FAILED).
+    """
+    if not store.exists(key):
+        if item.source.startswith(("http://", "https://")):
+            fetch(
+                item.source,
+                store=store,
+                key=key,
+                limits=rules.limits,
+                policy=rules.addresses,
+                provider=item.provider,
+                control=control,
+            )
+        else:
+            _copy(item.source, key, store, rules.access)
+    return decoded_source(
+        key,
+        named_family=_RAW_SUFFIXES.get(Path(item.name).suffix.lower()),
+        store=store,
+        config=rules.raw,
+        control=control,
+    )
+
+
+def _copy(source: str, key: str, store: ObjectStore, access: S3Access) -> None:
+    """Raises StageError FETCH_FAILED."""
+    place, name = file_at(source, access)
+    try:
+        with store.writer(key) as sink:
+            place.copy_to(name, sink)
+    except ObjectNotFoundError:
+        raise StageError(StageCode.FETCH_FAILED, "There is no such file.") from None
+    except (ObjectStoreUnavailableError, OSError) as error:
+        # An OSError says which machine's path it was: only the reason is for the table.
+        reason = error.strerror if isinstance(error, OSError) else error
+        message = f"The source cannot be read: {reason}."
+        raise StageError(StageCode.FETCH_FAILED, message) from error

@@ -13,20 +13,30 @@ import csv
 import hashlib
 import io
 import json
+import math
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
+from urllib.parse import unquote, urlsplit
 
-from pipelines.backfill.columns import ColumnError, item_of
-from pipelines.backfill.outcome import Item, RowError
-from pipelines.backfill.places import Place, PlaceError, S3Access, file_at, place_at
+from pipelines.backfill.places import (
+    S3_SCHEME,
+    Place,
+    PlaceError,
+    S3Access,
+    file_at,
+    place_at,
+    split_s3,
+)
 from pipelines.codec import encode
+from pipelines.net.addresses import Provider
 from pipelines.net.buckets import is_chosen
 from storage.objects import ObjectNotFoundError
+from storage.types import ProcessingMode
 
 FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 """Suffix -> how a manifest is read."""
@@ -39,8 +49,54 @@ MOST_ROW_BYTES = 1 << 20
 _ROWS_AT_ONCE = 100
 """Of Parquet."""
 
+MAX_ID_CHARACTERS = 200
+MAX_NAME_CHARACTERS = 255
+MAX_KEYTERMS = 100
+MAX_KEYTERM_CHARACTERS = 100
+MAX_SPEAKERS = 20
+
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""And halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
+_LANGUAGE = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_WEB = ("http", "https")
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 _STEM_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A row of the manifest, checked. ``id`` is unique; ``source`` is a path or a URL."""
+
+    id: str
+    row: int
+    """In the manifest, from 1."""
+    source: str
+    name: str
+    """File name, for people."""
+    mode: ProcessingMode = ProcessingMode.ALL
+    language: str | None = None
+    keyterms: tuple[str, ...] = ()
+    speakers_expected: int | None = None
+    provider: str | None = None
+    metadata: str = "{}"
+    """A JSON object, carried along as it is."""
+
+    @property
+    def folder(self) -> str:
+        """Where its files lie: a name that every store takes, whatever the id is made of."""
+        return hashlib.sha256(self.id.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class RowError:
+    """A row of the manifest that cannot be worked on, and the column at fault."""
+
+    id: str | None
+    row: int
+    source: str | None
+    column: str | None
+    message: str
 
 
 class ManifestError(ValueError):
@@ -58,7 +114,7 @@ class Manifest:
 def read_manifest(
     address: str, access: S3Access, *, include: Sequence[str] = (), outside: str | None = None
 ) -> Manifest:
-    """The manifest or prefix called ``address``.
+    """Return the manifest or prefix called ``address``.
 
     ``include`` are patterns as archives have them of what counts under a prefix, ``outside``
     is an address below which nothing counts: the output, where it lies under the prefix.
@@ -150,7 +206,7 @@ def _row_too_long(place: str) -> ManifestError:
 
 
 def _json_rows(file: BinaryIO) -> Iterator[Any]:
-    """What is no JSON comes as the line's text, which is no row."""
+    """Yield what is no JSON comes as the line's text, which is no row."""
     number = 0
     while data := file.readline(MOST_ROW_BYTES + 1):
         number += 1
@@ -197,7 +253,7 @@ def _checked(rows: Iterator[Any], base: str) -> Manifest:
         if number > MOST_ROWS:
             raise ManifestError(f"There are more than {MOST_ROWS} items.")
         try:
-            items.append(item_of(row, number, base, surplus=_SURPLUS))
+            items.append(_item_of(row, number, base))
         except ColumnError as error:
             known = row if isinstance(row, dict) else {}
             errors.append(
@@ -250,3 +306,171 @@ def _with_derived_ids(items: Sequence[Item], taken: set[str]) -> Iterator[Item]:
             if own not in taken:
                 break
         yield replace(item, id=own)
+
+
+class ColumnError(ValueError):
+    """A row is no item; ``column`` is at fault, or None where the row is none at all."""
+
+    def __init__(self, column: str | None, message: str) -> None:
+        super().__init__(column, message)
+        self.column = column
+        self.message = message
+
+
+def _item_of(row: Any, number: int, base: str) -> Item:
+    """Return the row's item; its id is empty where the row has none. Raises ColumnError.
+
+    ``base`` is the address that relative sources count from, with a slash at its end.
+    """
+    if not isinstance(row, dict):
+        raise ColumnError(None, "The row is no JSON object.")
+    if row.get(_SURPLUS):
+        raise ColumnError(None, "The row has more fields than the header.")
+    values: dict[str, Any] = {}
+    for column, read in _COLUMNS.items():
+        value = row.get(column)
+        if value is None or value == "":
+            continue
+        try:
+            values[column] = read(value)
+        except (ValueError, RecursionError) as error:
+            raise ColumnError(column, f"{column}: {error}") from None
+    if "source" not in values:
+        raise ColumnError("source", "source: it is empty.")
+    source = _resolved(values.pop("source"), base)
+    if "provider" in values and not source.startswith(("http://", "https://")):
+        raise ColumnError("provider", "provider: only http(s) sources have one.")
+    name = values.pop("name", None) or _name_in(source)
+    return Item(id=values.pop("id", ""), row=number, source=source, name=name, **values)
+
+
+def _line(value: Any, most: int) -> str:
+    if not isinstance(value, str):
+        raise ValueError("it must be text")  # noqa: TRY004  (one kind of error for one cause)
+    if not 1 <= len(value) <= most or _CONTROL_CHARACTERS.search(value):
+        raise ValueError(f"it must be 1 to {most} characters, none of them a control character")
+    return value
+
+
+def _id(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    return _line(value, MAX_ID_CHARACTERS)
+
+
+def _source(value: Any) -> str:
+    text = _line(value, 4096)
+    scheme = _SCHEME.match(text)
+    kind = scheme.group(1).lower() if scheme else "file"
+    if kind == "s3":
+        try:
+            _, key = split_s3(text)
+        except PlaceError as error:
+            raise ValueError(str(error)) from None
+        if not key:
+            raise ValueError("the URL names a bucket and no object in it")
+    elif kind not in (*_WEB, "file"):
+        raise ValueError(f"{kind}:// is neither a path nor s3:// nor http(s)://")
+    elif kind in _WEB and not urlsplit(text).hostname:
+        raise ValueError("the URL names no host")
+    elif kind == "file" and scheme:
+        _line(unquote(urlsplit(text).path), 4096)
+    elif kind == "file":
+        try:
+            Path(text).expanduser()
+        except RuntimeError as error:
+            raise ValueError(f"{text!r} is in the home of nobody on this machine") from error
+    return text
+
+
+def _name(value: Any) -> str:
+    name = re.split(r"[/\\]", _line(value, MAX_NAME_CHARACTERS))[-1]
+    if name in {"", ".", ".."}:
+        raise ValueError("it names no file")
+    return name
+
+
+def _mode(value: Any) -> ProcessingMode:
+    if value not in list(ProcessingMode):
+        raise ValueError(f"{value!r} is none of {', '.join(ProcessingMode)}")
+    return ProcessingMode(value)
+
+
+def _language(value: Any) -> str:
+    if not isinstance(value, str) or not _LANGUAGE.fullmatch(value):
+        raise ValueError(f"{value!r} is no language tag such as en or pt-BR")
+    return value
+
+
+def _keyterms(value: Any) -> tuple[str, ...]:
+    """Return a list, a JSON list, or text with semicolons between."""
+    if isinstance(value, str):
+        text = value.strip()
+        value = json.loads(text) if text.startswith("[") else text.split(";")
+    if not isinstance(value, list):
+        raise ValueError("it must be a list, or text with semicolons between")  # noqa: TRY004
+    terms = tuple(_line(term, MAX_KEYTERM_CHARACTERS).strip() for term in value)
+    if len(terms) > MAX_KEYTERMS:
+        raise ValueError(f"there are more than {MAX_KEYTERMS}")
+    return tuple(filter(None, terms))
+
+
+def _speakers(value: Any) -> int:
+    text = str(value)
+    if isinstance(value, bool) or not text.isdecimal() or not 1 <= int(text) <= MAX_SPEAKERS:
+        raise ValueError(f"{value!r} is no whole number from 1 to {MAX_SPEAKERS}")
+    return int(text)
+
+
+def _provider(value: Any) -> str:
+    if value not in list(Provider):
+        raise ValueError(f"{value!r} is none of {', '.join(Provider)}")
+    return str(value)
+
+
+def _metadata(value: Any) -> str:
+    """Return an object of scalars, or such JSON; kept as JSON."""
+    if isinstance(value, str):
+        value = json.loads(value)
+    if not isinstance(value, dict):
+        raise ValueError("it must be a JSON object")  # noqa: TRY004
+    for key, entry in value.items():
+        plain = entry is None or isinstance(entry, (str, int, float, bool))
+        if not plain or (isinstance(entry, float) and not math.isfinite(entry)):
+            raise ValueError(f"{key} must be a string, a number, a boolean or null")
+    written = json.dumps(value, ensure_ascii=False)
+    written.encode()
+    return written
+
+
+_COLUMNS: dict[str, Callable[[Any], Any]] = {
+    "id": _id,
+    "source": _source,
+    "name": _name,
+    "mode": _mode,
+    "language": _language,
+    "keyterms": _keyterms,
+    "speakers_expected": _speakers,
+    "provider": _provider,
+    "metadata": _metadata,
+}
+"""Column -> what reads it, raising ValueError with the end of a sentence. Others are ignored."""
+
+
+def _resolved(source: str, base: str) -> str:
+    """Return an absolute path or a URL."""
+    scheme = _SCHEME.match(source)
+    if scheme is None:
+        if base.startswith(S3_SCHEME) and not source.startswith("/"):
+            return base + source
+        return str(Path(base) / Path(source).expanduser())
+    if scheme.group(1).lower() == "file":
+        return unquote(urlsplit(source).path)
+    return scheme.group(1).lower() + source[scheme.end(1) :]
+
+
+def _name_in(source: str) -> str:
+    """Return what the source's path ends with, or a plain default."""
+    path = unquote(urlsplit(source).path) if source.startswith(("http://", "https://")) else source
+    last = _CONTROL_CHARACTERS.sub("", path.rstrip("/").rsplit("/", 1)[-1])
+    return "video" if last in {"", ".", ".."} else last[-MAX_NAME_CHARACTERS:]

@@ -29,6 +29,7 @@ from starlette.responses import Response
 
 from serve_app.api.parameters import require_plain_query, with_json_object
 from serve_app.api.schemas import Uuid
+from serve_app.api.urls import parse_job_id
 from serve_app.context import AppContext
 from serve_app.errors import CATALOGUE, ApiError, ErrorCode
 from serve_app.observability.logs import note
@@ -40,9 +41,8 @@ from storage.access import (
     count_request,
 )
 from storage.audit import Actor, ActorKind, act_as
-from storage.database import Connection
 from storage.job_records import JobRecord
-from storage.keys import KEY_PREFIX, SESSION_PREFIX, find_session, is_owner_suspended
+from storage.keys import KEY_PREFIX, SESSION_PREFIX, find_session
 from storage.types import Role
 
 
@@ -91,7 +91,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def client_address(request: Request, trusted: Sequence[Network]) -> str:
-    """The nearest address that is not one of our proxies'.
+    """Return the nearest address that is not one of our proxies'.
 
     ``X-Forwarded-For`` grows to the right, so it is read from there, and only
     as far as each hop that added to it is trusted: what a client wrote itself
@@ -197,7 +197,7 @@ PAGES: Mapping[str, Permission | None] = {
 
 
 def may(role: Role, permission: Permission | None) -> bool:
-    """Whether a person of this role may do what needs this permission."""
+    """Return whether a person of this role may do what needs this permission."""
     return permission is None or permission in ROLES[role]
 
 
@@ -224,7 +224,7 @@ class Auth(StrEnum):
 
 
 def presented_key(request: Request) -> str | None:
-    """The key in the request's headers; None if there is none or it has not a key's form.
+    """Return the key in the request's headers; None if there is none or it has not a key's form.
 
     Two different keys in the two headers are no valid credential.
     """
@@ -389,25 +389,6 @@ CurrentJob = Annotated[JobRecord, Depends(_current_job)]
 """The caller's job that the path names; NOT_FOUND for foreign, missing, malformed ids alike."""
 
 
-def parse_job_id(text: str) -> uuid.UUID:
-    """The id; for text that is none, the nil UUID, which no job has.
-
-    A malformed id thus takes the same way, and the same time, as a missing one.
-    """
-    try:
-        parsed = uuid.UUID(text)
-    except ValueError:
-        return uuid.UUID(int=0)
-    # uuid.UUID also takes braces, urn: and missing hyphens; a job id has one form.
-    return parsed if str(parsed) == text.lower() else uuid.UUID(int=0)
-
-
-async def require_active_owner(connection: Connection, job_id: uuid.UUID) -> None:
-    """For addresses that are signed and need no key; raises ACCOUNT_SUSPENDED."""
-    if await is_owner_suspended(connection, job_id):
-        raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
-
-
 class KeylessRoute(OperationRoute):
     """Open to everybody; counted per client address."""
 
@@ -456,12 +437,12 @@ async def _admit_session(request: Request, permission: Permission | None, bucket
 
 
 def session_actor(request: Request, user_id: uuid.UUID | None) -> Actor:
-    """Who acts by a request of a session."""
+    """Return who acts by a request of a session."""
     return actor_of(request, ActorKind.LINK if user_id is None else ActorKind.USER, user_id)
 
 
 def actor_of(request: Request, kind: ActorKind, actor_id: uuid.UUID | None = None) -> Actor:
-    """Who acts by this request, for the audit log."""
+    """Return who acts by this request, for the audit log."""
     context: AppContext = request.app.state.context
     address = client_address(request, context.settings.trusted_proxies)
     return Actor(kind, actor_id, address, request.scope["vas_request_id"])
@@ -481,7 +462,7 @@ async def count_requests(request: Request, counted: str, bucket: Bucket) -> None
 
 
 def account_of(request: Request) -> uuid.UUID:
-    """The account that a KeyedRoute or SessionRoute admitted."""
+    """Return the account that a KeyedRoute or SessionRoute admitted."""
     account_id: uuid.UUID = request.state.account_id
     return account_id
 

@@ -29,6 +29,8 @@ from serve_app import API_PREFIX
 from serve_app.crypto import Signer
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.settings import Settings
+from storage.database import Connection
+from storage.keys import is_owner_suspended
 
 CallbackUrl = Annotated[
     str,
@@ -95,9 +97,28 @@ OVERVIEW_STILL = "overview"
 
 
 def still_path(signer: Signer, job_id: uuid.UUID, name: int | str) -> str:
-    """The signed path of the still of a scene (its index) or of all, or of their second one
+    """Return the signed path of the still of a scene (its index) or of all, or of their second one
     (``-2`` behind it); good for a day."""
     # Whole hours, so that a list that is read twice shows the same addresses.
     expires_at = (int(time.time()) // 3600 + _STILL_HOURS + 1) * 3600
     path = f"{API_PREFIX}/jobs/{job_id}/thumbnails/{name}.jpg"
     return signer.sign_path(STILL_PURPOSE, path, expires_at=expires_at)
+
+
+def parse_job_id(text: str) -> uuid.UUID:
+    """Return the id; for text that is none, the nil UUID, which no job has.
+
+    A malformed id thus takes the same way, and the same time, as a missing one.
+    """
+    try:
+        parsed = uuid.UUID(text)
+    except ValueError:
+        return uuid.UUID(int=0)
+    # uuid.UUID also takes braces, urn: and missing hyphens; a job id has one form.
+    return parsed if str(parsed) == text.lower() else uuid.UUID(int=0)
+
+
+async def require_active_owner(connection: Connection, job_id: uuid.UUID) -> None:
+    """For addresses that are signed and need no key; raises ACCOUNT_SUSPENDED."""
+    if await is_owner_suspended(connection, job_id):
+        raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)

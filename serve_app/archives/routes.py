@@ -13,15 +13,8 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from pipelines.net.buckets import split_bucket_address
-from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
-from serve_app.api.envelope import (
-    API_PREFIX,
-    Context,
-    ExactJSONResponse,
-    base_url,
-    success,
-    timestamp,
-)
+from serve_app.api.authentication import CurrentAccount, KeyedRoute
+from serve_app.api.envelope import API_PREFIX, Context, ExactJSONResponse, base_url, success
 from serve_app.api.idempotency import create_once
 from serve_app.api.openapi import errors, headers
 from serve_app.api.parameters import WHOLE_NUMBER, one_of, read_cursor, sign_payload
@@ -34,8 +27,13 @@ from serve_app.api.schemas import (
     Timestamp,
     Uuid,
     doc,
+    timestamp,
 )
-from serve_app.api.urls import blaming, require_bucket_access
+from serve_app.api.urls import (
+    blaming,
+    parse_job_id,
+    require_bucket_access,
+)
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import service
@@ -269,7 +267,7 @@ def _checked_access(
 
 
 def _options(body: NewArchiveBody) -> dict[str, object]:
-    """What is given of a job's options; the priority too, whose default is another here."""
+    """Return what is given of a job's options; the priority too, whose default is another here."""
     given = body.model_dump(
         mode="json",
         include=set(JobOptions.model_fields) - {"bucketAccess", "idempotencyKey"},

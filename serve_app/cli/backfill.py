@@ -11,8 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from pipelines.backfill.outcome import ItemOutcome
-from pipelines.backfill.output import Output, open_output
+from pipelines.backfill.output import ItemOutcome, Output, open_output
 from pipelines.backfill.places import Place, S3Access, place_at
 from pipelines.codec import to_json
 from pipelines.types import Scene
@@ -154,7 +153,7 @@ class _Importer:
         )
 
     def _with_stills(self, job: ImportedJob, outcome: ItemOutcome) -> ImportedJob:
-        """The job with its scenes, their stills in the object store."""
+        """Return the job with its scenes, their stills in the object store."""
         if StageName.VISION in job.skipped:
             return job
         scenes = [

@@ -194,7 +194,7 @@ def restore(
 
 
 def _erased_since(backup: Path) -> set[str]:
-    """Jobs that the backup, or one beside it, has as erased. Raises UsageError."""
+    """Return jobs that the backup, or one beside it, has as erased. Raises UsageError."""
     erased: set[str] = set()
     for path in backup.resolve().parent.glob(f"*/{_ERASED}"):
         try:
@@ -224,7 +224,7 @@ async def _erase_again(url: str, job_ids: Iterable[str]) -> int:
 
 
 def _complete_backup(backup: Path) -> Record:
-    """The backup's record. Raises UsageError where it is none, or not as it was made."""
+    """Return the backup's record. Raises UsageError where it is none, or not as it was made."""
     from storage.backup import measure_objects, sha256_of
 
     for folder, folders, files in os.walk(backup):
@@ -373,7 +373,7 @@ def _rerun_all(
 
 async def _matching(context: AppContext, conditions: dict[str, str]) -> list[UUID]:
     from storage import keys
-    from storage.reruns import list_candidates
+    from storage.history import list_rerun_candidates
 
     account = conditions.get("account")
     after, before = (
@@ -381,7 +381,7 @@ async def _matching(context: AppContext, conditions: dict[str, str]) -> list[UUI
         for given in (conditions.get("created-after"), conditions.get("created-before"))
     )
     async with context.database.transaction() as connection:
-        return await list_candidates(
+        return await list_rerun_candidates(
             connection,
             account_id=None
             if account is None

@@ -17,11 +17,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from serve_app import pricing
-from serve_app.api.authentication import LIMITS, Bucket, count_requests, parse_job_id
+from serve_app.api.authentication import LIMITS, Bucket, count_requests
 from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import Context, public_url
 from serve_app.api.parameters import WHOLE_NUMBER, whole_number
-from serve_app.api.urls import require_callback_url
+from serve_app.api.urls import (
+    parse_job_id,
+    require_callback_url,
+)
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError
 from serve_app.dashboard import PATH, SIGN_IN_PATH
@@ -65,7 +68,7 @@ class Bar:
 
 
 def month_bars(month: Month, days: list[DayUsage]) -> list[Bar]:
-    """Every day of the month, those without charges too."""
+    """Return every day of the month, those without charges too."""
     used = {each.day: each for each in days}
     highest = max((each.cents for each in days), default=0) or 1
     bars, day = [], month.start.date()
@@ -140,7 +143,7 @@ async def get_billing_page(
 def _estimate(
     prices: PriceTable, hours: str, minutes: str, tier: str, prior_seconds: int
 ) -> dict[StageName, int] | None:
-    """What a job of this length costs, by stage; None where none was given."""
+    """Return what a job of this length costs, by stage; None where none was given."""
     if not hours and not minutes:
         return None
     whole_hours, whole_minutes = whole_number(hours or "0"), whole_number(minutes or "0")

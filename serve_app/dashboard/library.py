@@ -13,9 +13,12 @@ from starlette.responses import RedirectResponse, Response
 
 from models.profiles import how_to_add
 from models.tasks import EMBED_PICTURES
-from serve_app.api.authentication import parse_job_id
 from serve_app.api.envelope import Context
-from serve_app.api.urls import OVERVIEW_STILL, still_path
+from serve_app.api.urls import (
+    OVERVIEW_STILL,
+    parse_job_id,
+    still_path,
+)
 from serve_app.crypto import Signer
 from serve_app.dashboard import PATH
 from serve_app.dashboard.access import CurrentViewer, PageRoute
@@ -91,7 +94,7 @@ _SEEN = {SearchKind.SCENE, SearchKind.TEXT, SearchKind.OBJECT}
 
 
 def marked(snippet: Snippet) -> Markup:
-    """The text with what matches in ``<mark>``, all else as text."""
+    """Return the text with what matches in ``<mark>``, all else as text."""
     text, parts, at = snippet["text"], list[Markup](), 0
     for found in snippet["ranges"]:
         parts.append(escape(text[at : found["start"]]))

@@ -16,9 +16,11 @@ from starlette.responses import RedirectResponse, Response
 from models.profiles import has_task, how_to_add, listed_weights, replicas_of
 from models.registry import REGISTRY
 from models.tasks import Purpose, Task
-from serve_app.api.authentication import parse_job_id
 from serve_app.api.envelope import Context
 from serve_app.api.health import ReadinessProbe
+from serve_app.api.urls import (
+    parse_job_id,
+)
 from serve_app.context import AppContext
 from serve_app.dashboard import OPERATOR_PATH
 from serve_app.dashboard.access import (
@@ -137,7 +139,7 @@ class ModelRow:
 
 
 def served_models(profile: str, models_dir: Path | None) -> Iterator[ModelRow]:
-    """The models of a profile; nothing for ``auto``, where it was not decided yet."""
+    """Yield the models of a profile; nothing for ``auto``, where it was not decided yet."""
     for task in REGISTRY.get(profile, {}):
         weights = [each for each in listed_weights(profile) if each.task == task.name]
         names = ", ".join(dict.fromkeys(each.weights.origin for each in weights))

@@ -50,15 +50,18 @@ from serve_app.errors import invalid
 from serve_app.exports.timeline import csv_table, find_sources
 from serve_app.results import transcripts
 from serve_app.results.availability import require_stage
-from serve_app.results.routes import TrackQuery
+from serve_app.results.routes import (
+    LanguageTag,
+    TrackQuery,
+)
 from serve_app.results.transcripts import Transcript, transcript_of
-from serve_app.results.translations import LanguageTag, in_language, require_translation
+from serve_app.results.translations import in_language, require_translation
 from storage.audit import AuditAction, record
 from storage.database import Connection, Database
+from storage.history import MOST_REVISIONS
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
 from storage.results import TrackTranscript, transcript_versions
-from storage.revisions import MOST_REVISIONS
 from storage.types import Role, StageName
 
 _MEDIA_TYPES = {
@@ -311,7 +314,7 @@ async def lint(
     sounds: bool = False,
     speaker_labels: bool = False,
 ) -> CaptionLint:
-    """The captions of a track by a house's rules, checked. Raises ApiError."""
+    """Return the captions of a track by a house's rules, checked. Raises ApiError."""
     transcripts.require_choice(job, index)
     require_stage(job, StageName.TRANSCRIPT)
     async with context.database.statement() as connection:
@@ -352,7 +355,7 @@ async def house_rules(
     track: TrackTranscript,
     house: str,
 ) -> HouseRules:
-    """The rules for the track's language and the picture's frame rate. Raises ApiError."""
+    """Return the rules for the track's language and the picture's frame rate. Raises ApiError."""
     sources = find_sources(job.file_name, await find_ingest_result(connection, job.id))
     rate = sources[0].rate if sources else None
     found = find_rules(context.caption_rules, house, track.language, rate)
@@ -381,7 +384,8 @@ async def _file_response(
     extension: str,
     style: _Style,
 ) -> Response:
-    """A track as an attachment named after the media; ``extension`` is one of _MEDIA_TYPES."""
+    """Return a track as an attachment named after the media; ``extension`` is one of
+    _MEDIA_TYPES."""
     transcripts.require_choice(job, which.track)
     require_stage(job, StageName.TRANSCRIPT)
     asked: tuple[object, ...] = (job.id, which, extension, style)

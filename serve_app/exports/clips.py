@@ -34,11 +34,11 @@ from serve_app.exports.captions import attachment
 from serve_app.media.formats import MAX_DURATION_SECONDS
 from serve_app.results.availability import require_stage
 from serve_app.results.redaction import find_muted
+from storage.history import Span
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
 from storage.objects import ObjectNotFoundError, ObjectStore, RangedCopy
 from storage.objects.local_files import temporary_folder
-from storage.redactions import Span
 from storage.types import StageName
 from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
 

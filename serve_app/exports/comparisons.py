@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from enum import StrEnum
-from functools import partial
 from itertools import chain
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
-from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import from_json
-from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from pipelines.across.comparison import (
@@ -27,17 +22,24 @@ from pipelines.across.comparison import (
 from pipelines.speech.edits import WordChange, Words, changed_words
 from pipelines.types import Scene, ScreenText
 from pipelines.vision.fingerprints import Fingerprints
-from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
-from serve_app.api.downloads import LargeResults
-from serve_app.api.envelope import API_PREFIX, Context, public_url, success, timestamp
-from serve_app.api.openapi import OF_RESULTS, errors
-from serve_app.api.schemas import Answer, Count, Seconds, Share, Timestamp, Url, Uuid, doc
-from serve_app.api.urls import OVERVIEW_STILL, still_path
+from serve_app.api.schemas import (
+    Count,
+    Seconds,
+    Share,
+    Timestamp,
+    Url,
+    Uuid,
+    doc,
+    timestamp,
+)
+from serve_app.api.urls import (
+    OVERVIEW_STILL,
+    parse_job_id,
+    still_path,
+)
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.exports import timeline
-from serve_app.exports.captions import attachment
-from serve_app.exports.timeline import Section, find_sources, frame_timeline
+from serve_app.exports.timeline import Section
 from serve_app.results.availability import no_result, require_stage
 from serve_app.results.scenes import find_overview, scenes_of
 from serve_app.results.transcripts import transcript_of
@@ -48,22 +50,6 @@ from storage.job_records import JobRecord
 from storage.types import ANALYSES, ComparisonState, SkipReason, StageName, StageStatus
 
 Side = Literal["from", "to"]
-
-
-class ComparisonFormat(StrEnum):
-    """The file types of a comparison."""
-
-    JSON = "json"
-    OTIO = "otio"
-    EDL = "edl"
-
-
-class ComparisonBody(BaseModel):
-    """Body of ``POST /comparisons``."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-    before: Annotated[str, Field(alias="from"), doc("The job of the first cut.")]
-    after: Annotated[str, Field(alias="to"), doc("The job of the second cut.")]
 
 
 class ShotSpanJson(TypedDict):
@@ -181,115 +167,12 @@ ComparisonStatus = TypedDict(
     },
 )
 
-_EDL = """\
-TITLE: second-cut
-FCM: NON-DROP FRAME
-
-001  SECONDCU V     C        00:00:00:00 00:00:04:12 00:00:00:00 00:00:04:12
-* FROM CLIP NAME: second-cut.mp4
-* COMMENT: moved: from 00:00:21.480 to 00:00:26.000
-"""
-_FILES = {
-    ComparisonFormat.OTIO: ("application/vnd.pixar.opentimelineio+json", timeline.to_otio),
-    ComparisonFormat.EDL: ("text/plain", timeline.to_edl),
-}
 _COME_BACK = {"Retry-After": "5"}
 MOST_SAMPLES = 40_000
 """Of a cut: five and a half hours of shots shorter than half a minute."""
 MOST_SHOTS = 4_000
 MOST_WORDS = 100_000
 """Ten hours of speech."""
-
-router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
-
-
-@router.post(
-    "/comparisons",
-    status_code=202,
-    response_model=Answer[ComparisonStatus],
-    response_description="It is made, or was already.",
-    responses=errors(ErrorCode.NOT_FOUND, *OF_RESULTS),
-)
-async def compare_jobs(
-    request: Request, context: Context, account_id: CurrentAccount, body: ComparisonBody
-) -> Response:
-    """Compare two cuts.
-
-    Two jobs of the account: shots removed, added, moved and retimed, words and titles changed.
-
-    It is made in the background, and read at `GET /comparisons/{comparisonId}`: every few seconds,
-    for one that nobody requests or reads for two minutes is not made. Those of the same results are
-    the same. An account waits for at most four at once.
-
-    Shots are found again by what their pictures show, whatever the encoding, grade or framing.
-    What only one of the jobs has, scenes or a transcript, is not compared. Jobs that were analysed
-    before there were fingerprints are analysed again by a rerun of `vision`."""
-    found = await request_comparison(context, account_id, body.before, body.after)
-    return success(request, status_json(found), status=202)
-
-
-@router.get(
-    "/comparisons/{comparisonId}",
-    response_model=Answer[ComparisonStatus],
-    response_description="What became of it, and what changed.",
-    responses=errors(*OF_RESULTS)
-    | {
-        200: {
-            "content": {
-                "text/plain": {"schema": {"type": "string"}, "example": _EDL},
-                "application/vnd.pixar.opentimelineio+json": {
-                    "schema": {"type": "string"},
-                    "example": '{"OTIO_SCHEMA": "Timeline.1"}',
-                },
-            },
-        }
-    },
-)
-async def get_comparison(
-    request: Request,
-    context: Context,
-    account_id: CurrentAccount,
-    answer: LargeResults,
-    comparison_id: Annotated[Uuid, Path(alias="comparisonId", description="The comparison's id.")],
-    format: Annotated[  # noqa: A002
-        ComparisonFormat | None,
-        Query(
-            description="`json`, if not given; or, once it is completed, the second cut as `otio` "
-            "or `edl` (CMX 3600): its clips are its shots, their notes what became of each, and "
-            "what was removed.",
-            examples=["edl"],
-        ),
-    ] = None,
-) -> Response:
-    """Read a comparison.
-
-    `result` is there once its `state` is `completed`; it is kept for an hour, or until one of
-    the jobs is erased or redacted. Files of one that is pending are not ready."""
-    async with context.database.statement() as connection:
-        found = await stored.find_comparison(connection, account_id, parse_job_id(comparison_id))
-        if found is None:
-            raise ApiError(ErrorCode.NOT_FOUND, "There is no such comparison, or not any more.")
-        document = await stored.get_document(connection, found.id) or ""
-        job = await jobs.find_job(connection, found.after_id)
-        ingested = await jobs.find_ingest_result(connection, found.after_id)
-    if format in _FILES and found.error is not None:
-        refused = dict(found.error)
-        code, message = ErrorCode(refused.pop("code")), refused.pop("message")
-        raise ApiError(code, message, param=refused.pop("param", None), extra=refused)
-    if format in _FILES and job is not None:
-        if not document:
-            raise no_result(job, StageName.VISION, "The comparison is being made.")
-        kind, name = ComparisonFormat(format), job.file_name
-        write = partial(_file, kind, name, ingested, document)
-        return await answer.prepared(request, len(document), write)
-
-    def shown() -> Response:
-        data = status_json(found)
-        if document:
-            data["result"] = result_json(found, document, context, public_url(request))
-        return success(request, data, large=True)
-
-    return await answer.prepared(request, len(document), shown)
 
 
 async def request_comparison(
@@ -311,7 +194,7 @@ async def request_comparison(
 
 
 def status_json(found: stored.CutComparison) -> ComparisonStatus:
-    """A comparison as the API shows it, without its result."""
+    """Return a comparison as the API shows it, without its result."""
     shown: ComparisonStatus = {
         "comparisonId": str(found.id),
         "state": found.state,
@@ -335,7 +218,7 @@ def status_json(found: stored.CutComparison) -> ComparisonStatus:
 def result_json(
     found: stored.CutComparison, document: str, context: AppContext, root: str
 ) -> ComparisonJson:
-    """What was made, its stills at signed addresses below ``root``."""
+    """Return what was made, its stills at signed addresses below ``root``."""
     result: ComparisonJson = from_json(document)["result"]
     sides: dict[Side, uuid.UUID] = {"from": found.before_id, "to": found.after_id}
     for pair in result["shots"]:
@@ -364,14 +247,14 @@ class JobCut:
         return [line for line in lines if _is_within(line, *span)]
 
     def scene_at(self, time_ms: int) -> int:
-        """The scene at a time, 0 where there are none."""
+        """Return the scene at a time, 0 where there are none."""
         found = (scene.index for scene in self.scenes if scene.start_ms <= time_ms < scene.end_ms)
         return next(found, 0)
 
 
 def _is_within(line: ScreenText, start_ms: int, end_ms: int) -> bool:
-    """Whether a line is there for half a second of a span, or half of its own time where that is
-    shorter: borders of lines are found to as much."""
+    """Return whether a line is there for half a second of a span, or half of its own time where
+    that is shorter: borders of lines are found to as much."""
     if line.start_ms is None or line.end_ms is None:
         return True
     shared = min(end_ms, line.end_ms) - max(start_ms, line.start_ms)
@@ -471,12 +354,12 @@ async def _cut(
         scenes = scenes_of(listed)
         return JobCut(job, shown, scenes, scenes or (whole and [whole]) or [], spoken)
 
-    return await run_in_threadpool(read)
+    return await asyncio.to_thread(read)
 
 
 def compared(before: JobCut, after: JobCut, check: Callable[[], None]) -> dict[str, object]:
-    """What is stored of a comparison: its result, with names of stills in place of addresses, and
-    the sections of its files.
+    """Return what is stored of a comparison: its result, with names of stills in place of
+    addresses, and the sections of its files.
 
     Takes 38 processor seconds for two films of two hours and 1,000 shots, some minutes at most.
     ``check`` may raise, to stop it.
@@ -579,23 +462,9 @@ def _written(cut: JobCut, line: ScreenText) -> WrittenJson:
     return shown
 
 
-def _file(
-    kind: ComparisonFormat, file_name: str, ingested: Mapping[str, Any] | None, document: str
-) -> Response:
-    """Raises INVALID_REQUEST where there are no frames to count."""
-    sources = find_sources(file_name, ingested)
-    sections = [Section(*each) for each in from_json(document)["sections"]]
-    if not sources or not sections:
-        raise invalid("The second cut has no picture whose frames could be counted.", "format")
-    media_type, write = _FILES[kind]
-    text = write(frame_timeline(file_name, sources, sections, has_audio=False))
-    name = attachment(file_name, f"changes.{kind}")
-    return Response(text.encode(), media_type=media_type, headers={"Content-Disposition": name})
-
-
 def comparison_sections(found: Comparison) -> list[Section]:
-    """The shots of the second cut; what was removed stands in the note of the one before it, or of
-    the first."""
+    """Return the shots of the second cut; what was removed stands in the note of the one before it,
+    or of the first."""
     sections = list[Section]()
     removed = list[str]()
     for pair in found.shots:

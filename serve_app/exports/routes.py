@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from pipelines.across.chapters import Chapter
-from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.downloads import FilePlace
-from serve_app.api.envelope import API_PREFIX, Context
+from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute
+from serve_app.api.downloads import FilePlace, LargeResults
+from serve_app.api.envelope import API_PREFIX, Context, public_url, success
 from serve_app.api.openapi import OF_RESULTS, errors, headers
-from serve_app.errors import invalid
+from serve_app.api.schemas import Answer, Uuid, doc
+from serve_app.api.urls import parse_job_id
+from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.exports import timeline as timeline_files
 from serve_app.exports.captions import attachment
+from serve_app.exports.comparisons import (
+    ComparisonStatus,
+    request_comparison,
+    result_json,
+    status_json,
+)
 from serve_app.exports.timeline import FrameTimeline, Section, find_sources, frame_timeline
+from serve_app.results.availability import no_result
 from serve_app.results.chapters import find_chapters_of
 from serve_app.results.scenes import list_scene_spans
+from storage import comparisons as stored
+from storage import jobs
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
 from storage.results import SceneSpan
+from storage.types import StageName
 
 
 class ExportFormat(StrEnum):
@@ -83,6 +98,7 @@ _LISTS: dict[ExportFormat, Callable[[Sequence[Section]], str]] = {
 }
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
+comparison_router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 
 @router.get(
@@ -152,7 +168,7 @@ async def export_job(
 
 
 def scene_sections(job: JobRecord, scenes: list[SceneSpan]) -> list[Section]:
-    """The scenes; the whole video where it has no cuts."""
+    """Return the scenes; the whole video where it has no cuts."""
     if not scenes:
         return [Section(0, max(1, job.duration_ms or 0), "Scene 1")]
     return [
@@ -167,7 +183,7 @@ def scene_sections(job: JobRecord, scenes: list[SceneSpan]) -> list[Section]:
 
 
 def chapter_sections(job: JobRecord, chapters: list[Chapter]) -> list[Section]:
-    """The chapters; one for the whole media without speech."""
+    """Return the chapters; one for the whole media without speech."""
     if not chapters:
         return [Section(0, max(1, job.duration_ms or 0), "Chapter 1")]
     return [Section(each.start_ms, each.end_ms, each.title) for each in chapters]
@@ -192,3 +208,138 @@ def _written(
     if kind is ExportFormat.CSV:
         return timeline_files.to_table(sections, timeline)
     return _TIMELINES[kind](timeline)
+
+
+class ComparisonFormat(StrEnum):
+    """The file types of a comparison."""
+
+    JSON = "json"
+    OTIO = "otio"
+    EDL = "edl"
+
+
+class ComparisonBody(BaseModel):
+    """Body of ``POST /comparisons``."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+    before: Annotated[str, Field(alias="from"), doc("The job of the first cut.")]
+    after: Annotated[str, Field(alias="to"), doc("The job of the second cut.")]
+
+
+_COMPARISON_EDL = """\
+TITLE: second-cut
+FCM: NON-DROP FRAME
+
+001  SECONDCU V     C        00:00:00:00 00:00:04:12 00:00:00:00 00:00:04:12
+* FROM CLIP NAME: second-cut.mp4
+* COMMENT: moved: from 00:00:21.480 to 00:00:26.000
+"""
+
+
+_COMPARISON_FILES = {
+    ComparisonFormat.OTIO: ("application/vnd.pixar.opentimelineio+json", timeline_files.to_otio),
+    ComparisonFormat.EDL: ("text/plain", timeline_files.to_edl),
+}
+
+
+@comparison_router.post(
+    "/comparisons",
+    status_code=202,
+    response_model=Answer[ComparisonStatus],
+    response_description="It is made, or was already.",
+    responses=errors(ErrorCode.NOT_FOUND, *OF_RESULTS),
+)
+async def compare_jobs(
+    request: Request, context: Context, account_id: CurrentAccount, body: ComparisonBody
+) -> Response:
+    """Compare two cuts.
+
+    Two jobs of the account: shots removed, added, moved and retimed, words and titles changed.
+
+    It is made in the background, and read at `GET /comparisons/{comparisonId}`: every few seconds,
+    for one that nobody requests or reads for two minutes is not made. Those of the same results are
+    the same. An account waits for at most four at once.
+
+    Shots are found again by what their pictures show, whatever the encoding, grade or framing.
+    What only one of the jobs has, scenes or a transcript, is not compared. Jobs that were analysed
+    before there were fingerprints are analysed again by a rerun of `vision`."""
+    found = await request_comparison(context, account_id, body.before, body.after)
+    return success(request, status_json(found), status=202)
+
+
+@comparison_router.get(
+    "/comparisons/{comparisonId}",
+    response_model=Answer[ComparisonStatus],
+    response_description="What became of it, and what changed.",
+    responses=errors(*OF_RESULTS)
+    | {
+        200: {
+            "content": {
+                "text/plain": {"schema": {"type": "string"}, "example": _COMPARISON_EDL},
+                "application/vnd.pixar.opentimelineio+json": {
+                    "schema": {"type": "string"},
+                    "example": '{"OTIO_SCHEMA": "Timeline.1"}',
+                },
+            },
+        }
+    },
+)
+async def get_comparison(
+    request: Request,
+    context: Context,
+    account_id: CurrentAccount,
+    answer: LargeResults,
+    comparison_id: Annotated[Uuid, Path(alias="comparisonId", description="The comparison's id.")],
+    format: Annotated[  # noqa: A002
+        ComparisonFormat | None,
+        Query(
+            description="`json`, if not given; or, once it is completed, the second cut as `otio` "
+            "or `edl` (CMX 3600): its clips are its shots, their notes what became of each, and "
+            "what was removed.",
+            examples=["edl"],
+        ),
+    ] = None,
+) -> Response:
+    """Read a comparison.
+
+    `result` is there once its `state` is `completed`; it is kept for an hour, or until one of
+    the jobs is erased or redacted. Files of one that is pending are not ready."""
+    async with context.database.statement() as connection:
+        found = await stored.find_comparison(connection, account_id, parse_job_id(comparison_id))
+        if found is None:
+            raise ApiError(ErrorCode.NOT_FOUND, "There is no such comparison, or not any more.")
+        document = await stored.get_document(connection, found.id) or ""
+        job = await jobs.find_job(connection, found.after_id)
+        ingested = await jobs.find_ingest_result(connection, found.after_id)
+    if format in _COMPARISON_FILES and found.error is not None:
+        refused = dict(found.error)
+        code, message = ErrorCode(refused.pop("code")), refused.pop("message")
+        raise ApiError(code, message, param=refused.pop("param", None), extra=refused)
+    if format in _COMPARISON_FILES and job is not None:
+        if not document:
+            raise no_result(job, StageName.VISION, "The comparison is being made.")
+        kind, name = ComparisonFormat(format), job.file_name
+        write = partial(_file, kind, name, ingested, document)
+        return await answer.prepared(request, len(document), write)
+
+    def shown() -> Response:
+        data = status_json(found)
+        if document:
+            data["result"] = result_json(found, document, context, public_url(request))
+        return success(request, data, large=True)
+
+    return await answer.prepared(request, len(document), shown)
+
+
+def _file(
+    kind: ComparisonFormat, file_name: str, ingested: Mapping[str, Any] | None, document: str
+) -> Response:
+    """Raises INVALID_REQUEST where there are no frames to count."""
+    sources = find_sources(file_name, ingested)
+    sections = [Section(*each) for each in from_json(document)["sections"]]
+    if not sources or not sections:
+        raise invalid("The second cut has no picture whose frames could be counted.", "format")
+    media_type, write = _COMPARISON_FILES[kind]
+    text = write(frame_timeline(file_name, sources, sections, has_audio=False))
+    name = attachment(file_name, f"changes.{kind}")
+    return Response(text.encode(), media_type=media_type, headers={"Content-Disposition": name})

@@ -23,12 +23,12 @@ from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs.plans import JobPlan
 from serve_app.jobs.service import create_jobs
 from serve_app.results.availability import require_stage
-from storage import jobs, ledger, reruns
+from storage import history, jobs, ledger
 from storage.audit import AuditAction, record
 from storage.cleaning import is_held
 from storage.database import Connection
+from storage.history import RerunBasis
 from storage.job_records import JobRecord, NewJob
-from storage.reruns import RerunBasis
 from storage.types import ANALYSES, MODE_STAGES, JobState, Priority, ProcessingMode, StageName
 
 Analysis = Literal["vision", "transcript"]
@@ -175,7 +175,7 @@ async def _plan(
     context: AppContext,
     wanted: frozenset[StageName] | None,
 ) -> _Plan:
-    basis = await reruns.get_basis(connection, job.id)
+    basis = await history.get_basis(connection, job.id)
     if any(each.current is None for each in basis.stages.values()):
         raise ApiError(
             ErrorCode.SERVICE_UNAVAILABLE, "No runner has recorded yet what it makes results with."
@@ -230,6 +230,6 @@ async def _queue(
         await ledger.hold(connection, job.account_id, made.id, max(0, missing), "price of a rerun")
     except ledger.InsufficientCreditsError as error:
         raise ApiError(ErrorCode.INSUFFICIENT_CREDITS) from error
-    await reruns.begin(connection, made.id)
+    await history.begin_rerun(connection, made.id)
     await record(connection, job.account_id, AuditAction.RERUN_JOB, job_id=job.id, target=made.id)
     return made.id

@@ -341,7 +341,7 @@ async def get_job(
     wanted = INCLUDABLE if include is None else frozenset(include.split(","))
 
     def shown_with_results(found: service.StoredResults) -> Response:
-        processed = service.processed_data(request, job, found)
+        processed = service.processed_data(public_url(request), context.signer, job, found)
         return success(request, {**data, "processedData": processed}, large=True)
 
     async with context.database.statement() as connection:

@@ -14,12 +14,15 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import Request
-
 from serve_app import pricing
-from serve_app.api.authentication import parse_job_id
-from serve_app.api.envelope import timestamp
+from serve_app.api.schemas import (
+    timestamp,
+)
+from serve_app.api.urls import (
+    parse_job_id,
+)
 from serve_app.context import AppContext
+from serve_app.crypto import Signer
 from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
 from serve_app.jobs.answers import render_job
 from serve_app.jobs.plans import JobPlan
@@ -31,10 +34,10 @@ from storage import (
     audit,
     duplicates,
     endpoints,
+    history,
     jobs,
     keys,
     ledger,
-    reruns,
     results,
     translations,
     webhooks,
@@ -72,7 +75,7 @@ async def create_jobs(
     *,
     leaves_room: bool = False,
 ) -> list[JobRecord]:
-    """All of the planned jobs, their minimum charges held, or none of them.
+    """Return all of the planned jobs, their minimum charges held, or none of them.
 
     Jobs that leave room are created only while one in ROOM_PART of the limit stays free; a limit of
     one is theirs too. Raises THROTTLED, TOO_MANY_ACTIVE_JOBS, INSUFFICIENT_CREDITS, INVALID_REQUEST
@@ -130,7 +133,8 @@ async def _check_admission(
 
 
 async def check_caps(connection: Connection, count: int) -> uuid.UUID | None:
-    """The key whose caps the jobs count for, if any: the caller's, or the first that it replaced.
+    """Return the key whose caps the jobs count for, if any: the caller's, or the first that it
+    replaced.
 
     Raises TOO_MANY_ACTIVE_JOBS.
     """
@@ -147,7 +151,7 @@ async def check_caps(connection: Connection, count: int) -> uuid.UUID | None:
 
 
 def _queued_by_rules(job: NewJob, account: keys.Account, settings: Settings) -> NewJob:
-    """The job with its share of the queue, by the rules of its account and the service."""
+    """Return the job with its share of the queue, by the rules of its account and the service."""
     require_priority(job.priority, account, settings)
     weight = settings.priority_weights[job.priority] * account.queue_weight
     limit = account.max_running_jobs or settings.max_running_jobs
@@ -175,7 +179,7 @@ def _verifying_balance() -> Iterator[None]:
 
 
 async def get_job(connection: Connection, account_id: uuid.UUID, job_id: str) -> JobRecord:
-    """The account's job; NOT_FOUND for foreign, missing and malformed ids alike."""
+    """Return the account's job; NOT_FOUND for foreign, missing and malformed ids alike."""
     return _found(await jobs.find_job(connection, parse_job_id(job_id), account_id=account_id))
 
 
@@ -218,7 +222,7 @@ async def erase_job(
     """
     if not despite_hold and await is_held(connection, parse_job_id(job_id)):
         raise ApiError(ErrorCode.LEGAL_HOLD)
-    for rerun in await reruns.list_reruns(connection, parse_job_id(job_id)):
+    for rerun in await history.list_reruns(connection, parse_job_id(job_id)):
         if despite_hold or not await is_held(connection, rerun):
             await erase_job(connection, account_id, str(rerun), despite_hold=despite_hold)
     job = _found(
@@ -255,7 +259,7 @@ class StoredResults:
 async def read_results(
     connection: Connection, job: JobRecord, include: frozenset[str]
 ) -> StoredResults:
-    """Scenes and the first track that has words, of those that ``include`` names."""
+    """Return scenes and the first track that has words, of those that ``include`` names."""
     if job.erased_at is not None:
         return StoredResults()
     seen, track = None, None
@@ -268,13 +272,15 @@ async def read_results(
     return StoredResults(seen, track)
 
 
-def processed_data(request: Request, job: JobRecord, stored: StoredResults) -> Mapping[str, object]:
+def processed_data(
+    root: str, signer: Signer, job: JobRecord, stored: StoredResults
+) -> Mapping[str, object]:
     """``{ length, scenes, overview, transcript }``, each only once its stage is completed; scenes
     as they are written."""
     length = None if job.duration_ms is None else job.duration_ms / 1000
     data: dict[str, object] = {"length": length}
     if stored.seen is not None:
-        scenes, whole = seen_json(request, job, stored.seen)
+        scenes, whole = seen_json(root, signer, job, stored.seen)
         data["scenes"] = ({**scene, "endTs": scene["endTime"]} for scene in scenes)
         if whole is not None:
             data["overview"] = whole
@@ -377,8 +383,8 @@ async def replay(
 async def _replay_to_endpoint(
     connection: Connection, job: JobRecord, endpoint_id: str
 ) -> tuple[list[str], str]:
-    """All of the job's events that the endpoint has in its log, and that of its end, where it
-    subscribes to that; with its URL."""
+    """Return all of the job's events that the endpoint has in its log, and that of its end, where
+    it subscribes to that; with its URL."""
     of_account = await endpoints.list_endpoints(connection, job.account_id)
     found = next((each for each in of_account if str(each.id) == endpoint_id.lower()), None)
     if found is None:
@@ -445,7 +451,7 @@ async def finish_if_ended(connection: Connection, job_id: uuid.UUID) -> JobState
     ]
     if not failed:
         if job.rerun_of is not None:
-            await reruns.exchange_results(connection, job)
+            await history.exchange_results(connection, job)
             if job.source.redact:  # what one stage found is hidden in what the other one keeps
                 await redact_again(connection, job)
         return JobState.COMPLETED if await end_job(connection, job, JobState.COMPLETED) else None

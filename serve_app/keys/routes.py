@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from serve_app.api.authentication import CurrentAccount, KeylessRoute, SessionRoute, parse_job_id
+from serve_app.api.authentication import CurrentAccount, KeylessRoute, SessionRoute
 from serve_app.api.envelope import (
     API_PREFIX,
     NO_STORE,
@@ -29,6 +29,7 @@ from serve_app.api.envelope import (
 from serve_app.api.openapi import errors, headers, links
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc, rendered
+from serve_app.api.urls import parse_job_id
 from serve_app.errors import ApiError, ErrorCode
 from storage import audit, keys, ledger
 from storage.audit import ActorKind, AuditEntry
@@ -273,12 +274,12 @@ def entry_json(entry: AuditEntry) -> AuditEntryJson:
 
 
 def entry_line(entry: AuditEntry) -> str:
-    """A line of an export: the entry as JSON."""
+    """Return a line of an export: the entry as JSON."""
     return json.dumps(entry_json(entry), ensure_ascii=False) + "\n"
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[AuditEntry]:
-    """The entries of an export; raises ValueError for a line that is none."""
+    """Yield the entries of an export; raises ValueError for a line that is none."""
     for line in lines:
         shown = _STORED.validate_json(line)
         actor = shown["actor"]

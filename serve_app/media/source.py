@@ -21,7 +21,6 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from serve_app.api.authentication import parse_job_id, require_active_owner
 from serve_app.api.downloads import (
     Download,
     DownloadPlace,
@@ -30,19 +29,23 @@ from serve_app.api.downloads import (
     ranged_response,
 )
 from serve_app.api.envelope import API_PREFIX, Context
-from serve_app.api.urls import OVERVIEW_STILL, STILL_PURPOSE
+from serve_app.api.urls import (
+    OVERVIEW_STILL,
+    STILL_PURPOSE,
+    parse_job_id,
+    require_active_owner,
+)
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode
-from storage import jobs, redactions
+from storage import history, jobs
 from storage.database import Connection
+from storage.history import find_source_key
 from storage.job_records import JobRecord
 from storage.objects import ObjectNotFoundError
-from storage.previews import Preview, find_preview
-from storage.redactions import find_source_key
 from storage.results import find_overview, find_people
 from storage.types import PreviewStatus
-from storage.uploads import preview_key
+from storage.uploads import Preview, find_preview, preview_key
 
 _PURPOSE = "media"
 _LIFETIME_HOURS = 12
@@ -81,7 +84,7 @@ class PlayableMedia:
 
 
 async def find_media(context: AppContext, connection: Connection, job: JobRecord) -> PlayableMedia:
-    """Where the job's media is."""
+    """Return where the job's media is."""
     preview = await find_preview(connection, job.id)
     key = await find_source_key(connection, job)
     if key is None or not await run_in_threadpool(context.objects.exists, key):
@@ -113,7 +116,7 @@ async def _shown(
     signature: str = "",
     original: str = "",
 ) -> AsyncIterator[_Held]:
-    """What the signed URL names, in a place of its account's; NOT_FOUND otherwise."""
+    """Yield what the signed URL names, in a place of its account's; NOT_FOUND otherwise."""
     try:
         path = request.scope["path"]
         context.signer.check_path(_PURPOSE, path, expires=expires, signature=signature)
@@ -126,7 +129,7 @@ async def _shown(
         await require_active_owner(connection, job.id)
         key = await find_source_key(connection, job)
         preview = await find_preview(connection, job.id)
-        muted = await redactions.find_muted(connection, job.id)
+        muted = await history.find_muted(connection, job.id)
     is_made = _is_made(job, preview)
     if key is None or (job.hides_sound and not is_made):
         raise _missing()

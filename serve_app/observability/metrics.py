@@ -15,8 +15,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from starlette.types import Scope
-
 from storage.types import JobState, PreviewStatus, StageName, StageStatus
 
 if TYPE_CHECKING:
@@ -198,7 +196,9 @@ _ELSEWHERE = "none"
 """Operation of requests to addresses that no route takes."""
 
 
-def record_request(metrics: Metrics, scope: Scope, status: int, seconds: float) -> None:
+def record_request(
+    metrics: Metrics, scope: Mapping[str, object], status: int, seconds: float
+) -> None:
     """Record a request that ended with ``status``; 0: it broke off before an answer began."""
     route = scope.get("route")
     operation = getattr(route, "operation_id", None) or getattr(route, "name", _ELSEWHERE)

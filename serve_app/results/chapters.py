@@ -14,7 +14,7 @@ from serve_app.api.schemas import Count, Seconds, Uuid, doc
 from serve_app.context import AppContext
 from serve_app.results.availability import require_stage
 from storage.job_records import JobRecord
-from storage.result_parts import Element, Kept, Parts
+from storage.results import Element, Kept, Parts
 from storage.search_vectors import count_vectors, vectors_of_job
 from storage.types import StageName
 

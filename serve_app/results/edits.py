@@ -27,10 +27,18 @@ from pipelines.speech.edits import (
 from pipelines.types import Speaker, SpeakerTurn, TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.downloads import turn_if_large
-from serve_app.api.envelope import API_PREFIX, Context, success, timestamp
+from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.parameters import WHOLE_NUMBER
-from serve_app.api.schemas import WHOLE, Answer, Count, Timestamp, Uuid, doc
+from serve_app.api.schemas import (
+    WHOLE,
+    Answer,
+    Count,
+    Timestamp,
+    Uuid,
+    doc,
+    timestamp,
+)
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import require_stage
@@ -48,23 +56,22 @@ from serve_app.results.transcripts import (
     require_choice,
     segment_json,
 )
-from storage import jobs, revisions
+from storage import history, jobs
 from storage.audit import AuditAction, record
 from storage.database import Connection
-from storage.job_records import JobRecord
-from storage.redactions import MOST_PHRASES
-from storage.result_parts import Element
-from storage.results import list_tracks, stored_bytes
-from storage.revisions import (
+from storage.history import (
     MOST_ACCOUNT_HISTORY_BYTES,
     MOST_CHANGE_BYTES,
     MOST_DOCUMENT_BYTES,
     MOST_HISTORY_BYTES,
+    MOST_PHRASES,
     MOST_REVISIONS,
     Change,
     PreparedChange,
     ReadTranscript,
 )
+from storage.job_records import JobRecord
+from storage.results import Element, list_tracks, stored_bytes
 from storage.types import StageName
 
 MOST_CHARACTERS = 10_000
@@ -260,12 +267,12 @@ async def revert_transcript(
     async def make(job: JobRecord, read: ReadTranscript) -> Change:
         if body.to > read.revision:
             raise invalid("There is no such revision.", "to")
-        former = await revisions.document_at(
+        former = await history.document_at(
             context.database, job.id, read.track_index, read.document, read.revision, body.to
         )
         if former is None:
             raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
-        return await asyncio.to_thread(revisions.difference, read.document, former)
+        return await asyncio.to_thread(history.difference, read.document, former)
 
     return await _edited(request, context, job, body, make, "to", reverted_to=body.to)
 
@@ -296,7 +303,7 @@ async def list_transcript_revisions(
     require_stage(job, StageName.TRANSCRIPT)
     async with context.database.statement() as connection:
         chosen = choose_track(job, await list_tracks(connection, job.id), track)
-        found = await revisions.list_revisions(
+        found = await history.list_revisions(
             connection,
             job.id,
             chosen.track_index,
@@ -336,8 +343,8 @@ async def _prepared(
     known: Known,
     param: str,
 ) -> tuple[PreparedChange, list[Span]]:
-    """What is to be stored of a change, and when the sound is to be silent for it; what is found in
-    it is added to ``known``. Raises ApiError where it is too large."""
+    """Return what is to be stored of a change, and when the sound is to be silent for it; what is
+    found in it is added to ``known``. Raises ApiError where it is too large."""
     muted = list[Span]()
     if kinds := redacted_kinds(job):
         if sum(len(it["words"]) for *_, new in change["splices"] for it in new) > _MOST_REDACTED:
@@ -349,7 +356,7 @@ async def _prepared(
         )
         if len(known.kinds) > max(before, MOST_PHRASES):
             raise invalid("Too much is hidden of the job: nothing new can be corrected in.", param)
-    prepared = await asyncio.to_thread(revisions.prepare, read, change)
+    prepared = await asyncio.to_thread(history.prepare, read, change)
     if prepared.size_bytes > MOST_CHANGE_BYTES:
         raise invalid("The correction changes too much at once: make it in parts.", param)
     if len(prepared.document) > max(MOST_DOCUMENT_BYTES, read.size_bytes):
@@ -358,7 +365,7 @@ async def _prepared(
 
 
 async def _find(connection: Connection, job: JobRecord, *, for_update: bool = False) -> JobRecord:
-    """The job as it is now. Raises ApiError where it has no transcript any more."""
+    """Return the job as it is now. Raises ApiError where it has no transcript any more."""
     found = await jobs.find_job(connection, job.id, for_update=for_update)
     if found is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
@@ -426,9 +433,9 @@ async def _edited(
                 found = await _find(connection, job)
                 tracks = await list_tracks(connection, job.id)
                 index = choose_track(found, tracks, body.trackIndex, "trackIndex").track_index
-                read = await revisions.read_transcript(connection, job.id, index)
+                read = await history.read_transcript(connection, job.id, index)
                 known = await known_of(connection, found)
-                account_bytes = await revisions.account_history_bytes(connection, job.account_id)
+                account_bytes = await history.account_history_bytes(connection, job.account_id)
             if read is None or read.revision != body.revision:
                 raise _conflict(read)
             if read.revision >= MOST_REVISIONS:
@@ -446,11 +453,11 @@ async def _edited(
             raise invalid(message, param)
         async with context.database.transaction() as connection:
             locked = await _find(connection, job, for_update=True)
-            history = await revisions.history_bytes(connection, job.id) + len(prepared.before)
-            if history > MOST_HISTORY_BYTES:
+            job_bytes = await history.history_bytes(connection, job.id) + len(prepared.before)
+            if job_bytes > MOST_HISTORY_BYTES:
                 raise invalid("The corrections of the job take all the room for them.", param)
             if redacted_kinds(locked) == redacted_kinds(found):
-                revision = await revisions.store_revision(
+                revision = await history.store_revision(
                     connection, prepared, reverted_to=reverted_to
                 )
             if revision is not None:

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from pipelines.codec import decode
 from pipelines.types import Person
-from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute, parse_job_id
+from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, public_url, success
 from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.schemas import (
@@ -30,7 +30,7 @@ from serve_app.api.schemas import (
     doc,
     rendered,
 )
-from serve_app.api.urls import still_path
+from serve_app.api.urls import parse_job_id, still_path
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result, require_stage
 from serve_app.results.redaction import hidden_label

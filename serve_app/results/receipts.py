@@ -8,22 +8,14 @@ import hashlib
 from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Literal, NotRequired, cast
+from typing import Annotated, Literal, NotRequired
 
-from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 import pipelines
 from serve_app import __version__
-from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import OF_RESULTS, errors
-from serve_app.api.schemas import Answer, Count, Uuid, doc
+from serve_app.api.schemas import Count, Uuid, doc
 from serve_app.crypto import PublicKeyJson, canonical
-from serve_app.results.availability import no_result, require_stage
-from storage import reruns
-from storage.types import ANALYSES, ENDED_STATUSES, SkipReason, StageName
 
 Sha256 = Annotated[str, doc("SHA-256 in hexadecimal.", "9f86d081884c7d65", pattern="^[0-9a-f]+$")]
 Setting = str | int | float | bool | list[str] | None
@@ -131,72 +123,10 @@ class PublicKeys(TypedDict):
     keys: list[PublicKeyJson]
 
 
-router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
-key_router = APIRouter(include_in_schema=False)
-
-
-@router.get(
-    "/jobs/{jobId}/receipt",
-    response_model=Answer[EnvelopeJson],
-    response_description="The receipt.",
-    responses=errors(
-        *OF_RESULTS,
-    ),
-)
-async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Response:
-    """Read the receipt.
-
-    What the results were made of and with, as a statement of
-    [in-toto](https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md) in a
-    [DSSE](https://github.com/secure-systems-lab/dsse) envelope that the service signs. Its subjects
-    are the media and the results as the machine made them; the predicate has digests of the code
-    and of models, versions, and settings. `vas verify` checks it, as do other tools that read such
-    envelopes. Once all stages have ended; jobs of earlier versions have none."""
-    require_stage(job, StageName.INGEST)
-    for stage in ANALYSES:
-        if job.stages[stage].status not in ENDED_STATUSES:
-            require_stage(job, stage)
-    async with context.database.statement() as connection:
-        stages = await reruns.find_receipts(connection, job.id)
-    if StageName.INGEST not in stages:
-        message = "The job was analysed before there were receipts: rerun it as a new job."
-        raise no_result(job, StageName.INGEST, message, SkipReason.STAGE_SKIPPED)
-    receipt: ReceiptJson = {"jobId": str(job.id), "stages": cast("ReceiptStages", stages)}
-    statement = {
-        "_type": "https://in-toto.io/Statement/v1",
-        "subject": _subjects(receipt["stages"]),
-        "predicateType": "urn:video-analysis-service:receipt:v2",
-        "predicate": receipt,
-    }
-    return success(request, context.receipts.seal(PAYLOAD_TYPE, canonical(statement)))
-
-
-def _subjects(stages: ReceiptStages) -> list[Subject]:
-    named: list[tuple[str, str]] = []
-    for stage in (stages.get("ingest"), stages.get("vision"), stages.get("transcript")):
-        if stage is None:
-            continue
-        # Receipts of version 0.3.0 had shards, which are not computed again any more.
-        stage.pop("shards", None)  # type: ignore[typeddict-item]
-        named += [(each["fileName"], each["sha256"]) for each in stage.get("source", [])]
-        for each in stage.get("results", []):
-            track = each.get("trackIndex")
-            name = each["kind"] if track is None else f"{each['kind']} {track}"
-            named.append((name, each["sha256"]))
-    return [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in named]
-
-
-@key_router.get(KEYS_PATH)
-async def get_receipt_keys(context: Context) -> Response:
-    """The key that signs receipts, open to everybody."""
-    keys: PublicKeys = {"keys": [context.receipts.public_key()]}
-    return JSONResponse(keys, headers={"Cache-Control": "public, max-age=300"})
-
-
 def result_json(
     kind: Literal["scenes", "transcript"], result: object, track: int | None = None
 ) -> ReceiptResultJson:
-    """A result as the API answers it, addresses and all."""
+    """Return a result as the API answers it, addresses and all."""
     fields = sorted(field_names(result) - _LEFT_OUT)
     shown: ReceiptResultJson = {
         "kind": kind,

@@ -3,25 +3,47 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
+from models.contracts import written_language
+from models.profiles import translation_targets
+from serve_app import pricing
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.downloads import LargeResults, ResultAnswer
-from serve_app.api.envelope import API_PREFIX, Context, success
+from serve_app.api.envelope import API_PREFIX, Context, public_url, success
 from serve_app.api.openapi import OF_RESULTS, errors
 from serve_app.api.parameters import WHOLE_NUMBER, matching
 from serve_app.api.schemas import Answer, doc, rendered
 from serve_app.context import AppContext
-from serve_app.errors import ApiError, ErrorCode
+from serve_app.crypto import canonical
+from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
 from serve_app.results import transcripts
+from serve_app.results.availability import no_result, require_stage
 from serve_app.results.chapters import ChapterJson, ChapterList, find_chapters_of
-from serve_app.results.redaction import hidden_label
+from serve_app.results.receipts import (
+    KEYS_PATH,
+    PAYLOAD_TYPE,
+    EnvelopeJson,
+    PublicKeys,
+    ReceiptJson,
+    ReceiptStages,
+    Subject,
+)
+from serve_app.results.redaction import (
+    RedactedJob,
+    RedactedKinds,
+    hidden_label,
+    redact_again,
+    redaction_json,
+)
 from serve_app.results.scenes import SceneList, StoredSeen, read_seen, seen_json
 from serve_app.results.transcripts import (
     AudioTrackJson,
@@ -32,10 +54,20 @@ from serve_app.results.transcripts import (
     track_json,
     transcript_of,
 )
+from serve_app.results.translations import (
+    TranslationJson,
+    TranslationList,
+    find_requested,
+    translation_json,
+)
+from storage import history, jobs, keys, ledger, translations
 from storage import results as stored
 from storage.audit import AuditAction, record
+from storage.cleaning import is_held
+from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
+from storage.types import ANALYSES, ENDED_STATUSES, SkipReason, StageName, TranslationStatus
 
 MAX_TRACK_INDEX = 9999
 _TRACK_INDEX = matching(re.compile("0|[1-9][0-9]*"), "whole number from 0")
@@ -50,6 +82,15 @@ SpeakerId = Annotated[
         description="A speaker's `id` in the transcript.",
         examples=["speaker_0"],
     ),
+]
+
+LanguageTag = Annotated[
+    str, Field(max_length=60, pattern="^[A-Za-z]{2,3}(-[A-Za-z0-9]{1,8}){0,6}$")
+]
+
+
+_LanguagePath = Annotated[
+    LanguageTag, Path(description="BCP 47; its region makes no difference.", examples=["en"])
 ]
 
 
@@ -68,6 +109,10 @@ class SpeakerBody(BaseModel):
 
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
+redaction_router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
+receipt_router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
+receipt_key_router = APIRouter(include_in_schema=False)
+translation_router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 
 @router.get(
@@ -84,7 +129,7 @@ async def get_scenes(
     Empty when the video has no cuts; what is seen in it stands in `overview`, as of others."""
 
     def shown(found: StoredSeen) -> Response:
-        scenes, whole = seen_json(request, job, found)
+        scenes, whole = seen_json(public_url(request), context.signer, job, found)
         overview = {} if whole is None else {"overview": whole}
         return success(request, {"jobId": str(job.id), "scenes": scenes, **overview}, large=True)
 
@@ -272,3 +317,242 @@ async def get_summary(request: Request, context: Context, job: CurrentJob) -> Re
     async with context.database.statement() as connection:
         sentences = await transcripts.read_summary(connection, job)
     return success(request, {"jobId": str(job.id), "sentences": sentences})
+
+
+class RedactionBody(BaseModel):
+    """Body of ``POST /jobs/{jobId}/redact``."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+    kinds: Annotated[RedactedKinds, doc("What to hide.", ["email", "phone", "name"])]
+
+
+@redaction_router.post(
+    "/jobs/{jobId}/redact",
+    status_code=202,
+    response_model=Answer[RedactedJob],
+    response_description="It is being hidden, or was already.",
+    responses=errors(ErrorCode.LEGAL_HOLD, ErrorCode.RESULTS_NOT_READY),
+)
+async def redact_job(
+    request: Request, context: Context, job: CurrentJob, body: RedactionBody
+) -> Response:
+    """Hide personal data.
+
+    Of a job that has ended; for one to come there is `redact` at its creation.
+
+    Transcripts, captions, chapters, search, summaries, translations, descriptions and writing in
+    the picture show `[email]`, `[phone]` and so on in the place of what is found, and clips and
+    previews are silent there; the media itself is not given out any more. It is done within
+    seconds, `redaction.status` of the job shows when; what is corrected afterwards is redacted too.
+    It cannot be undone, only extended by more kinds. One that `failed` is tried again by the same
+    request; until then texts show what they did, and no media is given out.
+
+    Names and places are found in English, all else in any language; as it is spoken ("john dot
+    smith at example dot com") in English too. What is found in one text is hidden in all that the
+    job has then, whatever its case and accents: a name in the sound is in descriptions and titles
+    too, and corrections and labels that come later hide it as well; what a correction has that is
+    new is hidden in the other texts within seconds. A speaker whose label has it gets its first
+    label back. Names of files and tracks, and `metadata`, are the customer's own and stay."""
+    async with context.database.transaction() as connection:
+        locked = await jobs.find_job(connection, job.id, for_update=True)
+        if locked is None or locked.erased_at is not None:
+            raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
+        if locked.completed_at is None:
+            raise no_result(locked, StageName.TRANSCRIPT, "The job has not ended.")
+        if (await history.get_basis(connection, job.id)).open_rerun is not None:
+            raise no_result(locked, StageName.TRANSCRIPT, "A rerun of the job has not ended.")
+        if await is_held(connection, job.id):
+            raise ApiError(ErrorCode.LEGAL_HOLD)
+        present = locked.source.redact
+        kinds = [*present, *(it for it in body.kinds if it not in present)]
+        if len(kinds) > len(present) or locked.redact_error is not None:
+            source = locked.source.model_copy(update={"redact": tuple(kinds)})
+            await redact_again(connection, replace(locked, source=source))
+            detail = f"kinds={','.join(kinds)}"
+            await record(
+                connection, job.account_id, AuditAction.REDACT_JOB, job_id=job.id, detail=detail
+            )
+            found = await jobs.find_job(connection, job.id)
+            locked = found or locked
+    answer: RedactedJob = {"jobId": str(job.id), "redaction": redaction_json(locked)}
+    return success(request, answer, status=202)
+
+
+@receipt_router.get(
+    "/jobs/{jobId}/receipt",
+    response_model=Answer[EnvelopeJson],
+    response_description="The receipt.",
+    responses=errors(
+        *OF_RESULTS,
+    ),
+)
+async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Response:
+    """Read the receipt.
+
+    What the results were made of and with, as a statement of
+    [in-toto](https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md) in a
+    [DSSE](https://github.com/secure-systems-lab/dsse) envelope that the service signs. Its subjects
+    are the media and the results as the machine made them; the predicate has digests of the code
+    and of models, versions, and settings. `vas verify` checks it, as do other tools that read such
+    envelopes. Once all stages have ended; jobs of earlier versions have none."""
+    require_stage(job, StageName.INGEST)
+    for stage in ANALYSES:
+        if job.stages[stage].status not in ENDED_STATUSES:
+            require_stage(job, stage)
+    async with context.database.statement() as connection:
+        stages = await history.find_receipts(connection, job.id)
+    if StageName.INGEST not in stages:
+        message = "The job was analysed before there were receipts: rerun it as a new job."
+        raise no_result(job, StageName.INGEST, message, SkipReason.STAGE_SKIPPED)
+    receipt: ReceiptJson = {"jobId": str(job.id), "stages": cast("ReceiptStages", stages)}
+    statement = {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": _subjects(receipt["stages"]),
+        "predicateType": "urn:video-analysis-service:receipt:v2",
+        "predicate": receipt,
+    }
+    return success(request, context.receipts.seal(PAYLOAD_TYPE, canonical(statement)))
+
+
+def _subjects(stages: ReceiptStages) -> list[Subject]:
+    named: list[tuple[str, str]] = []
+    for stage in (stages.get("ingest"), stages.get("vision"), stages.get("transcript")):
+        if stage is None:
+            continue
+        # Receipts of version 0.3.0 had shards, which are not computed again any more.
+        stage.pop("shards", None)  # type: ignore[typeddict-item]
+        named += [(each["fileName"], each["sha256"]) for each in stage.get("source", [])]
+        for each in stage.get("results", []):
+            track = each.get("trackIndex")
+            name = each["kind"] if track is None else f"{each['kind']} {track}"
+            named.append((name, each["sha256"]))
+    return [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in named]
+
+
+@receipt_key_router.get(KEYS_PATH)
+async def get_receipt_keys(context: Context) -> Response:
+    """The key that signs receipts, open to everybody."""
+    keys: PublicKeys = {"keys": [context.receipts.public_key()]}
+    return JSONResponse(keys, headers={"Cache-Control": "public, max-age=300"})
+
+
+class TranslationBody(BaseModel):
+    """Body of ``POST /jobs/{jobId}/translations``."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+    language: Annotated[LanguageTag, doc("BCP 47; its region makes no difference.", "en")]
+
+
+@translation_router.post(
+    "/jobs/{jobId}/translations",
+    status_code=202,
+    response_model=Answer[TranslationJson],
+    response_description="It is made, or was already.",
+    responses=errors(
+        ErrorCode.INVALID_REQUEST, ErrorCode.INSUFFICIENT_CREDITS, ErrorCode.NOT_FOUND, *OF_RESULTS
+    ),
+)
+async def create_translation(
+    request: Request, context: Context, job: CurrentJob, body: TranslationBody
+) -> Response:
+    """Translate the transcript.
+
+    All audio tracks, segment by segment, so that times stay.
+
+    One that is there already is made anew only if it failed, or if the transcript was corrected
+    since. English is made of the sound as long as the media is kept."""
+    language = written_language(body.language)
+    settings = context.settings
+    targets = translation_targets(settings.model_profile, settings.models_dir)
+    if language not in targets:
+        some = "English" if targets == {"en"} else f"{len(targets)} languages, not this one"
+        raise invalid(f"The service translates into {some}.", "language")
+    async with context.database.transaction() as connection:
+        locked = await jobs.find_job(connection, job.id, for_update=True)
+        if locked is None:
+            raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
+        require_stage(locked, StageName.TRANSCRIPT)
+        tracks = await stored.list_tracks(connection, job.id)
+        spoken = {each.language for each in tracks if each.language is not None}
+        if spoken and {written_language(each) for each in spoken} == {language}:
+            raise invalid("The transcript is in this language.", "language")
+        source = await translations.source_of(connection, job.id)
+        found = await translations.find_translation(connection, job.id, language)
+        is_there = found is not None and found.source == source
+        if found is None or found.status is TranslationStatus.FAILED or not is_there:
+            price = pricing.translation_cents(
+                context.prices, locked.billable_seconds or 0, len(tracks)
+            )
+            if found is not None and found.status is TranslationStatus.PENDING:
+                # Charged already, and nothing was made for it.
+                price, capped_key_id = found.price_cents, found.capped_key_id
+            else:
+                capped_key_id = await _charge(connection, job, price, language)
+            found = await translations.queue_translation(
+                connection,
+                job.id,
+                language,
+                price_cents=price,
+                capped_key_id=capped_key_id,
+                source=source,
+            )
+            action, detail = AuditAction.CREATE_TRANSLATION, f"language={language}"
+            await record(connection, job.account_id, action, job_id=job.id, detail=detail)
+    return success(request, translation_json(job, found), status=202)
+
+
+async def _charge(
+    connection: Connection, job: JobRecord, price_cents: int, language: str
+) -> uuid.UUID | None:
+    """Charge the price; the key whose cap it counts for, if any. Raises INSUFFICIENT_CREDITS."""
+    if not price_cents:
+        return None
+    # The lock makes what a key spends at once count one after the other.
+    await keys.lock_account(connection, job.account_id)
+    key = await keys.find_capped_key(connection)
+    key_id = None if key is None else key.first_id
+    why = f"translation of {job.id} into {language}"
+    try:
+        await ledger.adjust(connection, job.account_id, -price_cents, why, capped_key_id=key_id)
+    except ledger.InsufficientCreditsError as error:
+        message = None if key_id is None else CREDITS_OR_CAP
+        raise ApiError(ErrorCode.INSUFFICIENT_CREDITS, message) from error
+    return key_id
+
+
+@translation_router.get(
+    "/jobs/{jobId}/translations",
+    response_model=Answer[TranslationList],
+    response_description="The translations.",
+    responses=errors(*OF_RESULTS),
+)
+async def list_translations(request: Request, context: Context, job: CurrentJob) -> Response:
+    """List the translations.
+
+    Those that were requested."""
+    require_stage(job, StageName.TRANSCRIPT)
+    async with context.database.statement() as connection:
+        found = await translations.list_translations(connection, job.id)
+    listed: TranslationList = {
+        "jobId": str(job.id),
+        "translations": [translation_json(job, each) for each in found],
+    }
+    return success(request, listed)
+
+
+@translation_router.get(
+    "/jobs/{jobId}/translations/{language}",
+    response_model=Answer[TranslationJson],
+    response_description="The translation.",
+    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND, *OF_RESULTS),
+)
+async def get_translation(
+    request: Request, context: Context, job: CurrentJob, language: _LanguagePath
+) -> Response:
+    """Read what became of a translation.
+
+    Its text is a transcript's: `GET …/transcript?language=`, in every format."""
+    require_stage(job, StageName.TRANSCRIPT)
+    async with context.database.statement() as connection:
+        found = await find_requested(connection, job, language)
+    return success(request, translation_json(job, found))

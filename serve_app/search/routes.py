@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
+from serve_app.api.authentication import CurrentAccount, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, ExactJSONResponse, base_url, request_id
 from serve_app.api.openapi import OF_RESULTS, errors, headers, links
 from serve_app.api.parameters import (
@@ -23,6 +23,9 @@ from serve_app.api.parameters import (
     read_payload,
     shown,
     sign_payload,
+)
+from serve_app.api.urls import (
+    parse_job_id,
 )
 from serve_app.context import AppContext
 from serve_app.errors import ErrorCode, invalid
@@ -182,7 +185,7 @@ async def search(
 
 
 def _likeness(like: str | None, filters: Filters) -> Likeness:
-    """The scene that is named. Raises INVALID_REQUEST."""
+    """Return the scene that is named. Raises INVALID_REQUEST."""
     if like is None:
         raise invalid("Either q or like is needed.", "q")
     is_of_scenes = filters.kinds in (tuple(SearchKind), (SearchKind.SCENE,))

@@ -8,24 +8,23 @@ Direct uploads: files that clients put into the object store, past the service.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from fastapi import Request
-from starlette.responses import Response
-
 from pipelines.types import WarningCode
-from serve_app.api.authentication import parse_job_id, require_active_owner
-from serve_app.api.envelope import API_PREFIX, context_of
+from serve_app import API_PREFIX
+from serve_app.api.urls import (
+    parse_job_id,
+    require_active_owner,
+)
 from serve_app.context import AppContext
-from serve_app.crypto import BadSignatureError, ExpiredSignatureError, Signer
+from serve_app.crypto import Signer
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.settings import Settings
 from storage import jobs, uploads
@@ -55,27 +54,27 @@ UPLOAD_HEADERS = {"Content-Type": "application/octet-stream"}
 
 
 def upload_path(upload: Upload) -> str:
-    """The path, unsigned, that one file of a job is PUT to."""
+    """Return the path, unsigned, that one file of a job is PUT to."""
     return f"{UPLOADS_PATH}/{upload.job_id}/{upload.slot}"
 
 
 def resumable_path(upload: Upload) -> str:
-    """The path, unsigned, at which the same file is taken over tus."""
+    """Return the path, unsigned, at which the same file is taken over tus."""
     return f"{upload_path(upload)}/resumable"
 
 
 def resumable_key(job_id: uuid.UUID, slot: str) -> str:
-    """Where in the object store a resumable upload grows, and lies once it is complete."""
+    """Return where in the object store a resumable upload grows, and lies once it is complete."""
     return f"{source_prefix(job_id)}/{slot}"
 
 
 def direct_key(job_id: uuid.UUID, slot: str) -> str:
-    """Where a client puts a file past the service; it is moved once it is there."""
+    """Return where a client puts a file past the service; it is moved once it is there."""
     return f"{source_prefix(job_id)}/direct/{slot}"
 
 
 def arrived_key(job_id: uuid.UUID, slot: str, version: str) -> str:
-    """Where such a file is moved to; each version of it elsewhere."""
+    """Return where such a file is moved to; each version of it elsewhere."""
     mark = hashlib.sha256(version.encode()).hexdigest()[:16]
     return f"{source_prefix(job_id)}/arrived/{slot}-{mark}"
 
@@ -83,7 +82,7 @@ def arrived_key(job_id: uuid.UUID, slot: str, version: str) -> str:
 async def direct_urls(
     store: ObjectStore, uploads: list[Upload], settings: Settings
 ) -> dict[str, str]:
-    """Addresses in the store itself, by slot, for the files that it takes with one PUT.
+    """Return addresses in the store itself, by slot, for the files that it takes with one PUT.
 
     None with a store that clients cannot reach. Signing may have to fetch the
     machine's credentials, so it is done outside any transaction.
@@ -110,7 +109,8 @@ def upload_fields(
     public: str,
     direct: dict[str, str],
 ) -> dict[str, Any]:
-    """What ``POST /jobs`` adds to the Job object; ``direct`` is what ``direct_urls`` made."""
+    """Return what ``POST /jobs`` adds to the Job object; ``direct`` is what ``direct_urls``
+    made."""
     if job.upload_expires_at is None:
         raise ValueError("The job takes no uploads.")
     expires_at = int(job.upload_expires_at.timestamp())
@@ -148,41 +148,8 @@ def upload_fields(
     return fields
 
 
-_EXPOSED = (
-    "Location, Retry-After, Tus-Checksum-Algorithm, Tus-Extension, Tus-Max-Size, Tus-Resumable, "
-    "Tus-Version, Upload-Defer-Length, Upload-Expires, Upload-Length, Upload-Offset, X-Request-Id"
-)
-_SENT = (
-    "Content-Type, Tus-Resumable, Upload-Checksum, Upload-Length, Upload-Offset, "
-    "X-HTTP-Method-Override, X-Request-Id, X-Requested-With"
-)
-
-ANY_ORIGIN = {
-    "Access-Control-Allow-Origin": "*",
-    "Access-Control-Expose-Headers": _EXPOSED,
-}
-"""On every answer of an upload's address."""
-
-
-_DISCARDED_BYTES = 64 * 1024
-"""The rest of so small a body is read and dropped; for a larger one the connection is closed."""
-
 _SPARE_BYTES = 64 * 1024 * 1024
 """Space that stays free on the disk, for the database and other processes."""
-
-
-def preflight(methods: str) -> dict[str, str]:
-    """The answer to a browser's preflight request."""
-    return ANY_ORIGIN | {
-        "Access-Control-Allow-Methods": methods,
-        "Access-Control-Allow-Headers": _SENT,
-        "Access-Control-Max-Age": "86400",
-    }
-
-
-async def put_options(request: Request) -> Response:
-    """The preflight of a plain PUT."""
-    return Response(status_code=204, headers=preflight("PUT, OPTIONS") | {"Allow": "PUT, OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,24 +165,12 @@ class Slot:
         return self.job.state is JobState.AWAITING_UPLOAD
 
 
-def check_signature(request: Request, expires: str, signature: str) -> None:
-    """Raises UNAUTHORIZED; ExpiredSignatureError for an address whose time is over."""
-    # The path that was routed by, not one put together from it and the Host header.
-    path, signer = request.scope["path"], context_of(request).signer
-    try:
-        signer.check_path(UPLOAD_PURPOSE, path, expires=expires, signature=signature)
-    except ExpiredSignatureError:
-        raise
-    except BadSignatureError:
-        raise unauthorized() from None
-
-
 def unauthorized() -> ApiError:
     return ApiError(ErrorCode.UNAUTHORIZED, "The upload URL is not valid or has expired.")
 
 
 async def open_slot(context: AppContext, job_id: str, slot: str) -> Slot:
-    """The file that the address names; raises NOT_FOUND, ACCOUNT_SUSPENDED."""
+    """Return the file that the address names; raises NOT_FOUND, ACCOUNT_SUSPENDED."""
     async with context.database.statement() as connection:
         job = await jobs.find_job(connection, parse_job_id(job_id))
         if job is None:
@@ -228,7 +183,7 @@ async def open_slot(context: AppContext, job_id: str, slot: str) -> Slot:
 
 
 def upload_limit(settings: Settings, job: JobRecord) -> int:
-    """The most bytes that a file of the job may have."""
+    """Return the most bytes that a file of the job may have."""
     return settings.max_upload_bytes(job.tier)
 
 
@@ -262,26 +217,6 @@ async def require_room(context: AppContext, size_bytes: int) -> None:
     free = await asyncio.to_thread(context.objects.free_bytes)
     if free is not None and size_bytes > max(0, free - _SPARE_BYTES):
         raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "There is no room for the file.")
-
-
-def content_length(request: Request) -> int | None:
-    """The length that the body declares; None for one that comes in chunks."""
-    declared = request.headers.get("content-length", "")
-    return int(declared) if declared.isascii() and declared.isdigit() else None
-
-
-@contextlib.contextmanager
-def closing_unread(request: Request) -> Iterator[None]:
-    """A refusal closes the connection if more than _DISCARDED_BYTES of the body may follow."""
-    try:
-        yield
-    except ApiError as error:
-        read = getattr(request.state, "body_read", False)
-        length = content_length(request)
-        chunked = "transfer-encoding" in request.headers
-        if not read and (chunked or (length or 0) > _DISCARDED_BYTES):
-            error.headers.setdefault("Connection", "close")
-        raise
 
 
 async def warn_of_length(

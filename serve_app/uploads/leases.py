@@ -11,174 +11,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 import uuid
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from fastapi import Request
-
-from serve_app.api import downloads
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.observability.metrics import NULL_METRICS, UPLOADS_UNDER_WAY, Metrics
-from serve_app.settings import Settings
-from serve_app.uploads.access import Slot, open_slot
+from serve_app.uploads.access import Slot, open_slot, record_complete, resumable_key
 from storage import uploads
 from storage.database import UNAVAILABLE
+from storage.objects import ObjectStore, ObjectStoreUnavailableError, PartialBusyError
 from storage.types import TERMINAL_STATES, JobState
+from storage.uploads import Upload
 
 log = logging.getLogger("vas.uploads")
 
-_BEAT_SECONDS = 0.7
-_TRUSTED_SHARE = 0.5
-"""Nothing is written on a lease renewed longer ago: the rest of it is left for the disk."""
+BEAT_SECONDS = 0.7
 
-Keep = Callable[[bool], Awaitable[bool]]
-"""Renew the upload's lease (true: bytes came); false once the upload must end."""
 
 _RETRY_SECONDS = 0.1
-
-
-class UploadLimiter:
-    """At most ``limit`` uploads at once in this process, half of them of one account; more get 503.
-
-    Each upload writes from a thread of its own (``threads``), so that a slow disk delays no other.
-    """
-
-    def __init__(self, limit: int, metrics: Metrics = NULL_METRICS) -> None:
-        self._limit = limit
-        self._held = Counter[uuid.UUID]()
-        self._metrics = metrics
-        self.threads = ThreadPoolExecutor(limit, thread_name_prefix="upload")
-
-    @contextlib.contextmanager
-    def enter(self, account_id: uuid.UUID) -> Iterator[None]:
-        """Hold a place for the block; raises SERVICE_UNAVAILABLE where the account or all have
-        none."""
-        if self._held[account_id] >= max(1, self._limit // 2):
-            message = "Too many uploads of this account are running."
-            raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, message)
-        if self._held.total() >= self._limit:
-            raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "Too many uploads are running.")
-        self._held[account_id] += 1
-        try:
-            yield
-        finally:
-            self._held[account_id] -= 1
-            if not self._held[account_id]:
-                del self._held[account_id]
-
-    async def report(self) -> None:
-        """Record how many uploads are under way. Ray drops a gauge once it is exported."""
-        self._metrics.record(UPLOADS_UNDER_WAY, self._held.total(), {})
-
-
-def upload_limiter(request: Request) -> UploadLimiter:
-    """This process's limiter."""
-    limiter: UploadLimiter = request.app.state.upload_limiter
-    return limiter
-
-
-class UploadHeartbeat:
-    """The heartbeat of one upload, run by ``heartbeat_running``.
-
-    ``reason`` is why the upload must end, once it must; ``lost`` whether others may write now;
-    ``patience_seconds`` how far it may fall behind the least rate.
-    ``on_beat`` is called after each successful beat.
-    """
-
-    def __init__(self, keep: Keep, settings: Settings, *, exclusive: bool = True) -> None:
-        """``exclusive``: others may write to the same place once the lease is over."""
-        self._keep = keep
-        self._exclusive = exclusive
-        self._idle_seconds = settings.upload_idle_seconds
-        self.patience_seconds = max(downloads.PATIENCE_SECONDS, self._idle_seconds)
-        self._trusted_seconds = settings.upload_lease_seconds * _TRUSTED_SHARE
-        self._kept_at = self._arrived_at = time.monotonic()
-        self._arrived = False
-        self.reason: ApiError | None = None
-        self.lost = False
-        self.on_beat: Callable[[], None] = lambda: None
-
-    def arrived(self) -> None:
-        """Bytes came."""
-        self._arrived = True
-
-    async def check(self) -> None:
-        """Call before writing; raises ApiError where the upload must end."""
-        if time.monotonic() - self._kept_at > self._trusted_seconds:
-            try:
-                await self._beat()
-            except UNAVAILABLE:
-                if self._exclusive:
-                    raise
-        if self.reason is not None:
-            raise self.reason
-
-    async def run(self, limit: asyncio.Timeout, *, finishing: bool = False) -> None:
-        """Beat until cancelled; let ``limit`` expire where the upload must end."""
-        while self.reason is None:
-            await asyncio.sleep(_BEAT_SECONDS)
-            self._arrived |= finishing
-            try:
-                await self._beat()
-            except UNAVAILABLE as error:
-                # The next beat may get through; ``check`` guards what is written until then.
-                log.warning("an upload's heartbeat failed: %s", error)
-                continue
-            if self.reason is None:
-                self.on_beat()
-        limit.reschedule(asyncio.get_running_loop().time())
-
-    async def _beat(self) -> None:
-        now, arrived = time.monotonic(), self._arrived
-        self._arrived = False
-        if arrived:
-            self._arrived_at = now
-        if not await self._keep(arrived):
-            self.lost = True
-            self.reason = ApiError(
-                ErrorCode.INVALID_REQUEST,
-                "The upload was ended: its job takes no upload any more, or another request "
-                "has taken over.",
-                status=409,
-            )
-        elif now - self._arrived_at > self._idle_seconds:
-            self.reason = ApiError(
-                ErrorCode.INVALID_REQUEST,
-                f"Nothing arrived for {self._idle_seconds:g} seconds.",
-                status=408,
-            )
-        else:
-            self._kept_at = now
-
-
-@contextlib.asynccontextmanager
-async def heartbeat_running(
-    heartbeat: UploadHeartbeat, *, finishing: bool = False
-) -> AsyncIterator[None]:
-    """Run the heartbeat during the block, which gets ApiError once the upload must end.
-
-    ``finishing``: no more bytes are expected, the disk is at work.
-    """
-    try:
-        async with asyncio.timeout(None) as limit:
-            beating = asyncio.create_task(heartbeat.run(limit, finishing=finishing))
-            try:
-                yield
-            finally:
-                beating.cancel()
-                await asyncio.wait([beating])
-                if not beating.cancelled():
-                    beating.result()
-    except TimeoutError:
-        if heartbeat.reason is None:
-            raise
-        raise heartbeat.reason from None
 
 
 def locked() -> ApiError:
@@ -213,7 +65,7 @@ class UploadLease:
     token: uuid.UUID
 
     async def keep(self, arriving: bool) -> bool:
-        """The heartbeat; False once the lease is lost."""
+        """Return the heartbeat; False once the lease is lost."""
         job_id, name = self.slot.job.id, self.slot.upload.slot
         async with self.context.database.statement() as connection:
             return await uploads.keep_writer(
@@ -248,7 +100,7 @@ class UploadLease:
                 await self.keep(True)
             except UNAVAILABLE as error:
                 log.warning("an upload's lease could not be renewed: %s", error)
-            await asyncio.sleep(_BEAT_SECONDS)
+            await asyncio.sleep(BEAT_SECONDS)
 
 
 @contextlib.asynccontextmanager
@@ -289,3 +141,112 @@ async def _take(context: AppContext, slot: Slot, token: uuid.UUID, wait_seconds:
 
 def _lease_time(context: AppContext) -> timedelta:
     return timedelta(seconds=context.settings.upload_lease_seconds)
+
+
+_AT_ONCE = 20
+
+
+def slot_key(slot: Slot) -> str:
+    """Return where the slot's resumable upload lies."""
+    return resumable_key(slot.job.id, slot.upload.slot)
+
+
+async def counted_bytes(context: AppContext, slot: Slot) -> int:
+    """Return the upload's offset: what arrived and counts."""
+    if slot.upload.received_bytes is not None:
+        return slot.upload.received_bytes
+    arrived = await asyncio.to_thread(_stored_bytes, context.objects, slot_key(slot))
+    unverified_from = slot.upload.unverified_from_bytes
+    return arrived if unverified_from is None else min(arrived, unverified_from)
+
+
+def _stored_bytes(store: ObjectStore, key: str) -> int:
+    # A process may have died between making it the object and recording that.
+    return store.size_bytes(key) if store.exists(key) else store.partial_size_bytes(key)
+
+
+async def recover_offset(lease: UploadLease) -> int:
+    """``counted_bytes`` for the writer, who drops unverified bytes of a lost one."""
+    offset = await counted_bytes(lease.context, lease.slot)
+    if lease.slot.upload.unverified_from_bytes is not None:
+        await drop_back(lease, offset)
+    return offset
+
+
+async def drop_back(lease: UploadLease, offset_bytes: int) -> None:
+    """Drop what lies beyond ``offset_bytes``, unless the lease was lost."""
+    if not await lease.keep(True):
+        return
+    await asyncio.to_thread(_truncate, lease.context.objects, slot_key(lease.slot), offset_bytes)
+    await lease.set_unverified(None)
+
+
+def _truncate(store: ObjectStore, key: str, size_bytes: int) -> None:
+    if store.partial_size_bytes(key) > size_bytes:
+        store.truncate_partial(key, size_bytes)
+
+
+async def finish(lease: UploadLease, total_bytes: int) -> None:
+    """Make the complete partial the file and record it; raises ApiError 409."""
+    key, store, job = slot_key(lease.slot), lease.context.objects, lease.slot.job
+    async with lease.kept():
+        await asyncio.to_thread(_finish, store, key, total_bytes)
+    try:
+        await record_complete(lease.context, job.id, lease.slot.upload.slot, total_bytes, key)
+    except ApiError:
+        await asyncio.to_thread(store.delete, key)
+        raise
+
+
+def _finish(store: ObjectStore, key: str, total_bytes: int) -> None:
+    if total_bytes == 0 and not store.exists(key):
+        with store.append_partial(key, 0):
+            pass
+    store.finish_partial(key)
+
+
+async def finish_if_complete(context: AppContext, slot: Slot) -> bool:
+    """Finish an upload of which all bytes came, though its writer was lost; whether it is complete.
+
+    Raises ApiError 423 while another request holds its lease.
+    """
+    if slot.upload.completed_at is not None:
+        return True
+    total = slot.upload.total_bytes
+    if not slot.awaiting or total is None or await counted_bytes(context, slot) != total:
+        return False
+    async with hold_lease(context, slot, wait_seconds=0) as lease:
+        if lease.slot.upload.completed_at is not None:
+            return True
+        if await recover_offset(lease) != total:
+            return False
+        await finish(lease, total)
+    return True
+
+
+async def finish_for_lost_writers(context: AppContext) -> None:
+    """Release the leases of lost writers, and finish uploads of which every byte had arrived.
+
+    A client that saw all of it accepted sends no further request.
+    """
+    lost_after = timedelta(seconds=context.settings.upload_idle_seconds + 5)
+    async with context.database.statement() as connection:
+        lost = await uploads.list_lost_writers(connection, lost_after=lost_after, limit=_AT_ONCE)
+    for upload in lost:
+        async with context.database.statement() as connection:
+            if not await uploads.forget_writer(
+                connection, upload.job_id, upload.slot, lost_after=lost_after
+            ):
+                continue
+        await _settle(context, upload)
+
+
+async def _settle(context: AppContext, upload: Upload) -> None:
+    try:
+        if await finish_if_complete(
+            context, await open_slot(context, str(upload.job_id), upload.slot)
+        ):
+            log.warning("job %s: %s was finished for a lost writer", upload.job_id, upload.slot)
+    except (ApiError, PartialBusyError, ObjectStoreUnavailableError) as error:
+        # Its client has come back, its job has ended, or the next request settles it.
+        log.info("job %s: %s is left as it is: %s", upload.job_id, upload.slot, error)

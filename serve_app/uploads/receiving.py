@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import functools
 import logging
@@ -10,8 +11,9 @@ import queue
 import re
 import time
 import uuid
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,17 +23,17 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from serve_app.api import downloads
 from serve_app.api.downloads import LEAST_BYTES_A_SECOND, ClientPace
-from serve_app.api.envelope import Context, success
+from serve_app.api.envelope import Context, context_of, success
 from serve_app.context import AppContext
-from serve_app.crypto import ExpiredSignatureError
+from serve_app.crypto import BadSignatureError, ExpiredSignatureError
 from serve_app.errors import ApiError, ErrorCode
+from serve_app.observability.metrics import NULL_METRICS, UPLOADS_UNDER_WAY, Metrics
+from serve_app.settings import Settings
 from serve_app.uploads.access import (
-    ANY_ORIGIN,
+    UPLOAD_PURPOSE,
     Slot,
-    check_signature,
-    closing_unread,
-    content_length,
     empty_file,
     open_slot,
     record_complete,
@@ -41,12 +43,7 @@ from serve_app.uploads.access import (
     too_large,
     unauthorized,
 )
-from serve_app.uploads.leases import (
-    UploadHeartbeat,
-    UploadLimiter,
-    heartbeat_running,
-    upload_limiter,
-)
+from serve_app.uploads.leases import BEAT_SECONDS
 from storage import uploads
 from storage.database import UNAVAILABLE
 
@@ -399,3 +396,217 @@ async def _keep_arriving(context: AppContext, slot: Slot, arriving: bool) -> boo
         return await uploads.keep_arriving(
             connection, slot.job.id, slot.upload.slot, lease=lease, arriving=arriving
         )
+
+
+_EXPOSED = (
+    "Location, Retry-After, Tus-Checksum-Algorithm, Tus-Extension, Tus-Max-Size, Tus-Resumable, "
+    "Tus-Version, Upload-Defer-Length, Upload-Expires, Upload-Length, Upload-Offset, X-Request-Id"
+)
+
+
+_SENT = (
+    "Content-Type, Tus-Resumable, Upload-Checksum, Upload-Length, Upload-Offset, "
+    "X-HTTP-Method-Override, X-Request-Id, X-Requested-With"
+)
+
+
+ANY_ORIGIN = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Expose-Headers": _EXPOSED,
+}
+"""On every answer of an upload's address."""
+
+
+_DISCARDED_BYTES = 64 * 1024
+"""The rest of so small a body is read and dropped; for a larger one the connection is closed."""
+
+
+def preflight(methods: str) -> dict[str, str]:
+    """Return the answer to a browser's preflight request."""
+    return ANY_ORIGIN | {
+        "Access-Control-Allow-Methods": methods,
+        "Access-Control-Allow-Headers": _SENT,
+        "Access-Control-Max-Age": "86400",
+    }
+
+
+async def put_options(request: Request) -> Response:
+    """Return the preflight of a plain PUT."""
+    return Response(status_code=204, headers=preflight("PUT, OPTIONS") | {"Allow": "PUT, OPTIONS"})
+
+
+def check_signature(request: Request, expires: str, signature: str) -> None:
+    """Raises UNAUTHORIZED; ExpiredSignatureError for an address whose time is over."""
+    # The path that was routed by, not one put together from it and the Host header.
+    path, signer = request.scope["path"], context_of(request).signer
+    try:
+        signer.check_path(UPLOAD_PURPOSE, path, expires=expires, signature=signature)
+    except ExpiredSignatureError:
+        raise
+    except BadSignatureError:
+        raise unauthorized() from None
+
+
+def content_length(request: Request) -> int | None:
+    """Return the length that the body declares; None for one that comes in chunks."""
+    declared = request.headers.get("content-length", "")
+    return int(declared) if declared.isascii() and declared.isdigit() else None
+
+
+@contextlib.contextmanager
+def closing_unread(request: Request) -> Iterator[None]:
+    """A refusal closes the connection if more than _DISCARDED_BYTES of the body may follow."""
+    try:
+        yield
+    except ApiError as error:
+        read = getattr(request.state, "body_read", False)
+        length = content_length(request)
+        chunked = "transfer-encoding" in request.headers
+        if not read and (chunked or (length or 0) > _DISCARDED_BYTES):
+            error.headers.setdefault("Connection", "close")
+        raise
+
+
+_TRUSTED_SHARE = 0.5
+"""Nothing is written on a lease renewed longer ago: the rest of it is left for the disk."""
+
+Keep = Callable[[bool], Awaitable[bool]]
+"""Renew the upload's lease (true: bytes came); false once the upload must end."""
+
+
+class UploadLimiter:
+    """At most ``limit`` uploads at once in this process, half of them of one account; more get 503.
+
+    Each upload writes from a thread of its own (``threads``), so that a slow disk delays no other.
+    """
+
+    def __init__(self, limit: int, metrics: Metrics = NULL_METRICS) -> None:
+        self._limit = limit
+        self._held = Counter[uuid.UUID]()
+        self._metrics = metrics
+        self.threads = ThreadPoolExecutor(limit, thread_name_prefix="upload")
+
+    @contextlib.contextmanager
+    def enter(self, account_id: uuid.UUID) -> Iterator[None]:
+        """Hold a place for the block; raises SERVICE_UNAVAILABLE where the account or all have
+        none."""
+        if self._held[account_id] >= max(1, self._limit // 2):
+            message = "Too many uploads of this account are running."
+            raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, message)
+        if self._held.total() >= self._limit:
+            raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "Too many uploads are running.")
+        self._held[account_id] += 1
+        try:
+            yield
+        finally:
+            self._held[account_id] -= 1
+            if not self._held[account_id]:
+                del self._held[account_id]
+
+    async def report(self) -> None:
+        """Record how many uploads are under way. Ray drops a gauge once it is exported."""
+        self._metrics.record(UPLOADS_UNDER_WAY, self._held.total(), {})
+
+
+def upload_limiter(request: Request) -> UploadLimiter:
+    """This process's limiter."""
+    limiter: UploadLimiter = request.app.state.upload_limiter
+    return limiter
+
+
+class UploadHeartbeat:
+    """The heartbeat of one upload, run by ``heartbeat_running``.
+
+    ``reason`` is why the upload must end, once it must; ``lost`` whether others may write now;
+    ``patience_seconds`` how far it may fall behind the least rate.
+    ``on_beat`` is called after each successful beat.
+    """
+
+    def __init__(self, keep: Keep, settings: Settings, *, exclusive: bool = True) -> None:
+        """``exclusive``: others may write to the same place once the lease is over."""
+        self._keep = keep
+        self._exclusive = exclusive
+        self._idle_seconds = settings.upload_idle_seconds
+        self.patience_seconds = max(downloads.PATIENCE_SECONDS, self._idle_seconds)
+        self._trusted_seconds = settings.upload_lease_seconds * _TRUSTED_SHARE
+        self._kept_at = self._arrived_at = time.monotonic()
+        self._arrived = False
+        self.reason: ApiError | None = None
+        self.lost = False
+        self.on_beat: Callable[[], None] = lambda: None
+
+    def arrived(self) -> None:
+        """Bytes came."""
+        self._arrived = True
+
+    async def check(self) -> None:
+        """Call before writing; raises ApiError where the upload must end."""
+        if time.monotonic() - self._kept_at > self._trusted_seconds:
+            try:
+                await self._beat()
+            except UNAVAILABLE:
+                if self._exclusive:
+                    raise
+        if self.reason is not None:
+            raise self.reason
+
+    async def run(self, limit: asyncio.Timeout, *, finishing: bool = False) -> None:
+        """Beat until cancelled; let ``limit`` expire where the upload must end."""
+        while self.reason is None:
+            await asyncio.sleep(BEAT_SECONDS)
+            self._arrived |= finishing
+            try:
+                await self._beat()
+            except UNAVAILABLE as error:
+                # The next beat may get through; ``check`` guards what is written until then.
+                log.warning("an upload's heartbeat failed: %s", error)
+                continue
+            if self.reason is None:
+                self.on_beat()
+        limit.reschedule(asyncio.get_running_loop().time())
+
+    async def _beat(self) -> None:
+        now, arrived = time.monotonic(), self._arrived
+        self._arrived = False
+        if arrived:
+            self._arrived_at = now
+        if not await self._keep(arrived):
+            self.lost = True
+            self.reason = ApiError(
+                ErrorCode.INVALID_REQUEST,
+                "The upload was ended: its job takes no upload any more, or another request "
+                "has taken over.",
+                status=409,
+            )
+        elif now - self._arrived_at > self._idle_seconds:
+            self.reason = ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"Nothing arrived for {self._idle_seconds:g} seconds.",
+                status=408,
+            )
+        else:
+            self._kept_at = now
+
+
+@contextlib.asynccontextmanager
+async def heartbeat_running(
+    heartbeat: UploadHeartbeat, *, finishing: bool = False
+) -> AsyncIterator[None]:
+    """Run the heartbeat during the block, which gets ApiError once the upload must end.
+
+    ``finishing``: no more bytes are expected, the disk is at work.
+    """
+    try:
+        async with asyncio.timeout(None) as limit:
+            beating = asyncio.create_task(heartbeat.run(limit, finishing=finishing))
+            try:
+                yield
+            finally:
+                beating.cancel()
+                await asyncio.wait([beating])
+                if not beating.cancelled():
+                    beating.result()
+    except TimeoutError:
+        if heartbeat.reason is None:
+            raise
+        raise heartbeat.reason from None

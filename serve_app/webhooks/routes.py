@@ -17,14 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from serve_app.api.authentication import (
-    CurrentAccount,
-    KeyedRoute,
-    SessionRoute,
-    WebhookTestRoute,
-    parse_job_id,
-)
-from serve_app.api.envelope import API_PREFIX, NO_STORE, Context, success, timestamp
+from serve_app.api.authentication import CurrentAccount, KeyedRoute, SessionRoute, WebhookTestRoute
+from serve_app.api.envelope import API_PREFIX, NO_STORE, Context, success
 from serve_app.api.openapi import errors, headers
 from serve_app.api.parameters import one_of
 from serve_app.api.schemas import (
@@ -37,8 +31,9 @@ from serve_app.api.schemas import (
     doc,
     each_once,
     rendered,
+    timestamp,
 )
-from serve_app.api.urls import CallbackUrl, require_callback_url
+from serve_app.api.urls import CallbackUrl, parse_job_id, require_callback_url
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.webhooks.sending import Outcome, delivery_options, send_event

@@ -55,6 +55,8 @@ FINAL_RECORD_SECONDS = 3.0
 """How long it then waits for the database to record that."""
 
 TRIM_SECONDS = 30.0
+POLL_SECONDS = 2.0
+"""Until it is looked again for attempts whose time has come, at most."""
 LEASED_AT_ONCE = 32
 """Few, so that a busy sender starts no more than it gets done: the deadline runs from the start."""
 
@@ -111,7 +113,7 @@ class Attempts:
         return outcome, record
 
     async def _secrets(self, event: LeasedEvent) -> list[str]:
-        """The newest first; an account's first delivery makes its secret."""
+        """Return the newest first; an account's first delivery makes its secret."""
         encrypted = [event.current_secret, event.previous_secret]
         if event.current_secret is None:
             fresh = self.context.encrypter.encrypt(new_signing_secret())
@@ -221,7 +223,8 @@ class Sender:
         if len(leased) == LEASED_AT_ONCE:
             return  # there may be more
         try:
-            await asyncio.wait_for(self._wake.wait(), self._context.settings.poll_seconds)
+            pause = min(POLL_SECONDS, self._context.settings.poll_seconds)
+            await asyncio.wait_for(self._wake.wait(), pause)
         except TimeoutError:
             return
 

@@ -12,10 +12,10 @@ from pipelines.codec import from_json, to_json
 from pipelines.speech.alignment import align_segment
 from pipelines.types import AudioTrack, TranscriptSegment
 from serve_app.work.queue import Work, work
-from storage import jobs, revisions
+from storage import history, jobs
+from storage.history import ReadTranscript
 from storage.objects import ObjectNotFoundError
-from storage.result_parts import Element
-from storage.revisions import ReadTranscript
+from storage.results import Element
 from storage.work import extend
 
 log = logging.getLogger("vas.alignment")
@@ -26,7 +26,7 @@ _AT_ONCE = 8
 
 # The model may be away: an hour of attempts, then the words stay estimated.
 @work(
-    revisions.ALIGNMENT,
+    history.ALIGNMENT,
     lease=timedelta(minutes=2),
     attempts=30,
     pause=timedelta(minutes=2),
@@ -36,7 +36,7 @@ async def align(work: Work) -> None:
     job_id, index = work.held.subject_id, int(work.held.part)
     async with work.context.database.transaction() as connection:
         ingested = await jobs.find_ingest_result(connection, job_id) or {}
-        read = await revisions.read_transcript(connection, job_id, index)
+        read = await history.read_transcript(connection, job_id, index)
     tracks = {each["index"]: each for each in ingested.get("tracks", ())}
     if read is None or index not in tracks:
         return
@@ -65,13 +65,13 @@ async def _store(
     gone. Raises WorkLostError where others were corrected meanwhile: it is due again."""
     while True:
         async with work.context.database.statement() as connection:
-            present = await revisions.read_transcript(connection, read.job_id, read.track_index)
+            present = await history.read_transcript(connection, read.job_id, read.track_index)
         if present is None:
             return False
-        prepared = await asyncio.to_thread(revisions.prepare_aligned, present, pairs)
+        prepared = await asyncio.to_thread(history.prepare_aligned, present, pairs)
         async with work.context.database.transaction() as connection:
             await jobs.find_job(connection, read.job_id, for_update=True)
-            stored = await revisions.store_aligned(connection, prepared)
+            stored = await history.store_aligned(connection, prepared)
         if stored:
             async with work.context.database.statement() as connection:
                 await extend(connection, work.held, align.lease)

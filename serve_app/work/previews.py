@@ -16,11 +16,10 @@ from pipelines.ingest.preview import PreviewOrder, make_preview
 from pipelines.types import MediaInfo, StageError, StageStoppedError
 from serve_app.observability.metrics import record_preview
 from serve_app.work.queue import Work, work
-from storage import jobs, previews
+from storage import jobs, uploads
+from storage.history import find_muted
 from storage.objects import ObjectNotFoundError
-from storage.redactions import find_muted
 from storage.types import PreviewStatus
-from storage.uploads import preview_key
 from storage.work import end
 
 log = logging.getLogger("vas.previews")
@@ -37,12 +36,12 @@ async def _give_up(work: Work, error: BaseException | None) -> None:
 
 
 @work(
-    previews.KIND,
+    uploads.PREVIEW,
     lease=timedelta(seconds=30),
     attempts=2,
     pause=timedelta(seconds=30),
     looked_after=timedelta(seconds=1),
-    is_wanted=previews.is_wanted,
+    is_wanted=uploads.is_preview_wanted,
     give_up=_give_up,
 )
 async def make_job_preview(work: Work) -> None:
@@ -66,14 +65,14 @@ async def _reason_of_failure(work: Work) -> str | None:
     work.check()
     job_id, settings, objects = work.held.subject_id, work.context.settings, work.context.objects
     async with work.context.database.statement() as connection:
-        source = await previews.find_source(connection, job_id)
+        source = await uploads.find_preview_source(connection, job_id)
         ingested = await jobs.find_ingest_result(connection, job_id)
         muted = await find_muted(connection, job_id)
     if source is None:
         return _UNWANTED
     order = PreviewOrder(
         source_key=source,
-        target_key=preview_key(job_id, muted),
+        target_key=uploads.preview_key(job_id, muted),
         media=from_json(MediaInfo, (ingested or {}).get("media")),
         most_bytes=settings.preview_max_bytes,
         wall_seconds=settings.stage_timeout_seconds,
@@ -82,7 +81,7 @@ async def _reason_of_failure(work: Work) -> str | None:
     inside = contextvars.copy_context()
     await asyncio.to_thread(inside.run, make_preview, order, objects, check=work.check)
     async with work.context.database.statement() as connection:
-        if await previews.is_wanted(connection, work.held):
+        if await uploads.is_preview_wanted(connection, work.held):
             return None
     # Whoever removes the job's media may have been here already.
     await asyncio.to_thread(objects.delete, order.target_key)
@@ -91,5 +90,5 @@ async def _reason_of_failure(work: Work) -> str | None:
 
 async def _end(work: Work, status: PreviewStatus, reason: str | None) -> None:
     async with work.context.database.transaction() as connection:
-        await previews.end_preview(connection, work.held.subject_id, status, reason)
+        await uploads.end_preview(connection, work.held.subject_id, status, reason)
         await end(connection, work.held)

@@ -33,13 +33,12 @@ from serve_app.pricing import PriceTable
 from serve_app.results.receipts import StageReceipt
 from serve_app.results.redaction import keep_known
 from serve_app.work.comparing import KeptSounds
-from storage import jobs, keys, ledger, previews, redactions, results, revisions
+from storage import history, jobs, keys, ledger, results, uploads
 from storage.database import Connection
 from storage.duplicates import Keys, store_keys
+from storage.history import Change, Span
 from storage.job_records import JobRecord
-from storage.redactions import Span
 from storage.results import TrackTranscript
-from storage.revisions import Change
 from storage.search_index import file_rows, insert_rows
 from storage.types import ANALYSES, ENDED_STATUSES, JobState, StageName, StageStatus
 from storage.voices import keep_voices, list_samples
@@ -145,7 +144,7 @@ async def publish_ingest(
         receipt=receipt,
     )
     if preview_of is not None:
-        await previews.want_preview(connection, job.id, preview_of)
+        await uploads.want_preview(connection, job.id, preview_of)
     for stage in ANALYSES:
         reason = skip_reason(stage, job.processing_mode, media)
         if reason is not None and job.stages[stage].status not in ENDED_STATUSES:
@@ -212,9 +211,9 @@ async def publish_transcripts(
     if voices is not None:
         await _recognise(connection, job, voices)
     for index, change in (before or {}).items():
-        await revisions.store_redaction(connection, job.id, index, change)
+        await history.store_redaction(connection, job.id, index, change)
     if muted:
-        await redactions.store_muted(connection, job.id, muted)
+        await history.store_muted(connection, job.id, muted)
     if sounds is not None:
         await sounds.store(connection, job)
     if known is not None:

@@ -14,7 +14,9 @@ from serve_app.context import AppContext
 from serve_app.jobs.service import end_job, erase_job
 from serve_app.observability.metrics import record_job_end
 from serve_app.uploads.access import direct_key
-from serve_app.uploads.tus import finish_for_lost_writers
+from serve_app.uploads.leases import (
+    finish_for_lost_writers,
+)
 from serve_app.work.queue import Work, work
 from storage import access, cleaning, comparisons, jobs, keys, results, uploads
 from storage.cleaning import (
@@ -33,7 +35,9 @@ from storage.work import adopt
 
 log = logging.getLogger("vas.reaper")
 
-SWEEP_SECONDS = 2.0
+SWEEP_SECONDS = 5.0
+OBJECTS_SECONDS = 10.0
+"""Until objects and uploads are looked at again, whose times are hours and days."""
 _FORGET_SECONDS = 60.0
 _LEFTOVERS_SECONDS = 3600.0
 _LOOKS_A_SWEEP = 100
@@ -45,7 +49,7 @@ _UNSEEN = timedelta(seconds=30)
 
 
 def _clock() -> float:
-    """Seconds that go on while the machine sleeps (on macOS the monotonic ones do)."""
+    """Return seconds that go on while the machine sleeps (on macOS the monotonic ones do)."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -56,7 +60,7 @@ class Reaper:
         self._context = context
         self._forget_at = 0.0
         self._leftovers_at = 0.0
-        self._leases_count_from = self._erase_at = 0.0
+        self._leases_count_from = self._erase_at = self._expire_at = 0.0
         self._swept_at = _clock()
         self._direct = isinstance(context.objects, DirectUploadStore)
         self._grace = _UNSEEN if self._direct else timedelta(0)
@@ -95,7 +99,9 @@ class Reaper:
             # No runner could renew its lease either: they get the time to do so.
             self._wait_for_runners()
             raise
-        await self._expire_uploads()
+        if time.monotonic() >= self._expire_at:
+            await self._expire_uploads()
+            self._expire_at = time.monotonic() + OBJECTS_SECONDS
         await self._erase_due()
         if time.monotonic() >= self._forget_at:
             # Rows whose time is over: remembered answers, rate windows, sign-in links, sessions.
@@ -177,7 +183,8 @@ class Reaper:
             self._erase_at = time.monotonic() + _FORGET_SECONDS
 
     async def _never_arrived(self) -> set[uuid.UUID] | None:
-        """Jobs whose time is over and that have no unseen file in the bucket; None without one.
+        """Return jobs whose time is over and that have no unseen file in the bucket; None without
+        one.
 
         What lies there came in time, as its address is no longer good: who looks for such files
         may have been away, or copies a large one. Raises ObjectStoreUnavailableError.
@@ -227,7 +234,7 @@ async def clean(work: Work) -> None:
 
 
 async def _results(context: AppContext, job_id: uuid.UUID) -> set[str]:
-    """Keys of the stills that the job's scenes and its overview show."""
+    """Return keys of the stills that the job's scenes and its overview show."""
     async with context.database.transaction() as connection:
         job = await jobs.find_job(connection, job_id)
         if job is None or job.stages[StageName.VISION].status is not StageStatus.COMPLETED:

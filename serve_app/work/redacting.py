@@ -31,12 +31,12 @@ from serve_app.results.scenes import find_overview, scenes_of
 from serve_app.results.transcripts import sentences_of, transcript_of
 from serve_app.work.comparing import mute_sounds
 from serve_app.work.queue import Work, work
-from storage import comparisons, jobs, redactions, results, revisions, translations
+from storage import history, jobs, results
 from storage.database import Connection
+from storage.history import Change, PreparedChange
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
-from storage.revisions import Change, PreparedChange
-from storage.types import StageName, StageStatus
+from storage.types import ANALYSES, Cause, ResultChange, StageName, StageStatus
 from storage.work import extend
 
 log = logging.getLogger("vas.redaction")
@@ -61,7 +61,7 @@ def redact_tracks(
     recognizer: FindEntities,
     known: Known | None = None,
 ) -> RedactedTracks:
-    """The tracks of a job that is not published yet."""
+    """Return the tracks of a job that is not published yet."""
     known, recognizer = known or Known(), remembered(recognizer)
     for track in tracks:
         if track.transcript is not None:  # what one of them has is hidden in all
@@ -91,11 +91,12 @@ class Findings:
         self.waited_seconds: dict[StageName, float] = {}
 
     def before(self) -> Known:
-        """What was found until now, for a stage to add to."""
+        """Return what was found until now, for a stage to add to."""
         return self._known.joined(Known())
 
     async def shared(self, stage: StageName, known: Known) -> Known:
-        """What all have found. Raises StageStoppedError where the work on the job has ended."""
+        """Return what all have found. Raises StageStoppedError where the work on the job has
+        ended."""
         self._known = self._known.joined(known)
         self.end(stage)
         began = time.monotonic()
@@ -118,10 +119,10 @@ async def _give_up(work: Work, error: BaseException | None) -> None:
     if error is not None:
         reason = f"Redacting broke ({type(error).__name__})."
     async with work.context.database.transaction() as connection:
-        await redactions.end_redaction(connection, work.held, reason)
+        await history.end_redaction(connection, work.held, reason)
 
 
-@work(redactions.KIND, lease=timedelta(minutes=1), attempts=3, give_up=_give_up)
+@work(history.REDACTION, lease=timedelta(minutes=1), attempts=3, give_up=_give_up)
 async def redact(work: Work) -> None:
     """Redact what a job has published."""
     context, job_id = work.context, work.held.subject_id
@@ -157,7 +158,7 @@ async def redact(work: Work) -> None:
                 return
             if prepared is None or not left:
                 log.info("a transcript was corrected meanwhile: once more")
-                await redactions.request_redaction(connection, job.id, locked.source.redact)
+                await history.request_redaction(connection, job.id, locked.source.redact)
                 return
     # Whoever removes the job's objects may have been here already.
     await asyncio.to_thread(objects.delete_keys, made.places)
@@ -166,13 +167,13 @@ async def redact(work: Work) -> None:
 async def _prepared(
     work: Work, job: JobRecord, tracks: Sequence[TrackTranscript], made: _Made
 ) -> _Prepared | None:
-    """None where a track was corrected, or a speaker named, since it was read; times of words may
-    have changed."""
+    """Return None where a track was corrected, or a speaker named, since it was read; times of
+    words may have changed."""
     async with work.context.database.statement() as connection:
         versions = await results.transcript_versions(connection, job.id)
         now = await results.list_tracks(connection, job.id)
         found = [
-            await revisions.read_transcript(connection, job.id, each.track_index)
+            await history.read_transcript(connection, job.id, each.track_index)
             for each in tracks
             if each.document is not None
         ]
@@ -181,7 +182,7 @@ async def _prepared(
     if len(read) < len(found) or [(each.revision, each.labels) for each in now] != as_read:
         return None
     changes = await asyncio.to_thread(
-        lambda: [revisions.prepare(each, made.changes[each.track_index]) for each in read]
+        lambda: [history.prepare(each, made.changes[each.track_index]) for each in read]
     )
     return _Prepared(versions, changes)
 
@@ -189,32 +190,30 @@ async def _prepared(
 async def _stored(
     connection: Connection, work: Work, job: JobRecord, prepared: _Prepared, made: _Made
 ) -> bool:
-    """All or nothing; False where a track or label was changed since it was read."""
+    """Return all or nothing; False where a track or label was changed since it was read."""
     now = await results.transcript_versions(connection, job.id, for_update=True)
     if now != prepared.versions:
         return False
     for each in prepared.changes:
         if each.change["splices"]:
-            await revisions.store_revision(connection, each, redacts=True)
+            await history.store_revision(connection, each, redacts=True)
         else:
-            await revisions.hide_revisions(connection, each.read, each.read.revision)
-    await redactions.add_hidden(connection, job, made.known.kinds)
+            await history.hide_revisions(connection, each.read, each.read.revision)
+    await history.add_hidden(connection, job, made.known.kinds)
     if made.scenes is not None:
         overview = None if made.overview is None else to_json(made.overview)
-        await redactions.replace_scenes(connection, job.id, to_json(made.scenes), overview)
+        await history.replace_scenes(connection, job.id, to_json(made.scenes), overview)
     if made.summary is not None:
-        await redactions.replace_summary(connection, job.id, to_json(made.summary))
+        await history.replace_summary(connection, job.id, to_json(made.summary))
     for index, speaker in made.named_speakers:
         await results.name_speaker(connection, job.id, index, speaker, "")
-    versions = await results.transcript_versions(connection, job.id)
-    source = " ".join(f"{index}:{version}" for index, version in versions)
-    await translations.make_again(connection, job.id, source)
-    await comparisons.forget_of_job(connection, job.id)
-    before = await redactions.find_muted(connection, job.id)
+    change = ResultChange(job.id, frozenset(ANALYSES), Cause.REDACTED)
+    await history.result_changed(connection, change)
+    before = await history.find_muted(connection, job.id)
     muted = [*merged([*before, *made.muted])]
-    await redactions.store_muted(connection, job.id, muted)
+    await history.store_muted(connection, job.id, muted)
     await mute_sounds(connection, job, muted)
-    await redactions.end_redaction(connection, work.held)
+    await history.end_redaction(connection, work.held)
     await want_preview(work.context, connection, job)
     return True
 

@@ -42,14 +42,13 @@ from serve_app.work import (
     redacting,
     translating,
 )
-from serve_app.work.calibration import Calibration
 from serve_app.work.indexing import INDEX_SECONDS, SearchIndexer
 from serve_app.work.publishing import Lease
 from serve_app.work.queue import WorkQueue
-from serve_app.work.reaper import SWEEP_SECONDS, Reaper
+from serve_app.work.reaper import OBJECTS_SECONDS, SWEEP_SECONDS, Reaper
 from serve_app.work.redacting import Findings
-from serve_app.work.stage_work import StageWork, machine_of, made_with
-from storage import jobs, reruns
+from serve_app.work.stage_work import Calibration, StageWork, machine_of, made_with
+from storage import history, jobs
 from storage.database import UNAVAILABLE, DatabaseError
 from storage.endpoints import PROGRESS_SECONDS
 from storage.job_records import JobRecord
@@ -115,7 +114,7 @@ class Runner:
             Periodic("doing work", 0.0, beside.run),
             Periodic("sweeping the database", SWEEP_SECONDS, sweeper.sweep_database),
             # Apart, so that a slow store delays only this.
-            Periodic("sweeping the objects", SWEEP_SECONDS, sweeper.sweep_objects),
+            Periodic("sweeping the objects", OBJECTS_SECONDS, sweeper.sweep_objects),
             Periodic("measuring the database", LEVEL_SECONDS, database_metrics.take),
             Periodic("measuring the disks", LEVEL_SECONDS, self._measure_disks),
             Periodic("recording versions", VERSIONS_SECONDS, self._record_versions),
@@ -162,7 +161,7 @@ class Runner:
 
     async def _record_versions(self) -> None:
         async with self._context.database.transaction() as connection:
-            await reruns.publish_versions(connection, made_with(self._context))
+            await history.publish_versions(connection, made_with(self._context))
 
     async def _measure_disks(self) -> None:
         context = self._context
@@ -384,8 +383,8 @@ class JobDriver:
         self.findings.end(stage)
 
     async def _read_ingested(self) -> tuple[JobRecord, Known, IngestResult | None]:
-        """The job after ingest, and what was found in its texts; None with it where ingest failed
-        and so ended the job."""
+        """Return the job after ingest, and what was found in its texts; None with it where ingest
+        failed and so ended the job."""
         async with self.context.database.transaction() as connection:
             job = await jobs.find_job(connection, self.lease.job_id)
             if job is None or job.lease_token != self.lease.token:

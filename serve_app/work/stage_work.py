@@ -1,12 +1,14 @@
-"""What each stage does: plain steps from a leased job to a published outcome."""
+"""What each stage does: plain steps from a leased job to a published outcome; how long that will
+take by how the jobs before it went; and what is recorded of it for its receipt."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,14 +27,23 @@ from pipelines.across.redaction import (
     remembered,
 )
 from pipelines.codec import digest, to_json
-from pipelines.execution.chain import Control, ControlSpan, Workspace, parts_of
+from pipelines.execution.chain import (
+    Control,
+    ControlSpan,
+    Step,
+    Workspace,
+    parts_of,
+    transcript_work,
+    vision_work,
+)
 from pipelines.ingest.pipeline import (
+    INGESTED,
     PROBE_SHARE,
     SHORTEST_SEGMENT_SECONDS,
     IngestConfig,
 )
 from pipelines.ingest.preview import is_playable
-from pipelines.ingest.source import ProbedMedia
+from pipelines.ingest.source import ProbedMedia, SourceMedia
 from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
@@ -56,21 +67,30 @@ from pipelines.vision.cuts.selection import CutConfig
 from pipelines.vision.pipeline import VisionConfig
 from pipelines.vision.scenes import DescribeConfig
 from serve_app.context import AppContext
-from serve_app.jobs.answers import timings_of, warning_document
+from serve_app.jobs.answers import alone_seconds, gain_alone, timings_of, warning_document
 from serve_app.observability.metrics import record_media
+from serve_app.results.receipts import (
+    ReceiptResultJson,
+    ReceiptSourceJson,
+    Setting,
+    StageReceipt,
+    result_json,
+    software,
+)
 from serve_app.results.redaction import redacted_kinds, want_preview
-from serve_app.results.transcripts import track_transcript
+from serve_app.results.scenes import overview_json, scene_json
+from serve_app.results.transcripts import track_transcript, transcript_json, transcript_of
 from serve_app.settings import Settings
 from serve_app.work import publishing
-from serve_app.work.calibration import Calibration, Machine
 from serve_app.work.comparing import KeptSounds, parts_of_shots
 from serve_app.work.fetch import SourceFetcher, has_files_to_fetch
 from serve_app.work.publishing import KeptVoices, Lease
-from serve_app.work.receipts import Recorder, ingest_receipt, step_versions
 from serve_app.work.redacting import Findings, RedactedTracks, redact_tracks
 from storage.archives import find_access
 from storage.job_records import JobRecord
-from storage.types import JobState, StageName
+from storage.objects import ObjectStore
+from storage.results import TrackTranscript
+from storage.types import JobState, StageName, StageStatus
 from storage.uploads import Upload, list_uploads
 
 log = logging.getLogger("vas.runner")
@@ -176,7 +196,7 @@ class StageWork:
             )
 
     def _preview_of(self, job: JobRecord, found: ProbedMedia) -> str | None:
-        """The file that browsers cannot play; a timeline of several clips has none."""
+        """Return the file that browsers cannot play; a timeline of several clips has none."""
         main = found.main
         if job.source.redact:
             return None  # one is made once it is known what is to be silent
@@ -296,14 +316,15 @@ class StageWork:
     async def _redacted(
         self, stage: StageName, hide: Callable[[Known], Result]
     ) -> tuple[Result, Known]:
-        """What ``hide`` makes once all analyses of the job have looked, and what they found."""
+        """Return what ``hide`` makes once all analyses of the job have looked, and what they
+        found."""
         known = self.findings.before()
         await self._in_thread(lambda: hide(known))
         found = await self.findings.shared(stage, known)
         return await self._in_thread(lambda: hide(found)), found
 
     async def _summary(self, stages: MediaStages, tracks: Sequence[TrackOutcome]) -> _Summary:
-        """The summary. That there is none does not fail the stage."""
+        """Return the summary. That there is none does not fail the stage."""
         span = ControlSpan(self.control, 1.0 - _SUMMARY_SHARE, 1.0)
         try:
             with self.timings.measure("summarize"):
@@ -319,7 +340,7 @@ class StageWork:
         return found
 
     def _voices(self, job: JobRecord, tracks: Sequence[TrackOutcome]) -> KeptVoices | None:
-        """What its speakers sound like, where the service and the job both have `voices`."""
+        """Return what its speakers sound like, where the service and the job both have `voices`."""
         if not (job.source.voices and self.context.settings.voices):
             return None
         model = digest_of(self.context.settings.model_profile, (EMBED_VOICE,))
@@ -330,7 +351,7 @@ class StageWork:
         return Recorder(self.context.settings, job)
 
     def _stages(self, job: JobRecord) -> MediaStages:
-        """How this job's media is analysed, by the settings."""
+        """Return how this job's media is analysed, by the settings."""
         settings = self.context.settings
         segment_seconds = settings.segment_seconds
         return MediaStages(
@@ -369,7 +390,7 @@ class StageWork:
 
 
 def vision_config(context: AppContext) -> VisionConfig:
-    """How every video is analysed, whatever its job chose."""
+    """Return how every video is analysed, whatever its job chose."""
     profile = context.settings.model_profile
     return VisionConfig(
         describe=DescribeConfig(models=digest_of(profile, tasks_for(Purpose.VISION))),
@@ -380,7 +401,7 @@ def vision_config(context: AppContext) -> VisionConfig:
 
 
 def transcript_config(settings: Settings) -> TranscriptConfig:
-    """How every track is transcribed, whatever its job chose."""
+    """Return how every track is transcribed, whatever its job chose."""
     weights = settings.whisper_weights
     return TranscriptConfig(
         models=digest_of(settings.model_profile, tasks_for(Purpose.TRANSCRIPT), weights),
@@ -390,7 +411,7 @@ def transcript_config(settings: Settings) -> TranscriptConfig:
 
 
 def summary_config(settings: Settings) -> SummaryConfig:
-    """How every transcript is summed up."""
+    """Return how every transcript is summed up."""
     return SummaryConfig(models=digest_of(settings.model_profile, (SUMMARIZE,)))
 
 
@@ -416,7 +437,7 @@ def transcribe_concurrency(settings: Settings) -> int:
 
 
 def machine_of(settings: Settings) -> Machine:
-    """What analyses share by now: clusters grow."""
+    """Return what analyses share by now: clusters grow."""
     import ray
 
     cpus = ray.cluster_resources().get("CPU", 1.0) if ray.is_initialized() else 1.0
@@ -424,7 +445,179 @@ def machine_of(settings: Settings) -> Machine:
 
 
 def track_names(result: IngestResult) -> list[str]:
-    """Names of all tracks by index, of those too that nothing can be made of."""
+    """Return names of all tracks by index, of those too that nothing can be made of."""
     named = {track.index: track.name for track in result.tracks}
     named |= {track.index: track.name for track in result.failed_tracks}
     return [named[index] for index in sorted(named)]
+
+
+_START_SECONDS = 1.0
+"""Of an analysis of next to nothing: its chains are begun and gathered all the same."""
+_LEAST_WORK_SECONDS = 5.0
+"""An analysis with less to do shows nothing of the pace."""
+_NEWEST_SHARE = 0.5
+"""Weight of the latest job among all that were seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the analyses share."""
+
+    cpus: float
+    transcribers: float
+
+    @property
+    def gain(self) -> float:
+        """As ``gain_alone``."""
+        return gain_alone(self.cpus, self.transcribers)
+
+    def work_seconds(self, result: IngestResult) -> dict[StageName, float]:
+        """Return what each analysis takes by itself, with the embedded models on a core as
+        measured."""
+        cpus = max(1.0, self.cpus)
+        work = {}
+        if result.video is not None:
+            work[StageName.VISION] = sum(vision_work(result.video)) / cpus
+        if result.tracks:
+            transcribers = max(1.0, min(cpus, self.transcribers))
+            work[StageName.TRANSCRIPT] = transcript_work(result.tracks) / transcribers
+        return work
+
+
+@dataclass(slots=True)
+class Calibration:
+    """How many times as long as that they take here; learned by a runner while it lives.
+
+    Apart for analyses by themselves and side by side: how two share the processors is known only
+    roughly. What nothing is known of is not guessed: neural models are slower or faster than the
+    embedded ones by a factor that only their first job shows.
+    """
+
+    profile: str
+    _factors: dict[tuple[StageName, int], float] = field(default_factory=dict)
+    """By the analysis and how many ran."""
+
+    def expected_seconds(self, work: Mapping[StageName, float]) -> dict[StageName, float]:
+        """Return what analyses will take by themselves; without those of which nothing is known."""
+        unseen = 1.0 if self.profile == "packaged" else None
+        found = {stage: self._factors.get((stage, len(work)), unseen) for stage in work}
+        return {
+            stage: _START_SECONDS + factor * work[stage]
+            for stage, factor in found.items()
+            if factor is not None
+        }
+
+    def learn(
+        self, work: Mapping[StageName, float], took: Mapping[StageName, float], machine: Machine
+    ) -> None:
+        """Of a job whose analyses ``took`` so many seconds side by side, from their beginning.
+
+        Nothing where one of them failed: the other had the processors to itself.
+        """
+        if took.keys() != work.keys():
+            return
+        shared = min(took.values(), default=0.0) if len(took) > 1 else 0.0
+        for stage, seconds in took.items():
+            if work[stage] >= _LEAST_WORK_SECONDS:
+                alone = alone_seconds(seconds, shared, machine.gain)
+                factor = max(0.0, alone - _START_SECONDS) / work[stage]
+                known = self._factors.get((stage, len(work)), factor)
+                self._factors[stage, len(work)] = known + _NEWEST_SHARE * (factor - known)
+
+
+_BLOCK_BYTES = 8 << 20
+
+
+def ingest_receipt(
+    media: SourceMedia,
+    decoded: SourceMedia,
+    config: IngestConfig,
+    store: ObjectStore,
+    control: Control,
+) -> StageReceipt:
+    """Of the files as they came, and how they were cut; reads them once more."""
+    files = [(each.name, each.key) for each in media.clips]
+    files += [(each.name, each.key) for each in media.external_audio if each.problem is None]
+    return {
+        "software": software(),
+        "settings": {
+            "segmentSeconds": config.segment_seconds,
+            "shortestSegmentSeconds": config.shortest_segment_seconds,
+            "decoded": media.clips != decoded.clips,
+        },
+        "models": {},
+        "steps": {"Ingest": INGESTED.version},
+        "source": [_source(name, key, store, control) for name, key in files],
+    }
+
+
+def _source(name: str, key: str, store: ObjectStore, control: Control) -> ReceiptSourceJson:
+    total, size = hashlib.sha256(), store.size_bytes(key)
+    for offset in range(0, size, _BLOCK_BYTES):
+        control.check()
+        total.update(store.read_range(key, offset, _BLOCK_BYTES))
+    return {"fileName": name, "sizeBytes": size, "sha256": total.hexdigest()}
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Of one job's analyses."""
+
+    settings: Settings
+    job: JobRecord
+
+    def vision(self, seen: Sequence[Scene]) -> StageReceipt:
+        """``seen`` are the scenes as they are published, and last the overview."""
+        *scenes, overview = seen
+        result = {
+            "scenes": [scene_json(each, lambda _: "") for each in scenes],
+            "overview": overview_json(overview, lambda _: ""),
+        }
+        settings: dict[str, Setting] = {"cuts": str(self.settings.cuts)}
+        return {
+            **self._made(Purpose.VISION, "pipelines.vision.", settings),
+            "results": [result_json("scenes", result)],
+        }
+
+    def transcript(self, stored: Sequence[TrackTranscript]) -> StageReceipt:
+        """``stored`` are the tracks as they are published."""
+        source, options = self.job.source, self.settings
+        settings: dict[str, Setting] = {
+            "shardSeconds": options.transcript_shard_seconds,
+            "ownWeights": options.whisper_weights is not None,
+            "language": source.language,
+            "languages": list(source.languages),
+            "keyterms": list(source.keyterms),
+            "speakersExpected": source.speakers_expected,
+            "speakersAtMost": source.speakers_at_most,
+        }
+        made = self._made(Purpose.TRANSCRIPT, "pipelines.speech.", settings)
+        return {**made, "results": [*self._transcripts(stored)]}
+
+    def _transcripts(self, stored: Sequence[TrackTranscript]) -> Iterable[ReceiptResultJson]:
+        for track in stored:
+            if track.status is StageStatus.COMPLETED:
+                found, multi = transcript_of(track), len(stored) > 1
+                shown = transcript_json(self.job, track, found, multi=multi)
+                yield result_json("transcript", shown, track.track_index)
+
+    def _made(self, purpose: Purpose, steps: str, settings: dict[str, Setting]) -> StageReceipt:
+        profile = self.settings.model_profile
+        own = self.settings.whisper_weights if purpose is Purpose.TRANSCRIPT else None
+        models = {
+            task.name: digest_of(profile, (task,), own if task.own_weights else None)
+            for task in tasks_for(purpose)
+            if task in REGISTRY[profile]
+        }
+        return {
+            "software": software(),
+            "settings": {"profile": profile, **settings},
+            "models": models,
+            "steps": dict(step_versions(steps)),
+        }
+
+
+def step_versions(package: str) -> list[tuple[str, int]]:
+    """Of all steps of a stage that this process has loaded."""
+    steps = [each for each in Step.__subclasses__() if each.__module__.startswith(package)]
+    return sorted((each.__qualname__, each.version) for each in steps)

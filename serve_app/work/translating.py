@@ -20,7 +20,7 @@ from serve_app.results.transcripts import transcript_of
 from serve_app.results.translations import translation_json
 from serve_app.work.queue import Work, work
 from storage import jobs, ledger, results, translations
-from storage.redactions import Span, find_muted
+from storage.history import Span, find_muted
 from storage.results import TrackTranscript
 from storage.types import EventType
 

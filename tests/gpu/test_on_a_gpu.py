@@ -37,6 +37,7 @@ def test_half_precision_is_chosen() -> None:
 def test_memory_that_runs_out_halves_the_batch_and_goes_on() -> None:
     """A real allocation that cannot succeed: half of all memory for each item."""
     _, total = torch.cuda.mem_get_info()
+    torch.cuda.set_per_process_memory_fraction(1.0)  # as before models were opened
     batches = Batches(8)
 
     def call(items: Sequence[int]) -> list[int]:

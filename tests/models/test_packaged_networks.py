@@ -66,6 +66,28 @@ def test_lines_are_read_exactly_top_to_bottom_where_they_stand(reader: PackagedT
     assert abs(title.box.left + title.box.width / 2 - 0.5) < 0.02
 
 
+def test_lines_of_many_stills_are_read_together_as_alone(
+    reader: PackagedTextReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a device that this onnxruntime lacks: on the processor, with a warning."""
+    stills = [
+        written(("A DAY BY THE SEA", 54, 130), ("Lisbon, 12 May 1987", 28, 240)),
+        written(("NIGHT TRAIN", 40, 180)),
+        written(),
+        written(("Lisbon", 28, 100), ("12 May", 28, 160), ("1987 to 1989", 28, 240)),
+    ]
+    with caplog.at_level("WARNING", "vas.models"):
+        together = PackagedTextReader(PP_OCR.paths(None), "cuda", 3)
+    assert "a network runs on a processor" in caplog.text
+    found = together.read(stills)
+    assert [len(each) for each in found] == [2, 1, 0, 3]
+    for one, other in zip(found, reader.read(stills), strict=True):
+        assert [line.text for line in one] == [line.text for line in other]
+        for line, alone in zip(one, other, strict=True):
+            assert line.box == alone.box
+            assert line.confidence == pytest.approx(alone.confidence, abs=1e-3)
+
+
 def test_words_of_a_title_that_stand_apart_are_one_line(reader: PackagedTextReader) -> None:
     image = Image.fromarray(written())
     pen = ImageDraw.Draw(image)

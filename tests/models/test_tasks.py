@@ -7,16 +7,17 @@ import inspect
 import pickle
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, assert_type
 
 import numpy as np
 import pytest
 
 from models import replica as deployments
-from models.contracts import Samples
-from models.profiles import replicas_of
+from models.contracts import DeviceMemoryError, Samples
+from models.profiles import digest_of, replicas_of
 from models.provider import LocalModels
-from models.registry import REGISTRY
+from models.registry import FORMER_OPENERS, REGISTRY
 from models.replica import ModelReplica
 from models.tasks import (
     DESCRIBE_SCENES,
@@ -29,12 +30,17 @@ from models.tasks import (
     TASKS,
     TRANSCRIBE,
     ObjectDetector,
+    Purpose,
     Shape,
     Summarizer,
     Task,
     Transcriber,
     get_task,
+    tasks_for,
 )
+from pipelines.execution.chain import Failure, Step, attempt
+from pipelines.types import StageCode
+from storage.objects import ObjectStoreUnavailableError
 from tests.tables import every
 
 every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
@@ -111,6 +117,15 @@ def test_only_tasks_of_the_table_are_in_profiles() -> None:
     assert {task for rows in REGISTRY.values() for task in rows} <= set(TASKS)
 
 
+def test_openers_that_moved_are_those_of_rows_and_name_results_as_before() -> None:
+    openers = {row.opener for rows in REGISTRY.values() for row in rows.values()}
+    assert set(FORMER_OPENERS) <= openers
+    # The calibration of words, voices of people and vectors of search are kept under these.
+    assert digest_of("packaged", (EMBED_VOICE,)) == "77561b265c5e8879"
+    assert digest_of("packaged", (EMBED_TEXT,)) == "64bf27d2e23af176"
+    assert digest_of("packaged", tasks_for(Purpose.VISION)) == "5700f28e46f0d17c"
+
+
 class Embedder:
     """Answers once it is let go."""
 
@@ -171,3 +186,37 @@ async def test_an_input_that_the_model_fails_on_fails_alone(
     answered_at = replica._answered_at
     assert isinstance((await replica._work([short]))[0], ValueError)
     assert replica._answered_at == answered_at, "a failure is no sign of health"
+
+
+async def test_where_memory_is_short_all_inputs_shall_come_again(
+    model: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def embed(utterances: Sequence[Samples]) -> Any:
+        calls.append(len(utterances))
+        raise DeviceMemoryError("taken")
+
+    replica = ModelReplica("packaged", EMBED_VOICE)
+    monkeypatch.setattr(model, "embed", embed)
+    found = await replica._work([np.zeros(16_000, np.float32)] * 3)
+    assert [type(each) for each in found] == [DeviceMemoryError] * 3
+    assert calls == [3], "the model has tried fewer at once"
+
+
+@dataclass(frozen=True)
+class Starved(Step[int, int]):
+    """Finds its device's memory taken."""
+
+    name = "Starved"
+    code = StageCode.TRANSCRIPT_FAILED
+    version = 1
+
+    def process(self, item: int) -> int:
+        raise DeviceMemoryError(f"no room for {item}")
+
+
+def test_a_job_waits_for_a_devices_memory_as_for_the_end_of_an_outage() -> None:
+    found = attempt(Starved(), 7)
+    assert isinstance(found, Failure)
+    assert isinstance(found.error, ObjectStoreUnavailableError)

@@ -13,7 +13,7 @@ from models.backends.transformers import pick_hardware
 from models.backends.transformers.describer import (
     MAX_OBJECTS,
     SceneAnswer,
-    SchemaMask,
+    SchemaRows,
     UnusableAnswerError,
     VisionLanguageDescriber,
     _description,
@@ -84,15 +84,17 @@ def test_an_answer_cut_off_twice_is_an_error(
 class Held(LogitsProcessor):  # type: ignore[misc]
     """The grammar for the library's own loop."""
 
-    def __init__(self, mask: SchemaMask, prompt: int) -> None:
-        self.mask, self.prompt = mask, prompt
+    def __init__(self, rows: SchemaRows, prompt: int) -> None:
+        self.rows, self.prompt = rows, prompt
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if input_ids.shape[1] > self.prompt:
-            self.mask.take(input_ids[:, -1].tolist())
-        words = self.mask.allowed().numpy().view(np.uint8)
-        bits = np.unpackbits(words, axis=1, bitorder="little")[:, : scores.shape[1]]
-        return scores.masked_fill(torch.from_numpy(bits == 0), float("-inf"))
+        for row, (tokens, own) in enumerate(zip(input_ids, scores, strict=True)):
+            if input_ids.shape[1] > self.prompt:
+                assert self.rows.taken(row, [int(tokens[-1])]) is not None
+            if not self.rows._matchers[row].is_stopped():
+                allowed = self.rows.allowed(row)[: len(own)]
+                own[: len(allowed)][~torch.from_numpy(allowed)] = float("-inf")
+        return scores
 
 
 def test_what_is_written_is_what_the_librarys_own_loop_writes(

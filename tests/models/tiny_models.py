@@ -6,6 +6,7 @@ loads them is the product's own.
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 from collections.abc import Callable
@@ -255,8 +256,10 @@ _CHAT_TEMPLATE = (
 )
 
 
-def _chat_tokenizer() -> Any:
+def _chat_tokenizer(words: int = 0) -> Any:
     letters = {letter: number for number, letter in enumerate(_byte_alphabet())}
+    for word in itertools.islice(itertools.product("abcdefghijklmnopqrst", repeat=4), words):
+        letters["".join(word)] = len(letters)
     tokenizer = Qwen2Tokenizer(vocab=letters, merges=[])
     tokenizer.add_special_tokens(
         {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
@@ -300,11 +303,17 @@ def save_tiny_vision_language(folder: Path) -> Path:
 
 
 def save_vision_language(
-    folder: Path, text: dict[str, Any], sight: dict[str, Any], *, longest_edge: int
+    folder: Path,
+    text: dict[str, Any],
+    sight: dict[str, Any],
+    *,
+    longest_edge: int,
+    words: int = 0,
 ) -> Path:
-    """A Qwen3-VL of the given sizes, whose pictures have up to ``longest_edge`` squared pixels."""
+    """A Qwen3-VL of the given sizes, whose pictures have up to ``longest_edge`` squared pixels; its
+    tokenizer knows so many words of four letters, too."""
     torch.manual_seed(SEED)
-    tokenizer = _chat_tokenizer()
+    tokenizer = _chat_tokenizer(words)
     identity = tokenizer.convert_tokens_to_ids
     config = Qwen3VLConfig(
         text_config={"vocab_size": len(tokenizer)} | text,

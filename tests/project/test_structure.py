@@ -155,7 +155,7 @@ class Imports(NamedTuple):
 
 PROCESSES = {
     "api": Imports("serve_app.deployment.application, serve_app.app", 2_293),
-    "runner": Imports("serve_app.deployment.application, serve_app.work.runner", 2_775),
+    "runner": Imports("serve_app.deployment.application, serve_app.work.runner", 2_764),
     "sender": Imports("serve_app.deployment.application, serve_app.webhooks.sender", 2_088),
     "model": Imports("serve_app.deployment.application, models.replica", 1_733),
     "driver": Imports("serve_app.deployment.local, serve_app.deployment.application", 2_077),

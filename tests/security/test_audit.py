@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from serve_app.cli.main import app
 from serve_app.keys.routes import read_lines
-from storage import audit, cleaning, keys, reruns
+from storage import audit, cleaning, history, keys
 from storage.audit import ActorKind, AuditAction, AuditEntry, ChainCheck
 from storage.types import StageName
 from tests.contract.calling import ContractApi, shown
@@ -141,7 +141,7 @@ def _filled(text: str, names: dict[str, str]) -> str:
 def changing(api: ContractApi, runner: RunnerSide) -> Changing:
     account = FurnishedAccount.furnish(api, runner, "audited")
     caller = account.caller
-    api.transact(lambda c: reruns.publish_versions(c, dict.fromkeys(StageName, "now")))
+    api.transact(lambda c: history.publish_versions(c, dict.fromkeys(StageName, "now")))
     link = api.transact(lambda c: keys.create_sign_in_link(c, caller.customer.account_id))
     german = runner.complete(caller)
     api.sql("UPDATE transcripts SET language = 'de' WHERE job_id = :id", id=german)

@@ -68,7 +68,7 @@ def files_below(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-@every("kind", HOSTILE)
+@pytest.mark.parametrize("kind", HOSTILE)
 def test_a_name_is_only_ever_text(api: ContractApi, caller: Caller, kind: str) -> None:
     """Files lie under names of our own below the job's folder, and nowhere else."""
     store, name = api.context.objects, HOSTILE[kind]

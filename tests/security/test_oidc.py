@@ -27,7 +27,6 @@ from storage.types import Role
 from tests.contract.calling import Caller, ContractApi
 from tests.security.test_audit import state_of
 from tests.security.test_roles import Person, join
-from tests.tables import every
 
 CLIENT = "video-analysis"
 KEY = RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})
@@ -283,7 +282,7 @@ LIES: dict[str, tuple[str, Callable[[Issuer], object]]] = {
 }
 
 
-@every("lie", LIES)
+@pytest.mark.parametrize("lie", LIES)
 def test_a_lie_signs_nobody_in(
     api: ContractApi, browser: httpx.Client, issuer: Issuer, anna: Person, lie: str
 ) -> None:
@@ -391,7 +390,7 @@ DOWN: dict[str, Callable[[Issuer], object]] = {
 }
 
 
-@every("how", DOWN)
+@pytest.mark.parametrize("how", DOWN)
 def test_an_issuer_that_cannot_be_used_is_named(
     browser: httpx.Client, issuer: Issuer, anna: Person, how: str
 ) -> None:

@@ -34,9 +34,8 @@ from serve_app.work import publishing
 from serve_app.work.comparing import KeptSounds, parts_of_shots
 from serve_app.work.publishing import Lease
 from storage import jobs, keys
-from storage.redactions import Span
+from storage.history import Change, Span
 from storage.results import TrackTranscript
-from storage.revisions import Change
 from storage.types import StageName, StageStatus
 from tests.serve_app.running_api import Customer, RunningApi
 

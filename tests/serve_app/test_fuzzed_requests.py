@@ -100,8 +100,10 @@ BODIES = [
 ]
 
 
-@every("body", BODIES)
-@every("path", [b"/jobs", b"/jobs/from-url", b"/jobs/batch"], ids=["upload", "url", "batch"])
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize(
+    "path", [b"/jobs", b"/jobs/from-url", b"/jobs/batch"], ids=["upload", "url", "batch"]
+)
 def test_bad_bodies_are_refused(api: RunningApi, fresh: Customer, path: bytes, body: bytes) -> None:
     answer = exchange(api, request(fresh, target=b"/v1/api" + path, body=body))
     assert answer.status == 400

@@ -217,8 +217,8 @@ def test_a_text_in_a_wrong_form_is_refused_in_words(api: RunningApi, customer: C
     assert answer.json()["error"] == f"downloadToken: {problem}."
 
 
-@every("path", ["/jobs", "/jobs/from-url", "/jobs/batch"])
-@every(
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/from-url", "/jobs/batch"])
+@pytest.mark.parametrize(
     ("given", "name", "kept"),
     [
         ({}, "speakers_expected", None),

@@ -22,7 +22,9 @@ from serve_app.api.schemas import OPTIONAL_FIELDS, REQUIRED_FIELDS, schema_name
 from serve_app.app import ROUTERS, TAGS
 from serve_app.archives.routes import ArchiveChangesBody, NewArchiveBody
 from serve_app.errors import CATALOGUE, ErrorCode
-from serve_app.exports.comparisons import ComparisonBody
+from serve_app.exports.routes import (
+    ComparisonBody,
+)
 from serve_app.jobs.reruns import RerunBody
 from serve_app.jobs.schemas import (
     CreateBatchBody,
@@ -32,9 +34,11 @@ from serve_app.jobs.schemas import (
 from serve_app.keys.routes import SignInBody
 from serve_app.results.edits import TranscriptEditBody, TranscriptRevertBody
 from serve_app.results.people import VoiceBody
-from serve_app.results.redaction import RedactionBody
-from serve_app.results.routes import SpeakerBody
-from serve_app.results.translations import TranslationBody
+from serve_app.results.routes import (
+    RedactionBody,
+    SpeakerBody,
+    TranslationBody,
+)
 from serve_app.webhooks.routes import EndpointChangesBody, NewEndpointBody, TestWebhookBody
 from storage.types import EventType
 from tests.serve_app.interface_contract import DOCUMENT, OPERATIONS, Contract, Operation

@@ -22,11 +22,10 @@ from serve_app.context import AppContext
 from serve_app.observability.metrics import PREVIEWS
 from serve_app.work import publishing
 from serve_app.work.previews import make_job_preview
-from storage import jobs, previews
+from storage import jobs, uploads
 from storage.database import Connection
-from storage.previews import Preview
 from storage.types import PreviewStatus, StageName
-from storage.uploads import preview_key
+from storage.uploads import Preview, preview_key
 from storage.work import lease_next
 from tests.pipelines.ingest.format_samples import STANDARD, Pictures, Sample, Sound, write_sample
 from tests.serve_app.beside_jobs import behind, clean_due, make_due, step
@@ -94,7 +93,7 @@ def wanting(api: RunningApi, customer: Customer, path: Path, *, ends: bool = Tru
 
 
 def preview(api: RunningApi, job_id: str) -> Preview:
-    found = api.transact(lambda c: previews.find_preview(c, uuid.UUID(job_id)))
+    found = api.transact(lambda c: uploads.find_preview(c, uuid.UUID(job_id)))
     assert found is not None
     return found
 
@@ -134,7 +133,7 @@ def test_a_preview_is_made_once(api: RunningApi, customer: Customer, tmp_path: P
     job_id = wanting(api, customer, write_sample(tmp_path, MPEG))
     for outcomes in (1, 0):
         assert len(make(api).of(PREVIEWS, outcome="made")) == outcomes
-    api.transact(lambda c: previews.want_preview(c, uuid.UUID(job_id), "another"))
+    api.transact(lambda c: uploads.want_preview(c, uuid.UUID(job_id), "another"))
     assert make(api).values == {}
     assert preview(api, job_id).status is PreviewStatus.MADE
 

@@ -25,7 +25,7 @@ from serve_app.crypto import ReceiptSigner, canonical
 from serve_app.deployment.data import SECRET_KEY_FILE, own_secret_key
 from serve_app.results.receipts import KEYS_PATH
 from serve_app.results.scenes import scenes_of
-from serve_app.work.receipts import Recorder, ingest_receipt
+from serve_app.work.stage_work import Recorder, ingest_receipt
 from storage import jobs
 from storage.types import StageName
 from tests.serve_app.interface_contract import DOCUMENT, Contract

@@ -55,14 +55,13 @@ from serve_app.results import edits
 from serve_app.results.redaction import want_preview
 from serve_app.results.transcripts import track_transcript
 from serve_app.work import publishing, redacting
-from serve_app.work.calibration import Calibration
 from serve_app.work.previews import make_job_preview
 from serve_app.work.publishing import Lease
 from serve_app.work.redacting import redact as redact_job
 from serve_app.work.redacting import redact_tracks
 from serve_app.work.runner import JobDriver
-from serve_app.work.stage_work import StageWork
-from storage import jobs, redactions, reruns
+from serve_app.work.stage_work import Calibration, StageWork
+from storage import history, jobs
 from storage.audit import AuditAction, AuditEntry, list_entries
 from storage.objects import ObjectStore
 from storage.results import TrackTranscript
@@ -309,7 +308,7 @@ def test_what_is_redacted_from_the_start_is_published_redacted(
     assert (shown["revision"], "[name]" in shown["text"]) == (1, True)
     original = read(api, customer, f"/jobs/{job}/transcript?original=true").json()["data"]
     assert [each["text"] for each in original["segments"]] == [*LINES]
-    muted = api.transact(lambda c: redactions.find_muted(c, uuid.UUID(job)))
+    muted = api.transact(lambda c: history.find_muted(c, uuid.UUID(job)))
     assert len(muted) == 3
 
     async def rows(connection: AsyncConnection) -> list[str]:
@@ -533,7 +532,7 @@ def test_what_a_rerun_replaced_is_redacted_too_and_none_undoes_it(
     for path in (f"/jobs/{other}/transcript", f"/jobs/{other}/scenes"):
         answer = read(api, customer, path)
         assert (answer.status_code, MARKERS.search(answer.text)) == (200, None)
-    basis = api.transact(lambda c: reruns.get_basis(c, uuid.UUID(job)))
+    basis = api.transact(lambda c: history.get_basis(c, uuid.UUID(job)))
     assert basis.corrected, "a rerun would bring the words back"
     running = created(api, customer)
     run_sql(api, "UPDATE jobs SET rerun_of = :first WHERE id = :id", first=job, id=running)

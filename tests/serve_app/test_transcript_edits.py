@@ -30,9 +30,9 @@ from serve_app.api import downloads
 from serve_app.api.downloads import Download
 from serve_app.client.api import ApiClient
 from serve_app.results import edits
-from storage import jobs, revisions
+from storage import history, jobs
+from storage.history import applied, difference
 from storage.results import TrackTranscript
-from storage.revisions import applied, difference
 from storage.tables import stages, transcripts
 from tests.pipelines.speech.test_edits import segment
 from tests.places import DEMO, PROJECT
@@ -200,10 +200,10 @@ def test_of_ten_writers_at_once_one_wins_each_time_and_nothing_is_lost(
 
 def changed_while_prepared(
     api: RunningApi, job: str, monkeypatch: pytest.MonkeyPatch
-) -> list[revisions.Change]:
+) -> list[history.Change]:
     """Changes as they are prepared; another transaction locks the job meanwhile, and makes the
     first one stale."""
-    prepare, prepared = revisions.prepare, list[revisions.Change]()
+    prepare, prepared = history.prepare, list[history.Change]()
 
     async def touch(connection: AsyncConnection) -> None:
         await connection.execute(text("SET LOCAL lock_timeout = '20s'"))
@@ -212,12 +212,12 @@ def changed_while_prepared(
         if len(prepared) == 1:
             await connection.execute(same.values(align_after=transcripts.c.align_after))
 
-    def noted(read: revisions.ReadTranscript, change: revisions.Change) -> Any:
+    def noted(read: history.ReadTranscript, change: history.Change) -> Any:
         prepared.append(change)
         api.transact(touch)
         return prepare(read, change)
 
-    monkeypatch.setattr(revisions, "prepare", noted)
+    monkeypatch.setattr(history, "prepare", noted)
     return prepared
 
 
@@ -230,11 +230,11 @@ def test_an_edit_locks_nothing_while_it_is_made_and_is_made_again_of_what_change
     async def settle(connection: AsyncConnection) -> None:
         await connection.execute(text("SET LOCAL lock_timeout = '20s'"))
         assert await jobs.find_job(connection, uuid.UUID(job), for_update=True)
-        held = await revisions.read_transcript(connection, uuid.UUID(job), 0)
+        held = await history.read_transcript(connection, uuid.UUID(job), 0)
         assert held is not None
         [first, *_] = held.document["segments"]
-        made = revisions.prepare_aligned(held, [(first, first | {"end_ms": 1500})])
-        await revisions.store_aligned(connection, made)
+        made = history.prepare_aligned(held, [(first, first | {"end_ms": 1500})])
+        await history.store_aligned(connection, made)
 
     def change(*given: Any) -> Any:
         seen.append(given[1].document["segments"][0]["end_ms"])
@@ -268,11 +268,11 @@ def test_an_edit_that_breaks_half_way_leaves_nothing(
     assert hits(api, customer, "morning") == ["Good morning to the bakers."]
 
 
-@pytest.mark.parametrize("at_once", [1, revisions.MOST_CHANGE_BYTES])
+@pytest.mark.parametrize("at_once", [1, history.MOST_CHANGE_BYTES])
 def test_history_is_listed_and_taken_back(
     api: RunningApi, customer: Customer, job: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(revisions, "_READ_AT_ONCE_BYTES", at_once)
+    monkeypatch.setattr(history, "_READ_AT_ONCE_BYTES", at_once)
     states = [get(api, customer, f"/jobs/{job}/transcript")]
     bodies: list[dict[str, Any]] = [
         {"segments": [{"index": 0, "text": "Good evening to the bakers."}]},
@@ -391,8 +391,8 @@ def test_revisions_are_finite(
     api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = update(transcripts).where(transcripts.c.job_id == uuid.UUID(job))
-    api.transact(lambda c: c.execute(most.values(revision=revisions.MOST_REVISIONS)))
-    body = {"revision": revisions.MOST_REVISIONS, "segments": [{"index": 0, "text": "x"}]}
+    api.transact(lambda c: c.execute(most.values(revision=history.MOST_REVISIONS)))
+    body = {"revision": history.MOST_REVISIONS, "segments": [{"index": 0, "text": "x"}]}
     answer = patch(api, customer, job, **body)
     assert (answer.status_code, answer.json()["param"]) == (400, "revision")
 
@@ -548,11 +548,11 @@ def test_a_document_is_decoded_and_written_in_short_parts(
         sizes.append(len(made))
         return made
 
-    monkeypatch.setattr(revisions, "from_json", decoded)
+    monkeypatch.setattr(history, "from_json", decoded)
     monkeypatch.setattr(json, "dumps", noted)
-    found = revisions.document_of(stored)
+    found = history.document_of(stored)
     assert (found, [*found]) == (document, [*document])
-    assert revisions.text_of(document) == written
+    assert history.text_of(document) == written
     assert max(sizes) <= len(written) / 2 or count < 250
 
 

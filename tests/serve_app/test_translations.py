@@ -17,7 +17,7 @@ from models.tasks import TRANSLATE_TEXT
 from pipelines.codec import encode
 from pipelines.types import Speaker, TranscriptResult
 from serve_app import pricing
-from serve_app.results import translations as routes
+from serve_app.results import routes
 from serve_app.work.translating import translate
 from storage import keys
 from storage.database import Connection

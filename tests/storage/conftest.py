@@ -8,7 +8,7 @@ import pytest
 
 from storage.database import Database
 from tests.databases import fresh_database
-from tests.storage.test_ledger import Case, new_case
+from tests.storage.money_case import Case, new_case
 
 
 @pytest.fixture(scope="module")

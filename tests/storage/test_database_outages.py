@@ -24,11 +24,10 @@ from serve_app.settings import Settings
 from serve_app.work import publishing
 from serve_app.work import reaper as reaping
 from serve_app.work import runner as driving
-from serve_app.work.calibration import Calibration
 from serve_app.work.publishing import Lease
 from serve_app.work.reaper import Reaper
 from serve_app.work.runner import JobDriver
-from serve_app.work.stage_work import StageWork
+from serve_app.work.stage_work import Calibration, StageWork
 from storage import database, jobs, keys, ledger
 from storage.database import UNAVAILABLE, embedded_postgres, migrate
 from storage.job_records import JobRecord, JobSource, NewJob

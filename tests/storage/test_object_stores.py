@@ -205,7 +205,9 @@ def test_a_key_that_is_no_plain_relative_path_is_refused(store: ObjectStore, key
             operation()
 
 
-@every("key", ["a", "..a", "ünï/日本", "a b+c%20?#&", "-x", "...", "~", "a/state"])
+@pytest.mark.parametrize(
+    "key", ["a", "..a", "ünï/日本", "a b+c%20?#&", "-x", "...", "~", "a/state"]
+)
 def test_unusual_but_plain_keys_are_kept_as_they_are(store: ObjectStore, key: str) -> None:
     store.write_bytes(f"top/{key}", b"x")
     append(store, f"top/{key}-grown", b"y")
@@ -279,7 +281,7 @@ def test_what_arrived_before_a_break_counts(store: ObjectStore, size_bytes: int)
     assert store.read_bytes("a") == data + b" and more"
 
 
-@every("offset_bytes", [0, 2, 4])
+@pytest.mark.parametrize("offset_bytes", [0, 2, 4])
 def test_a_block_begins_where_the_last_one_ended_or_not_at_all(
     store: ObjectStore, offset_bytes: int
 ) -> None:

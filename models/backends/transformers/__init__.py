@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import cv2
 import numpy as np
 import torch
 
@@ -69,11 +70,17 @@ def bound_memory(row: Backend) -> None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, _granted_bytes / total))
 
 
+_LONG_SIDE_PX = 1920
+
+
 def on_device(stills: Sequence[Picture], hardware: Hardware) -> list[torch.Tensor]:
     """Stills as tensors (colours, height, width) of bytes on the device.
 
-    To a GPU all go at once, from memory that it can read while the processor goes on.
+    To a GPU all go at once, from memory that it can read while the processor goes on; large ones
+    are shrunk before: its kernels shrink no picture of 33 million pixels to a network's 50,000.
     """
+    if hardware.device.type == "cuda":
+        stills = [_shrunk(still) for still in stills]
     tensors = [torch.from_numpy(np.ascontiguousarray(still)) for still in stills]
     if hardware.device.type == "cuda":
         sizes = [tensor.numel() for tensor in tensors]
@@ -83,6 +90,14 @@ def on_device(stills: Sequence[Picture], hardware: Hardware) -> list[torch.Tenso
         parts = torch.split(pinned.to(hardware.device, non_blocking=True), sizes)
         tensors = [part.view(it.shape) for part, it in zip(parts, tensors, strict=True)]
     return [tensor.permute(2, 0, 1) for tensor in tensors]
+
+
+def _shrunk(still: Picture) -> Picture:
+    scale = _LONG_SIDE_PX / max(still.shape)
+    if scale >= 1:
+        return still
+    size = [max(1, round(side * scale)) for side in still.shape[1::-1]]
+    return np.asarray(cv2.resize(still, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def checkpoint_opener(backend: Callable[..., Result]) -> Callable[[Backend, Path | None], Result]:

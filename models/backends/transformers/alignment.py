@@ -34,6 +34,8 @@ _SHORTEST_SAMPLES = 400
 """One receptive field of wav2vec 2.0's feature encoder: 25 ms."""
 _STEP_SAMPLES = 5 * SAMPLE_RATE_HZ
 """Pieces are filled up with silence to a multiple."""
+_MOST_PIECES = 8
+"""At once: of half a minute each they take 5 GB in float32."""
 
 
 class CtcAligner:
@@ -96,7 +98,12 @@ class CtcAligner:
         groups: dict[int, list[int]] = {}
         for index, piece in enumerate(samples):
             groups.setdefault(-(-len(piece) // _STEP_SAMPLES) * _STEP_SAMPLES, []).append(index)
-        for length, indices in groups.items():
+        batches = [
+            (length, own[first : first + _MOST_PIECES])
+            for length, own in groups.items()
+            for first in range(0, len(own), _MOST_PIECES)
+        ]
+        for length, indices in batches:
             inputs = self._processor(
                 [samples[index] for index in indices],
                 sampling_rate=SAMPLE_RATE_HZ,

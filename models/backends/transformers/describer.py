@@ -8,16 +8,17 @@ schema has no other numbers.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+import numpy.typing as npt
 import pydantic_core
 import torch
-from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 from llguidance.hf import from_tokenizer
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from transformers import AutoModelForImageTextToText, AutoProcessor, StaticCache
@@ -42,6 +43,10 @@ from models.contracts import (
 )
 
 
+class UnusableAnswerError(RuntimeError):
+    """The model wrote nothing that is a description, or a sentence of a summary."""
+
+
 class SchemaGrammar:
     """JSON schemas in one tokenizer's tokens; made once a model."""
 
@@ -49,7 +54,7 @@ class SchemaGrammar:
         self._tokenizer: LLTokenizer = from_tokenizer(tokenizer, eos_token=end_tokens)
         self.end_tokens = end_tokens
 
-    def rows(self, schema: dict[str, Any], count: int) -> SchemaMask:
+    def rows(self, schema: dict[str, Any], count: int) -> SchemaRows:
         """A mask for a fresh batch of ``count`` rows. Raises ValueError."""
         grammar = LLMatcher.grammar_from_json_schema(
             json.dumps(schema), {"whitespace_flexible": False}
@@ -57,62 +62,66 @@ class SchemaGrammar:
         matcher = LLMatcher(self._tokenizer, grammar)
         if matcher.is_error():
             raise ValueError(f"the schema cannot be held: {matcher.get_error()}")
-        return SchemaMask([matcher.deep_copy() for _ in range(count)], self.end_tokens)
+        matchers = [matcher.deep_copy() for _ in range(count)]
+        return SchemaRows(matchers, self.end_tokens, self._tokenizer.vocab_size)
 
 
-_executor = functools.lru_cache(maxsize=1)(LLExecutor)
-_BITS = 32
+class SchemaRows:
+    """What each row of a batch may write next. For one batch, without beams."""
 
-
-class SchemaMask:
-    """Which tokens each row of a batch may write next. For one batch, without beams."""
-
-    def __init__(self, matchers: list[LLMatcher], end_tokens: list[int]) -> None:
-        self._matchers = matchers
-        words = len(matchers[0].compute_bitmask()) // 4
-        self._ends = torch.zeros(words, dtype=torch.int64)
-        for token in end_tokens:
-            self._ends[token // _BITS] |= 1 << token % _BITS
-        self._ends = self._ends.to(torch.int32)
-        self._allowed = torch.empty(
-            (len(matchers), words), dtype=torch.int32, pin_memory=torch.cuda.is_available()
-        )
+    def __init__(self, matchers: list[LLMatcher], end_tokens: list[int], vocabulary: int) -> None:
+        self._matchers, self._end_tokens = matchers, end_tokens
+        self.vocabulary = vocabulary
+        """Tokens that the grammar knows; a model may have more."""
 
     @property
     def is_written(self) -> bool:
         """Whether all rows are at their end."""
         return all(matcher.is_stopped() for matcher in self._matchers)
 
-    def take(self, tokens: Sequence[int]) -> None:
-        """The token that each row was given, which it was allowed; those of ended rows are none."""
-        for matcher, token in zip(self._matchers, tokens, strict=True):
-            if not matcher.is_stopped():
-                matcher.consume_token(token)
+    def taken(self, row: int, candidates: Sequence[int]) -> int | None:
+        """The first of these tokens that the row may write, which it has then written; None where
+        it may write none. Of a row at its end: a token that ends it."""
+        matcher = self._matchers[row]
+        if matcher.is_stopped():
+            return self._end_tokens[0]
+        allowed = (token for token in candidates if matcher.try_consume_tokens([token]))
+        return next(allowed, None)
 
-    def allowed(self) -> torch.Tensor:
-        """A bit a token, in words of 32 from the lowest, shape (rows, words), on the processor; the
-        end alone once all is written. Good until the next call."""
-        open_rows = []
-        for row, matcher in enumerate(self._matchers):
-            if matcher.is_stopped():
-                self._allowed[row] = self._ends
-            else:
-                open_rows.append((matcher, row))
-        rows, words = self._allowed.shape
-        if open_rows:
-            _executor().unsafe_compute_mask_ptr(
-                open_rows, self._allowed.data_ptr(), 4 * words, rows
-            )
-        return self._allowed
+    def forced(self, row: int) -> list[int]:
+        """What a row must write next, as the tokenizer writes it; nothing where it has a choice."""
+        return list(self._matchers[row].compute_ff_tokens())
+
+    def allowed(self, row: int) -> npt.NDArray[np.bool_]:
+        """Every token that a row before its end may write. It takes a millisecond of a vocabulary
+        of 150,000, a hundred times as long as to look at a few."""
+        bits = np.frombuffer(self._matchers[row].compute_bitmask(), np.uint8)
+        return np.unpackbits(bits, bitorder="little").astype(np.bool_)
 
 
-def most_likely(logits: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """The most likely token of each row among those allowed, shape (rows,); logits of shape (rows,
-    vocabulary), which may have more tokens than the grammar knows."""
-    shifts = torch.arange(_BITS, dtype=torch.int32, device=logits.device)
-    bits = (allowed[:, :, None] >> shifts & 1).flatten(1)[:, : logits.shape[1]]
-    known = logits[:, : bits.shape[1]]
-    return known.masked_fill(bits == 0, float("-inf")).argmax(dim=-1)
+_CANDIDATES = 32
+
+
+def next_tokens(logits: torch.Tensor, rows: SchemaRows) -> list[int]:
+    """The likeliest token that each row may write; logits of shape (rows, vocabulary).
+
+    It is among the likeliest of all but where the model would write what the schema does not have;
+    of what the schema has it is the only way on, then, or else found among all tokens.
+    """
+    logits, tokens = logits[:, : rows.vocabulary], list[int]()
+    most = min(_CANDIDATES, logits.shape[1])
+    for row, candidates in enumerate(logits.topk(most, dim=-1).indices.tolist()):
+        token = rows.taken(row, candidates)
+        if token is None:
+            token = rows.taken(row, rows.forced(row)[:1])
+        if token is None:
+            allowed = torch.from_numpy(rows.allowed(row)[: logits.shape[1]]).to(logits.device)
+            known = logits[row].masked_fill(~allowed, float("-inf"))
+            token = rows.taken(row, [int(known.argmax())])
+        if token is None:
+            raise UnusableAnswerError("The grammar takes no token that it allows.")
+        tokens.append(token)
+    return tokens
 
 
 class _Step:
@@ -203,7 +212,7 @@ class GreedyWriter:
         return 1 << (prompts - 1).bit_length() if device.type == "cuda" else prompts
 
     @torch.inference_mode()
-    def write(self, inputs: Mapping[str, Any], room: int, mask: SchemaMask) -> list[list[int]]:
+    def write(self, inputs: Mapping[str, Any], room: int, allowed: SchemaRows) -> list[list[int]]:
         """At most ``room`` tokens of each row. ``inputs`` are the processor's, filled up on the
         left to the same length."""
         attended = inputs["attention_mask"]
@@ -215,23 +224,11 @@ class GreedyWriter:
         ).logits[:, -1]
         shift = self._model.model.rope_deltas if "pixel_values" in inputs else 0
         step.begin(attended, shift)
-        written: list[list[int]] = []
-        device = attended.device
-        is_gpu = device.type == "cuda"
-        chosen = torch.empty(rows, dtype=torch.long, pin_memory=is_gpu)
-        while True:
-            tokens = most_likely(logits, mask.allowed().to(device, non_blocking=True))
-            chosen.copy_(tokens, non_blocking=True)
-            known = torch.cuda.current_stream().record_event() if is_gpu else None
-            if len(written) + 1 < room:
-                # It goes on while the grammar takes what was chosen.
-                logits = step.logits(tokens)
-            if known is not None:
-                known.synchronize()
-            written.append(chosen.tolist())
-            mask.take(written[-1])
-            if mask.is_written or len(written) == room:
-                return [list(row) for row in zip(*written, strict=True)]
+        written = [next_tokens(logits, allowed)]
+        while not allowed.is_written and len(written) < room:
+            tokens = torch.tensor(written[-1], device=attended.device)
+            written.append(next_tokens(step.logits(tokens), allowed))
+        return [list(row) for row in zip(*written, strict=True)]
 
     def _step(self, rows: int, positions: int) -> _Step:
         if self._model.device.type == "cuda":
@@ -288,10 +285,6 @@ class SceneAnswer(BaseModel):
 
 
 _SCENE_SCHEMA = SceneAnswer.model_json_schema()
-
-
-class UnusableAnswerError(RuntimeError):
-    """The model wrote nothing that is a description, or a sentence of a summary."""
 
 
 class VisionLanguageDescriber:
@@ -390,9 +383,9 @@ class VisionLanguageDescriber:
 
     def _written(self, inputs: Any, count: int, schema: dict[str, Any], room: int) -> list[str]:
         """The first ``count`` answers, held to ``schema``; cut off after ``room`` tokens."""
-        mask = self._grammar.rows(schema, len(inputs["input_ids"]))
+        allowed = self._grammar.rows(schema, len(inputs["input_ids"]))
         try:
-            written = self._writer.write(inputs, room, mask)
+            written = self._writer.write(inputs, room, allowed)
         except torch.OutOfMemoryError:
             self._writer.forget()
             raise

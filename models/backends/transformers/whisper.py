@@ -331,6 +331,8 @@ class WhisperTranscriber:
         )
         device, doubts = encoded.device, _Doubts()
         room = self._model.config.max_target_positions - starts.shape[1] - 1
+        if not given.all():
+            options["decoder_attention_mask"] = given.to(device)
         hook = self._model.proj_out.register_forward_hook(doubts.see)
         try:
             # The mixin's own generate: the class's override is the long-form machinery.
@@ -339,7 +341,6 @@ class WhisperTranscriber:
                 encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
                 attention_mask=torch.ones(encoded.shape[:2], dtype=torch.long, device=device),
                 decoder_input_ids=starts.to(device),
-                decoder_attention_mask=given.to(device),
                 max_length=None,
                 max_new_tokens=min(room, self._model.config.max_target_positions // 2),
                 do_sample=False,

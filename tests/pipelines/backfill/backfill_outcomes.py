@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from models.contracts import Box, CameraMotion, ShotAngle, ShotType
-from pipelines.backfill.outcome import Item, ItemOutcome
+from pipelines.backfill.manifest import Item
+from pipelines.backfill.output import ItemOutcome
 from pipelines.types import (
     PipelineWarning,
     Scene,

@@ -27,7 +27,7 @@ from models.tasks import DESCRIBE_SCENES, Contract, Task
 from pipelines.backfill import __main__ as backfill
 from pipelines.backfill.driver import BackfillTally, Pacing, run_items
 from pipelines.backfill.items import ItemWork
-from pipelines.backfill.outcome import Item
+from pipelines.backfill.manifest import Item
 from pipelines.backfill.output import begin_output
 from pipelines.backfill.places import S3Access, place_at
 from storage.types import ProcessingMode, StageStatus

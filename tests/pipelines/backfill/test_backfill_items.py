@@ -17,10 +17,9 @@ import pytest
 from models.contracts import AudioChunk, ChunkTranscript
 from models.provider import LocalModels
 from models.tasks import DESCRIBE_SCENES, TRANSCRIBE, Contract, Task
-from pipelines.backfill.fetch import SourceRules
-from pipelines.backfill.items import ItemWork, keep_outcome_only
-from pipelines.backfill.manifest import read_manifest
-from pipelines.backfill.outcome import Item, ItemOutcome
+from pipelines.backfill.items import ItemWork, SourceRules, keep_outcome_only
+from pipelines.backfill.manifest import Item, read_manifest
+from pipelines.backfill.output import ItemOutcome
 from pipelines.backfill.places import BucketPlace, S3Access, place_at
 from pipelines.net.addresses import AddressPolicy
 from storage.objects.s3 import client_of

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.backfill import manifest
-from pipelines.backfill.manifest import Manifest, ManifestError, read_manifest
-from pipelines.backfill.outcome import Item
+from pipelines.backfill.manifest import Item, Manifest, ManifestError, read_manifest
 from pipelines.backfill.places import S3Access
 from storage.objects.s3 import client_of
 from storage.types import ProcessingMode

@@ -12,10 +12,16 @@ import pytest
 
 from pipelines.backfill.__main__ import stop_signals
 from pipelines.backfill.driver import BackfillTally, spell_seconds
-from pipelines.backfill.outcome import ItemOutcome, RowError
-from pipelines.backfill.output import Output, begin_output, open_output
+from pipelines.backfill.manifest import RowError
+from pipelines.backfill.output import (
+    SCHEMAS,
+    ItemOutcome,
+    Output,
+    begin_output,
+    open_output,
+    rows_of_parquet,
+)
 from pipelines.backfill.places import OutputError, Place, PlaceError, S3Access, place_at
-from pipelines.backfill.tables import SCHEMAS, rows_of_parquet
 from storage.objects import ObjectNotFoundError
 from storage.types import StageStatus
 from tests.pipelines.backfill.backfill_outcomes import completed, failed, sound_only
@@ -99,7 +105,7 @@ def dying_after(output: Output, writes: int) -> Output:
     return replace(output, place=place, parts=set(output.parts))
 
 
-@every("writes", range(len(SCHEMAS)))
+@pytest.mark.parametrize("writes", range(len(SCHEMAS)))
 def test_a_part_that_was_not_written_to_its_end_leaves_nothing(place: Place, writes: int) -> None:
     output = begin_output(place, SETTINGS)
     output.commit([completed("a")])

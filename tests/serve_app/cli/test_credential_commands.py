@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from serve_app.cli.main import app, user_sentence
 from serve_app.cli.output import UsageError
 from storage import cleaning, keys
+from storage.history import publish_versions
 from storage.jobs import lease_next
-from storage.reruns import publish_versions
 from storage.tables import jobs
 from storage.types import StageName
 from tests.serve_app.dashboard.test_dashboard_pages import link_token, visitor

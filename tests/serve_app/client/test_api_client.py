@@ -139,7 +139,7 @@ def test_a_client_waits_a_minute_at_most(
     assert pauses == expected_pauses
 
 
-@every(
+@pytest.mark.parametrize(
     ("status", "code"),
     [
         pytest.param(400, "INVALID_REQUEST", id="malformed"),

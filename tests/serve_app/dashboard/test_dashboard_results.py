@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.dashboard import WORDS_A_LINE, long_scenes, long_transcript
 from serve_app.dashboard.results import spelled
-from storage.result_parts import Kept
+from storage.results import Kept
 from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.dashboard.test_dashboard_pages import csrf, plain, signed_in
 from tests.serve_app.published_jobs import complete, created, track

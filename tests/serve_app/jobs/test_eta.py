@@ -188,8 +188,8 @@ def shown(api: RunningApi, customer: Customer, job_id: str) -> dict[str, Any]:
     return data
 
 
-@every("path", BODIES)
-@every(
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(
     ("given", "kept"),
     [({}, "normal"), ({"priority": "low"}, "low"), ({"priority": "high"}, "high")],
     ids=["not given", "low", "high"],

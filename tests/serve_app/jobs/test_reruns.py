@@ -16,7 +16,7 @@ from pipelines.types import Speaker, StageCode, StageError, TranscriptResult
 from pipelines.types import WarningCode as Code
 from serve_app.work import publishing
 from serve_app.work.publishing import Lease
-from storage import jobs, reruns
+from storage import history, jobs
 from storage.cleaning import find_round, list_due_rounds, set_legal_hold
 from storage.database import Connection
 from storage.results import TrackTranscript
@@ -61,7 +61,7 @@ def job(api: RunningApi, customer: Customer) -> Iterator[str]:
 
 def uses(api: RunningApi, made_with: dict[StageName, str]) -> None:
     """A runner starts with these versions."""
-    api.transact(lambda c: reruns.publish_versions(c, made_with))
+    api.transact(lambda c: history.publish_versions(c, made_with))
 
 
 def ask(api: RunningApi, customer: Customer, job_id: str, **body: Any) -> httpx.Response:
@@ -225,15 +225,18 @@ def test_what_people_corrected_is_kept(api: RunningApi, customer: Customer, job:
     assert text_of(api, customer, job) == "Good night"
 
 
+@pytest.mark.parametrize("stages", [["transcript"], ["transcript", "vision"]])
 def test_a_correction_during_the_rerun_is_kept(
-    api: RunningApi, customer: Customer, job: str
+    api: RunningApi, customer: Customer, job: str, stages: list[str]
 ) -> None:
-    rerun_id = planned(api, customer, job, stages=["transcript"])["rerunJobId"]
+    rerun_id = planned(api, customer, job, stages=stages)["rerunJobId"]
     edit = {"revision": 0, "segments": [{"index": 0, "text": "Good night"}]}
     path = f"/jobs/{job}/transcript"
     assert api.client.patch(path, json=edit, headers=customer.headers).status_code == 200
-    run(api, rerun_id, text="Good evening", vision=False)
+    run(api, rerun_id, text="Good evening", vision="vision" in stages)
     assert text_of(api, customer, job) == "Good night"
+    found = api.client.get("/search", params={"q": "evening"}, headers=customer.headers)
+    assert found.json()["data"] == [], "what was not exchanged is not found"
 
 
 def test_a_rerun_is_refused_by_name(api: RunningApi, customer: Customer, job: str) -> None:

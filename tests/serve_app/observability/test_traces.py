@@ -21,9 +21,9 @@ from models.provider import LocalModels
 from serve_app.context import AppContext, build_context
 from serve_app.observability.logs import TracingNotInstalledError
 from serve_app.settings import Settings
-from serve_app.work.calibration import Calibration
 from serve_app.work.publishing import Lease
 from serve_app.work.runner import JobDriver
+from serve_app.work.stage_work import Calibration
 from storage import jobs
 from tests.databases import fresh_database
 from tests.serve_app.running_api import SECRET, RunningApi

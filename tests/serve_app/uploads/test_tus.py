@@ -173,7 +173,7 @@ def test_another_version_is_refused_and_ours_is_named(
     assert offset_of(job["resumableUploadUrl"]) == 0
 
 
-@every(
+@pytest.mark.parametrize(
     ("change", "status"),
     [
         ({"Content_Type": "application/octet-stream"}, 415),
@@ -322,8 +322,8 @@ def test_an_address_whose_time_is_over_is_gone_and_a_forged_one_is_worth_nothing
     assert put(job["resumableUploadUrl"].replace("/resumable", ""), b"x").status_code == 401
 
 
-@every("carrier", ["POST", "GET", "PUT"])
-@every("method", ["PATCH", "HEAD", "DELETE"])
+@pytest.mark.parametrize("carrier", ["POST", "GET", "PUT"])
+@pytest.mark.parametrize("method", ["PATCH", "HEAD", "DELETE"])
 def test_the_method_may_be_overridden(job: dict[str, Any], carrier: str, method: str) -> None:
     sent = TUS | {
         "X-HTTP-Method-Override": method,

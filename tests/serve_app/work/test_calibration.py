@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipelines.types import AudioTrack, IngestResult
-from serve_app.work.calibration import Calibration, Machine
+from serve_app.work.stage_work import Calibration, Machine
 from storage.types import StageName
 from tests.pipelines.vision.test_vision import SMALL
 
