@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import threading
 import uuid
@@ -193,23 +192,6 @@ def test_one_that_comes_after_the_media_was_removed_is_not_kept(
     run_sql(api, "UPDATE jobs SET cleaned_at = now() WHERE id = :id", id=uuid.UUID(job_id))
     assert len(make(api).of(PREVIEWS, outcome="failed")) == 1
     assert not api.context.objects.exists(preview_key(uuid.UUID(job_id)))
-
-
-def test_a_stopped_maker_leaves_it_to_the_next(
-    api: RunningApi, customer: Customer, tmp_path: Path
-) -> None:
-    job_id = wanting(api, customer, write_sample(tmp_path, MPEG))
-
-    async def stopped(context: AppContext) -> None:
-        making = asyncio.create_task(step(context, make_job_preview))
-        await asyncio.sleep(0.15)
-        making.cancel()
-        await asyncio.wait([making])
-
-    for _ in range((make_job_preview.attempts or 0) + 1):
-        assert at_work(api, stopped).values == {}
-    assert preview(api, job_id).status is PreviewStatus.WAITING
-    assert len(make(api).of(PREVIEWS, outcome="made")) == 1
 
 
 def test_media_whose_makers_are_lost_are_given_up(

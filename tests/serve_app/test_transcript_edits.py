@@ -158,22 +158,6 @@ def test_a_speaker_who_is_changed_is_changed_everywhere(
     assert [each["speakingSeconds"] for each in before["speakers"]] == [5.0, 5.0]
 
 
-def test_of_two_editors_at_once_one_is_refused_and_nothing_is_lost(
-    api: RunningApi, customer: Customer, job: str
-) -> None:
-    with ThreadPoolExecutor(2) as both:
-        changes = [{"index": 0, "text": "Good evening."}, {"index": 3, "text": "Come in."}]
-        answers = [*both.map(lambda it: patch(api, customer, job, segments=[it]), changes)]
-    assert sorted(answer.status_code for answer in answers) == [200, 409]
-    lost = next(at for at, answer in enumerate(answers) if answer.status_code == 409)
-    refused = answers[lost].json()
-    assert (refused["code"], refused["param"]) == ("REVISION_CONFLICT", "revision")
-    assert refused["currentRevision"] == 1
-    edit(api, customer, job, revision=1, segments=[changes[lost]])
-    shown = get(api, customer, f"/jobs/{job}/transcript")
-    assert [shown["segments"][at]["text"] for at in (0, 3)] == ["Good evening.", "Come in."]
-
-
 def test_of_ten_writers_at_once_one_wins_each_time_and_nothing_is_lost(
     api: RunningApi, customer: Customer, job: str
 ) -> None:

@@ -17,7 +17,6 @@ import httpx
 import numpy as np
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
-from tests.pipelines.ingest.clock_material import remuxed, with_tag_times, write_film
 
 from pipelines.codec import to_json
 from pipelines.ingest.pipeline import probe
@@ -32,7 +31,10 @@ from tests.pipelines.ingest.ingest_material import (
     Sound,
     clicks,
     picture,
+    remuxed,
+    with_tag_times,
     write_clip,
+    write_film,
     write_sound,
 )
 from tests.pipelines.ingest.test_clocks import TAGS

@@ -11,13 +11,13 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from tests.pipelines.ingest.clock_material import remuxed, with_tag_times
 
 from pipelines.ingest.pipeline import probe
 from pipelines.types import IngestResult
 from serve_app.settings import Settings
 from storage.objects.s3 import S3Store, client_of
 from tests.databases import fresh_database
+from tests.pipelines.ingest.ingest_material import remuxed, with_tag_times
 from tests.serve_app.exports.test_clips import clip, pictures, publish_ingest
 from tests.serve_app.published_jobs import created, media
 from tests.serve_app.running_api import SECRET, Customer, RunningApi

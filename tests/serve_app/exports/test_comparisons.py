@@ -366,22 +366,6 @@ def test_a_comparison_that_breaks_is_tried_so_often_and_then_given_up(
     assert again["comparisonId"] == left
 
 
-def test_a_maker_that_is_lost_leaves_it_to_the_next_so_often(
-    api: RunningApi, customer: Customer, cuts: tuple[str, str]
-) -> None:
-    left = request(api, customer, *cuts).json()["data"]["comparisonId"]
-    lost = "UPDATE work SET attempts = :attempts WHERE subject_id = :id"
-    rows(api, lost, attempts=(compare_cuts.attempts or 0) - 1, id=left)
-    at_work(api)
-    assert read(api, customer, left).json()["data"]["state"] == "completed"
-    rows(api, "DELETE FROM comparisons")
-    rows(api, "DELETE FROM work")
-    left = request(api, customer, *cuts).json()["data"]["comparisonId"]
-    rows(api, lost, attempts=compare_cuts.attempts, id=left)
-    at_work(api)
-    assert read(api, customer, left).json()["data"]["error"]["code"] == "INTERNAL_ERROR"
-
-
 def test_accounts_take_turns_and_wait_for_so_many(
     api: RunningApi, customer: Customer, cuts: tuple[str, str]
 ) -> None:
