@@ -41,7 +41,7 @@ def encode(value: object) -> bytes:
 
 
 def decode(cls: type[_Value], text: bytes, *, ignore_unknown: bool = False) -> _Value:
-    """The ``cls`` that ``encode`` turned into ``text``; raises CodecError if it is none.
+    """Return the ``cls`` that ``encode`` turned into ``text``; raises CodecError if it is none.
 
     With ``ignore_unknown`` fields may be there that a later version added.
     """
@@ -56,7 +56,7 @@ def decode(cls: type[_Value], text: bytes, *, ignore_unknown: bool = False) -> _
 
 
 def list_parts(text: str, start: int = 0) -> Iterator[tuple[str, int]]:
-    """The JSON list at ``start`` as short ones, each with where it ends in ``text``.
+    """Yield the JSON list at ``start`` as short ones, each with where it ends in ``text``.
 
     For threads: no other one runs while one value is decoded, and a long list takes a second.
     Raises ValueError where it is none.
@@ -84,7 +84,7 @@ def to_json(value: object) -> Any:
 
 
 def from_json(cls: type[_Value], data: object) -> _Value:
-    """The ``cls`` that ``to_json`` turned into ``data``; raises CodecError if it is none."""
+    """Return the ``cls`` that ``to_json`` turned into ``data``; raises CodecError if it is none."""
     return decode(cls, encode(data))
 
 
@@ -123,11 +123,11 @@ class Artifact(Generic[Value]):
 
     @staticmethod
     def of(kind: type[Value], folder: str, *, version: int) -> Artifact[Value]:
-        """Values of a type that the codec knows."""
+        """Return values of a type that the codec knows."""
         return Artifact(folder, version, encode, lambda data: decode(kind, data))
 
     def key(self, prefix: str, *inputs: object, position: int | None = None) -> str:
-        """Where the output of ``inputs`` (dataclasses, JSON values, bytes) is stored.
+        """Return where the output of ``inputs`` (dataclasses, JSON values, bytes) is stored.
 
         ``position`` is for people who look into the store; the digest alone names the output.
         """
@@ -157,7 +157,7 @@ class Made:
 
 
 def digest(*inputs: object) -> str:
-    """A name for exactly these inputs: dataclasses, JSON values, bytes."""
+    """Return a name for exactly these inputs: dataclasses, JSON values, bytes."""
     text = json.dumps(
         inputs,
         sort_keys=True,

@@ -127,12 +127,12 @@ NEEDS: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def is_web_page(head: bytes) -> bool:
-    """Whether a file that begins so, with a few hundred bytes, is HTML."""
+    """Return whether a file that begins so, with a few hundred bytes, is HTML."""
     return _PAGE.match(head) is not None
 
 
 def page_refusal(host: str | None = None) -> str:
-    """The sentence for whoever sent a page, or a link to one on ``host``."""
+    """Return the sentence for whoever sent a page, or a link to one on ``host``."""
     names = (host or "").lower().removesuffix(".")
     for hosts, needed in NEEDS:
         if any(names == each or names.endswith(f".{each}") for each in hosts):

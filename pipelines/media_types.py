@@ -135,7 +135,7 @@ class Orientation:
         return mirror + [("transpose", turn) for turn in turns]
 
     def upright(self, picture: npt.NDArray[Sample]) -> npt.NDArray[Sample]:
-        """A stored picture (rows, columns, ...) as it is to be shown; a view of it."""
+        """Return a stored picture (rows, columns, ...) as it is to be shown; a view of it."""
         if self.mirrored:
             picture = picture[:, ::-1]
         if self.swaps_sides:
@@ -144,7 +144,7 @@ class Orientation:
         return picture[::rows, ::columns]
 
     def turned(self, across: float, down: float) -> tuple[float, float]:
-        """A movement in the stored picture as it is in the upright one."""
+        """Return a movement in the stored picture as it is in the upright one."""
         across = -across if self.mirrored else across
         for _ in range(self.degrees // 90):
             across, down = -down, across

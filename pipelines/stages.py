@@ -83,11 +83,11 @@ class MediaStages:
     mapper: Mapper = map_on_ray
 
     def probe(self, media: SourceMedia, control: Control) -> ProbedMedia:
-        """What the files hold, before any of it is decoded."""
+        """Return what the files hold, before any of it is decoded."""
         return probe_media(media, IngestContext(self.workspace, control, self.ingest_config))
 
     def ingest(self, probed: ProbedMedia, control: Control) -> IngestResult:
-        """Segments and tracks, as far as the mode needs them."""
+        """Return segments and tracks, as far as the mode needs them."""
         return ingest_media(
             probed,
             IngestContext(self.workspace, control, self.ingest_config),
@@ -96,7 +96,7 @@ class MediaStages:
         )
 
     def vision(self, ingested: IngestResult, control: Control) -> VisionResult:
-        """The scenes."""
+        """Return the scenes."""
         if ingested.video is None:
             raise StageError(StageCode.VISION_FAILED, "The picture could not be read.")
         return analyse_vision(
@@ -111,7 +111,7 @@ class MediaStages:
     def transcribe(
         self, track: AudioTrack, ingested: IngestResult, control: Control
     ) -> TranscriptResult:
-        """The transcript of one track, on the media's timeline."""
+        """Return the transcript of one track, on the media's timeline."""
         return transcribe_track(
             track,
             workspace=self.workspace,
@@ -125,7 +125,7 @@ class MediaStages:
     def summarize(
         self, tracks: Sequence[TrackOutcome], control: Control
     ) -> tuple[TimedSentence, ...]:
-        """A summary of all tracks; the profile must have a model for it."""
+        """Return a summary of all tracks; the profile must have a model for it."""
         said = [
             TimedSentence(segment.text, segment.start_ms, segment.end_ms)
             for track in tracks
@@ -183,7 +183,8 @@ class StageRunner:
         control: Control,
         transcribe: Callable[[AudioTrack, Control], Awaitable[TranscriptResult]],
     ) -> tuple[TrackOutcome, ...]:
-        """Every track's transcript or failure. Raises StageError where all of them failed."""
+        """Return every track's transcript or failure. Raises StageError where all of them
+        failed."""
         tracks: list[TrackOutcome] = []
         last_error = StageError(StageCode.TRANSCRIPT_FAILED, "The sound could not be read.")
         shares = parts_of(control, [1.0] * len(ingested.tracks))

@@ -109,7 +109,7 @@ class VideoSource:
     parts: tuple[VideoPart, ...] = ()
 
     def part_of(self, segment: Segment) -> VideoPart:
-        """The stream that ``segment`` comes from, and how its times are to be read."""
+        """Return the stream that ``segment`` comes from, and how its times are to be read."""
         return self.all_parts[segment.part]
 
     @property
@@ -242,12 +242,12 @@ class Scene:
     before there were any."""
 
     def at_keys(self, keys: Mapping[str, str]) -> Scene:
-        """The scene with its stills' objects elsewhere."""
+        """Return the scene with its stills' objects elsewhere."""
         stills = tuple(replace(still, key=keys[still.key]) for still in self.stills)
         return replace(self, thumbnail_key=keys[self.thumbnail_key], stills=stills)
 
     def still_names(self, name: str) -> dict[str, str]:
-        """Each still's key and a file's name for it, made of the scene's."""
+        """Return each still's key and a file's name for it, made of the scene's."""
         keys = dict.fromkeys((self.thumbnail_key, *(still.key for still in self.stills)))
         return {key: f"{name}-{n}.jpg" if n > 1 else f"{name}.jpg" for n, key in enumerate(keys, 1)}
 
@@ -401,7 +401,7 @@ class TrackOutcome:
 
 
 def transcript_warnings(tracks: Iterable[TrackOutcome]) -> list[PipelineWarning]:
-    """Those of all tracks that were transcribed, in order."""
+    """Return those of all tracks that were transcribed, in order."""
     found = (track.transcript for track in tracks)
     return [each for result in found if result is not None for each in result.warnings]
 

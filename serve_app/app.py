@@ -26,6 +26,7 @@ from serve_app.context import AppContext
 from serve_app.credits.payments import require_provider
 from serve_app.credits.payments import router as payment_routes
 from serve_app.credits.routes import router as credit_routes
+from serve_app.dashboard.account import portal_router as portal_routes
 from serve_app.dashboard.routes import ROUTERS as DASHBOARD_ROUTERS
 from serve_app.dashboard.routes import session_api
 from serve_app.discovery.events import events
@@ -40,7 +41,6 @@ from serve_app.jobs.events import router as job_event_routes
 from serve_app.jobs.reruns import router as rerun_routes
 from serve_app.jobs.routes import creation_router as creation_routes
 from serve_app.jobs.routes import router as job_routes
-from serve_app.keys.portal import router as portal_routes
 from serve_app.keys.routes import open_router as sign_in_routes
 from serve_app.keys.routes import router as key_routes
 from serve_app.media.source import router as media_routes
@@ -130,20 +130,20 @@ class Api(FastAPI):
     _finished: dict[str, Any] | None = None
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI 3.1 document, made once; that takes up to a second."""
+        """Return the OpenAPI 3.1 document, made once; that takes up to a second."""
         if self._finished is None:
             self._finished = finish(super().openapi(), operation_routes())
         return self._finished
 
 
 def operation_routes() -> list[OperationRoute]:
-    """The routes of the interface document."""
+    """Return the routes of the interface document."""
     routes = [route for router in ROUTERS for route in router.routes]
     return [r for r in routes if isinstance(r, OperationRoute) and r.include_in_schema]
 
 
 def routed_api(**options: Any) -> Api:
-    """The application with its routes, as yet without a context."""
+    """Return the application with its routes, as yet without a context."""
     app = Api(
         title="Video Analysis Service",
         summary="Footage in, scenes and transcripts out.",
@@ -168,7 +168,7 @@ def routed_api(**options: Any) -> Api:
 
 
 def build_api(context: AppContext) -> FastAPI:
-    """The API over ``context``; closes the context's database when it shuts down."""
+    """Return the API over ``context``; closes the context's database when it shuts down."""
     limiter = UploadLimiter(context.settings.upload_concurrency, context.metrics)
 
     @asynccontextmanager

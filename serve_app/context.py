@@ -57,7 +57,7 @@ class QueryEncoder(Generic[Made]):
         self._turns = WeakValueDictionary[uuid.UUID, asyncio.Lock]()
 
     async def encode(self, texts: Sequence[str]) -> Made:
-        """A unit vector for each text. Raises what the model raises."""
+        """Return a unit vector for each text. Raises what the model raises."""
         return await asyncio.get_running_loop().run_in_executor(
             self._thread, self._embed, list(texts)
         )
@@ -106,7 +106,7 @@ class PictureEncoder:
         self.queries = QueryEncoder(lambda it: _opened(open_phrases).embed_phrases(it), model)
 
     async def encode(self, stills: Sequence[Picture]) -> Vectors:
-        """A unit vector for each still. Raises what the model raises."""
+        """Return a unit vector for each still. Raises what the model raises."""
         return await asyncio.to_thread(lambda: _opened(self._open).embed_pictures(stills))
 
 
@@ -181,7 +181,7 @@ def build_context(
 
 
 def open_tracing(settings: Settings) -> Tracing | None:
-    """Where spans go; None if traces are off. Raises TracingNotInstalledError."""
+    """Return where spans go; None if traces are off. Raises TracingNotInstalledError."""
     if settings.traces_url is None:
         return None
     return Tracing(settings.traces_url, settings.traces_ratio)
@@ -192,7 +192,7 @@ class ContentPolicyError(ValueError):
 
 
 def load_content_policy(settings: Settings) -> ContentPolicy:
-    """The content policy of the settings. Raises ContentPolicyError."""
+    """Return the content policy of the settings. Raises ContentPolicyError."""
     if settings.blocked_labels and CLASSIFY_CONTENT not in REGISTRY.get(settings.model_profile, {}):
         message = f"VAS_BLOCKED_LABELS: no classifier in model profile {settings.model_profile}."
         raise ContentPolicyError(message)

@@ -70,7 +70,7 @@ class Encrypter:
         return self._fernet().encrypt(text.encode())
 
     def decrypt(self, encrypted: bytes) -> str:
-        """What ``encrypt`` was given; raises DecryptionError."""
+        """Return what ``encrypt`` was given; raises DecryptionError."""
         try:
             return self._fernet().decrypt(encrypted).decode()
         except InvalidToken as error:
@@ -127,7 +127,7 @@ class ReceiptSigner:
         }
 
     def public_key(self) -> PublicKeyJson:
-        """What checks the signatures; ``kid`` is its thumbprint (RFC 7638)."""
+        """Return what checks the signatures; ``kid`` is its thumbprint (RFC 7638)."""
         x = _text(self._key().public_key().public_bytes_raw())
         required = {"crv": "Ed25519", "kty": "OKP", "x": x}
         kid = _text(hashlib.sha256(canonical(required)).digest())
@@ -164,7 +164,8 @@ def open_envelope(envelope: Envelope, keys: Mapping[str, str]) -> bytes:
 
 
 def _decoded(text: str) -> bytes:
-    """What ``text`` is in base64; raises ValueError also where other text means the same bytes."""
+    """Return what ``text`` is in base64; raises ValueError also where other text means the same
+    bytes."""
     data = base64.b64decode(text, validate=True)
     if base64.b64encode(data).decode() != text:
         raise ValueError("bits beyond the last byte")
@@ -172,8 +173,8 @@ def _decoded(text: str) -> bytes:
 
 
 def canonical(value: object) -> bytes:
-    """The one JSON text of a value: sorted names, no blanks, UTF-8, whole numbers without a point
-    (RFC 8785 as far as integers and short fractions go)."""
+    """Return the one JSON text of a value: sorted names, no blanks, UTF-8, whole numbers without a
+    point (RFC 8785 as far as integers and short fractions go)."""
     text = json.dumps(_whole(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode()
 

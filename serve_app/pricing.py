@@ -67,7 +67,7 @@ MODE_ANALYSES: dict[ProcessingMode, tuple[StageName, ...]] = {
 
 
 def load_prices(path: Path | None) -> PriceTable:
-    """The table in ``path``, or the service's own; raises PriceFileError."""
+    """Return the table in ``path``, or the service's own; raises PriceFileError."""
     if path is None:
         return default_prices()
     try:
@@ -134,7 +134,7 @@ def _cents(cent_seconds: int) -> int:
 
 
 def price_table(prices: PriceTable) -> dict[str, Any]:
-    """The price table as ``GET /pricing`` publishes it."""
+    """Return the price table as ``GET /pricing`` publishes it."""
     return {
         "currency": CURRENCY,
         "unit": UNIT,

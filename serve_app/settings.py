@@ -95,7 +95,8 @@ class InvalidSettingsError(ValueError):
 
 
 def is_private_http(url: str) -> bool:
-    """Whether an address without TLS leads to this machine, where nobody listens in between."""
+    """Return whether an address without TLS leads to this machine, where nobody listens in
+    between."""
     parts = urlsplit(url)
     return parts.scheme == "http" and parts.hostname in {"127.0.0.1", "::1", "localhost"}
 
@@ -485,7 +486,7 @@ class Settings(BaseSettings):
         return self
 
     def max_upload_bytes(self, tier: Tier) -> int:
-        """The tier's upload limit."""
+        """Return the tier's upload limit."""
         return self.raw_max_bytes if tier is Tier.RAW else self.standard_max_bytes
 
     def most_replicas(self, task: Task[Any]) -> int:
@@ -515,7 +516,7 @@ class Settings(BaseSettings):
 
 
 def load_settings(**changes: Any) -> Settings:
-    """The environment's settings with ``changes``. Raises InvalidSettingsError."""
+    """Return the environment's settings with ``changes``. Raises InvalidSettingsError."""
     try:
         return Settings(**changes)
     except ValidationError as error:
@@ -531,6 +532,6 @@ def load_settings(**changes: Any) -> Settings:
 
 
 def _variable(location: tuple[int | str, ...]) -> str:
-    """The setting that an error of pydantic is about; nothing where it is about several."""
+    """Return the setting that an error of pydantic is about; nothing where it is about several."""
     parts = [str(part) for part in location if part != "[key]"]
     return f"VAS_{parts[0].upper()}{''.join(f'[{part}]' for part in parts[1:])}: " if parts else ""

@@ -88,7 +88,8 @@ _COUNT_ONLY = text(
 
 
 async def authenticate_and_count(database: Database, secret: str, bucket: str) -> Caller | None:
-    """The caller behind an active, unexpired key; None, counting nothing, for any other string.
+    """Return the caller behind an active, unexpired key; None, counting nothing, for any other
+    string.
 
     Looked up by the secret's hash, so that timing reveals nothing about a guess.
     """

@@ -115,7 +115,7 @@ _OBJECT_COLUMNS = [archive_objects.c[name] for name in ArchiveObject.__dataclass
 
 
 def key_digest(key: bytes) -> bytes:
-    """What an object is known by."""
+    """Return what an object is known by."""
     return hashlib.sha256(key).digest()
 
 
@@ -141,7 +141,7 @@ async def add_archive(
     options: Mapping[str, Any],
     base_url: str,
 ) -> Archive | None:
-    """None where the account has MOST_ARCHIVES already."""
+    """Return None where the account has MOST_ARCHIVES already."""
     # The lock makes concurrent additions of one account count one after the other.
     owner = select(accounts.c.id).where(accounts.c.id == account_id).with_for_update(key_share=True)
     await connection.execute(owner)
@@ -169,7 +169,7 @@ async def add_archive(
 async def list_archives(
     connection: Connection, account_id: uuid.UUID, archive_id: uuid.UUID | None = None
 ) -> list[Archive]:
-    """The account's archives, the oldest first; only the one with this id, if given."""
+    """Return the account's archives, the oldest first; only the one with this id, if given."""
     query = select(*_COLUMNS).where(
         archives.c.account_id == account_id, archives.c.removed_at.is_(None)
     )
@@ -180,7 +180,7 @@ async def list_archives(
 
 
 async def find_access(connection: Connection, archive_id: uuid.UUID) -> str | None:
-    """The encrypted credentials; None where there are none, or no such archive any more."""
+    """Return the encrypted credentials; None where there are none, or no such archive any more."""
     query = select(archives.c.sealed_access).where(archives.c.id == archive_id)
     return (await connection.execute(query)).scalar_one_or_none()
 
@@ -193,7 +193,7 @@ async def list_objects(
     after: int = 0,
     state: ObjectState | None = None,
 ) -> list[ArchiveObject]:
-    """Objects in the order in which they were found, behind the position ``after``."""
+    """Return objects in the order in which they were found, behind the position ``after``."""
     query = select(*_OBJECT_COLUMNS).where(
         archive_objects.c.archive_id == archive_id, archive_objects.c.position > after
     )
@@ -319,8 +319,8 @@ async def remove_archives(
 
 
 async def take_archive(connection: Connection, held: Held) -> Archive | None:
-    """The archive that there is something to do for; None where there is nothing, its account is
-    suspended, or it is removed, of whose objects some are deleted then.
+    """Return the archive that there is something to do for; None where there is nothing, its
+    account is suspended, or it is removed, of whose objects some are deleted then.
 
     Raises WorkLostError.
     """
@@ -344,7 +344,7 @@ async def take_archive(connection: Connection, held: Held) -> Archive | None:
 
 
 async def lock_archive(connection: Connection, held: Held) -> Archive:
-    """The archive, locked. Raises WorkLostError where the work on it is over."""
+    """Return the archive, locked. Raises WorkLostError where the work on it is over."""
     query = select(*_COLUMNS).where(
         archives.c.id == held.subject_id,
         archives.c.state == ArchiveState.ACTIVE,
@@ -541,7 +541,8 @@ async def _count(connection: Connection, archive_id: uuid.UUID, changes: Counter
 
 
 async def list_running_jobs(connection: Connection, archive: Archive) -> list[uuid.UUID]:
-    """Jobs of the archive that have not ended, also of what objects were before they changed."""
+    """Return jobs of the archive that have not ended, also of what objects were before they
+    changed."""
     query = select(jobs.c.id).where(
         jobs.c.account_id == archive.account_id,
         jobs.c.completed_at.is_(None),

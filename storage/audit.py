@@ -51,7 +51,7 @@ class Actor:
     request_id: str = ""
 
     def being(self, kind: ActorKind, actor_id: uuid.UUID | None) -> Actor:
-        """Who turned out to act by the same request."""
+        """Return who turned out to act by the same request."""
         return replace(self, kind=kind, id=actor_id)
 
 
@@ -113,7 +113,7 @@ def act_as(actor: Actor) -> None:
 
 
 def current_actor() -> Actor:
-    """Who acts in this task."""
+    """Return who acts in this task."""
     return _ACTOR.get()
 
 
@@ -193,7 +193,7 @@ async def list_entries(
 async def read_chain(
     connection: Connection, account_id: uuid.UUID, *, after: int = 0
 ) -> AsyncIterator[AuditEntry]:
-    """All entries of an account after position ``after``, in order, page by page."""
+    """Yield all entries of an account after position ``after``, in order, page by page."""
     while entries := await list_entries(connection, account_id, after=after):
         for entry in entries:
             yield entry
@@ -201,7 +201,8 @@ async def read_chain(
 
 
 def entry_hash(entry: AuditEntry, before: str) -> str:
-    """The hash that the entry must have after the hash ``before``; that of the first is ""."""
+    """Return the hash that the entry must have after the hash ``before``; that of the first is
+    ""."""
     values = [
         before,
         str(entry.position),
@@ -242,7 +243,7 @@ class ChainCheck:
 
 
 async def count_unplaced(connection: Connection, account_id: uuid.UUID) -> int:
-    """Entries that came past the trigger which gives them their place."""
+    """Return entries that came past the trigger which gives them their place."""
     query = select(func.count()).where(
         audit_log.c.account_id == account_id, audit_log.c.position.is_(None)
     )

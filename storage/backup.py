@@ -43,7 +43,7 @@ def dump_database(url: str, target: Path) -> None:
 
 
 def list_erased(url: str) -> list[str]:
-    """Ids of the jobs that were erased; none in a database from before there was erasing."""
+    """Return ids of the jobs that were erased; none in a database from before there was erasing."""
     with psycopg.connect(url) as connection:
         try:
             rows = connection.execute("SELECT id FROM jobs WHERE erased_at IS NOT NULL").fetchall()
@@ -108,12 +108,12 @@ def _copy(source: ObjectStore, target: ObjectStore, key: str) -> None:
 
 
 def measure_objects(store: ObjectStore) -> tuple[int, int]:
-    """How many objects of jobs there are, and their bytes."""
+    """Return how many objects of jobs there are, and their bytes."""
     sizes = [store.size_bytes(key) for key in store.list_keys(JOBS_PREFIX)]
     return len(sizes), sum(sizes)
 
 
 def sha256_of(path: Path) -> str:
-    """The file's digest in hexadecimal."""
+    """Return the file's digest in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -126,8 +126,8 @@ async def queue_round(connection: Connection, job_id: uuid.UUID, retention: Rete
 
 
 async def find_round(connection: Connection, job_id: uuid.UUID) -> CleaningRound | None:
-    """A job's round that is under way; None where a legal hold was placed on the job since, or it
-    is run again."""
+    """Return a job's round that is under way; None where a legal hold was placed on the job since,
+    or it is run again."""
     query = select(
         jobs.c.id.label("job_id"),
         func.greatest(jobs.c.completed_at, _RERUNS_END).label("completed_at"),
@@ -147,7 +147,8 @@ def _of_owner(name: str) -> ScalarSelect[Any]:
 
 
 def _kept(name: str, default: int | None, most: int | None) -> ColumnElement[Any]:
-    """The job's value, else its account's, else the service's, but not more than the most."""
+    """Return the job's value, else its account's, else the service's, but not more than the
+    most."""
     chosen = func.coalesce(
         jobs.c.source[name].astext.cast(Integer), _of_owner(name), cast(default, Integer)
     )
@@ -223,18 +224,18 @@ async def list_due_erasures(
 
 
 def _days_ago(days: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Whether jobs ended more than so many days ago."""
+    """Return whether jobs ended more than so many days ago."""
     return jobs.c.completed_at < func.now() - func.make_interval(0, 0, 0, days)
 
 
 async def is_held(connection: Connection, job_id: uuid.UUID) -> bool:
-    """Whether a legal hold is on the job or its account."""
+    """Return whether a legal hold is on the job or its account."""
     query = select(_IS_HELD).where(jobs.c.id == job_id)
     return bool((await connection.execute(query)).scalar_one())
 
 
 async def is_voice_held(connection: Connection, voice_id: uuid.UUID) -> bool:
-    """Whether a legal hold is on a job that the voice was learnt from or recognised in."""
+    """Return whether a legal hold is on a job that the voice was learnt from or recognised in."""
     return bool(await connection.scalar(select(_IS_VOICE_HELD).where(voices.c.id == voice_id)))
 
 

@@ -121,7 +121,7 @@ async def queue_comparison(
 async def find_comparison(
     connection: Connection, account_id: uuid.UUID, comparison_id: uuid.UUID
 ) -> CutComparison | None:
-    """One of the account's, for which somebody waits thereby; None once it is not kept."""
+    """Return one of the account's, for which somebody waits thereby; None once it is not kept."""
     statement = (
         update(comparisons)
         .where(comparisons.c.id == comparison_id, comparisons.c.account_id == account_id, _IS_KEPT)
@@ -140,14 +140,14 @@ _IS_KEPT = or_(
 
 
 async def get_document(connection: Connection, comparison_id: uuid.UUID) -> str | None:
-    """What was made, as JSON text."""
+    """Return what was made, as JSON text."""
     query = select(cast(comparisons.c.document, Text)).where(comparisons.c.id == comparison_id)
     found: str | None = await connection.scalar(query)
     return found
 
 
 async def is_wanted(connection: Connection, held: Held) -> bool:
-    """Whether somebody waits for a comparison still."""
+    """Return whether somebody waits for a comparison still."""
     query = select(comparisons.c.id).where(
         comparisons.c.id == held.subject_id, comparisons.c.asked_at > func.now() - WAITED
     )

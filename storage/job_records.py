@@ -108,7 +108,7 @@ class JobSource(BaseModel):
     """Of the request that created the job (W3C Trace Context), for the spans of its stages."""
 
     def stored(self) -> dict[str, Any]:
-        """The column's JSON: what was given, so that defaults of later versions apply."""
+        """Return the column's JSON: what was given, so that defaults of later versions apply."""
         return self.model_dump(mode="json", exclude_unset=True)
 
 
@@ -274,7 +274,7 @@ _FIELDS = tuple(JobRecord.__dataclass_fields__)
 
 
 def job_record(row: Mapping[str, Any] | RowMapping) -> JobRecord:
-    """A row of JOB_QUERY as a record; its other columns are left out."""
+    """Return a row of JOB_QUERY as a record; its other columns are left out."""
     values: dict[str, Any] = {name: row[name] for name in _FIELDS}
     values["source"] = JobSource.model_validate(values["source"])
     values["state"] = JobState(values["state"])

@@ -120,7 +120,7 @@ async def find_job(
     account_id: uuid.UUID | None = None,
     for_update: bool = False,
 ) -> JobRecord | None:
-    """The job, or None if there is none (of this account). ``for_update`` locks its row."""
+    """Return the job, or None if there is none (of this account). ``for_update`` locks its row."""
     query = _job_query(own=account_id is not None, locked=for_update)
     owner = {} if account_id is None else {"account_id": account_id}
     rows = await run(connection, query, job_id=job_id, **owner)
@@ -232,7 +232,7 @@ async def extend_lease(
 
 
 async def lock_leased(connection: Connection, job_id: uuid.UUID, token: uuid.UUID) -> JobRecord:
-    """The job, locked, if the lease still holds; raises LeaseLostError."""
+    """Return the job, locked, if the lease still holds; raises LeaseLostError."""
     job = await find_job(connection, job_id, for_update=True)
     if job is None or job.lease_token != token:
         raise LeaseLostError(str(job_id))
@@ -382,7 +382,7 @@ _SET_WARNING = text(
 
 
 async def find_ingest_result(connection: Connection, job_id: uuid.UUID) -> dict[str, Any] | None:
-    """What ``set_ingest_result`` stored; None before."""
+    """Return what ``set_ingest_result`` stored; None before."""
     query = select(jobs.c.ingest_result).where(jobs.c.id == job_id)
     result: dict[str, Any] | None = (await connection.execute(query)).scalar_one_or_none()
     return result
@@ -432,6 +432,6 @@ _UNFINISHED = select(func.count().label("unfinished")).where(
 
 
 async def count_unfinished(connection: Connection, account_id: uuid.UUID) -> int:
-    """How many of the account's jobs have not ended."""
+    """Return how many of the account's jobs have not ended."""
     [row] = await run(connection, _UNFINISHED, account_id=account_id)
     return int(row["unfinished"])

@@ -200,13 +200,13 @@ async def get_account(connection: Connection, name_or_id: str) -> Account:
 
 
 async def is_owner_suspended(connection: Connection, job_id: uuid.UUID) -> bool:
-    """Whether the account of a job is suspended; False without such a job."""
+    """Return whether the account of a job is suspended; False without such a job."""
     query = select(accounts.c.suspended_at).join(jobs).where(jobs.c.id == job_id)
     return (await connection.execute(query)).scalar_one_or_none() is not None
 
 
 async def lock_account(connection: Connection, account_id: uuid.UUID) -> Account:
-    """The account, locked: money operations of one account wait for each other.
+    """Return the account, locked: money operations of one account wait for each other.
 
     NO KEY UPDATE, not UPDATE: every insert that refers to the account takes a
     key-share lock on it, and two of those beside a waiting UPDATE are a deadlock.
@@ -225,7 +225,7 @@ async def create_key(
     benefit_id: str | None = None,
     caps: KeyCaps = KeyCaps(),
 ) -> IssuedKey:
-    """A new active key for the account, with the name of the user who makes it.
+    """Return a new active key for the account, with the name of the user who makes it.
 
     Raises TooManyKeysError.
     """
@@ -276,12 +276,12 @@ async def _insert_key(
 
 
 def display_key(last_four: str) -> str:
-    """A key without its secret, as it is shown."""
+    """Return a key without its secret, as it is shown."""
     return f"{KEY_PREFIX}…{last_four}"
 
 
 async def has_active_key(connection: Connection, account_id: uuid.UUID, secret: str) -> bool:
-    """Whether ``secret`` is a key of the account that is active and not past its time."""
+    """Return whether ``secret`` is a key of the account that is active and not past its time."""
     query = select(api_keys.c.id).where(
         api_keys.c.secret_sha256 == fingerprint(secret),
         api_keys.c.account_id == account_id,
@@ -294,7 +294,7 @@ async def has_active_key(connection: Connection, account_id: uuid.UUID, secret: 
 async def revoke_key(
     connection: Connection, key_id: uuid.UUID, account_id: uuid.UUID | None = None
 ) -> bool:
-    """Whether an active key was there to revoke (of this account)."""
+    """Return whether an active key was there to revoke (of this account)."""
     own = true() if account_id is None else api_keys.c.account_id == account_id
     statement = (
         update(api_keys)
@@ -309,7 +309,7 @@ async def revoke_key(
 
 
 async def find_capped_key(connection: Connection) -> CappedKey | None:
-    """The key that acts, where one does and it has caps; count under the account's lock."""
+    """Return the key that acts, where one does and it has caps; count under the account's lock."""
     actor = current_actor()
     if actor.kind is not ActorKind.KEY or actor.id is None:
         return None
@@ -333,7 +333,8 @@ async def find_capped_key(connection: Connection) -> CappedKey | None:
 async def create_sign_in_link(
     connection: Connection, account_id: uuid.UUID, user_id: uuid.UUID | None = None
 ) -> str:
-    """A one-time token that the dashboard exchanges for a session, of a user if one is given."""
+    """Return a one-time token that the dashboard exchanges for a session, of a user if one is
+    given."""
     token = secrets.token_urlsafe(32)
     await connection.execute(
         insert(sign_in_links).values(
@@ -348,7 +349,7 @@ async def create_sign_in_link(
 
 
 async def list_keys(connection: Connection, account_id: uuid.UUID) -> list[KeyRecord]:
-    """All keys of an account, newest first; an active one past its time shows as expired."""
+    """Return all keys of an account, newest first; an active one past its time shows as expired."""
     columns = [api_keys.c[name] for name in KeyRecord.__dataclass_fields__ if name != "made_by"]
     expired = api_keys.c.expires_at <= func.now()
     query = (
@@ -404,7 +405,8 @@ async def rotate_key(
 
 
 async def exchange_sign_in_link(connection: Connection, token: str) -> str | None:
-    """A session token for a link that is unused and not too old; None for any other string."""
+    """Return a session token for a link that is unused and not too old; None for any other
+    string."""
     statement = (
         update(sign_in_links)
         .where(
@@ -422,7 +424,7 @@ async def exchange_sign_in_link(connection: Connection, token: str) -> str | Non
 async def start_session(
     connection: Connection, account_id: uuid.UUID, user_id: uuid.UUID | None
 ) -> str:
-    """The token of a new session, of a user or of nobody in particular."""
+    """Return the token of a new session, of a user or of nobody in particular."""
     if user_id is not None:
         act_as(current_actor().being(ActorKind.USER, user_id))
     session = new_secret(SESSION_PREFIX)
@@ -440,7 +442,8 @@ async def start_session(
 
 
 async def find_session(connection: Connection, token: str) -> SessionAccount | None:
-    """The account that a session token signs in; None if it is unknown or its time is over."""
+    """Return the account that a session token signs in; None if it is unknown or its time is
+    over."""
     query = (
         select(
             sessions.c.account_id,
@@ -474,7 +477,7 @@ async def end_session(connection: Connection, token: str) -> None:
 
 
 async def create_operator_link(connection: Connection) -> str:
-    """A one-time token that the dashboard exchanges for a session of an operator."""
+    """Return a one-time token that the dashboard exchanges for a session of an operator."""
     token = secrets.token_urlsafe(32)
     await connection.execute(
         insert(operator_sessions).values(
@@ -485,7 +488,7 @@ async def create_operator_link(connection: Connection) -> str:
 
 
 async def exchange_operator_link(connection: Connection, token: str) -> str | None:
-    """An operator's session token for a link that is unused and not too old; else None."""
+    """Return an operator's session token for a link that is unused and not too old; else None."""
     session = new_secret(OPERATOR_PREFIX)
     statement = (
         update(operator_sessions)
@@ -502,7 +505,7 @@ async def exchange_operator_link(connection: Connection, token: str) -> str | No
 
 
 async def is_operator_session(connection: Connection, token: str) -> bool:
-    """Whether the token is of an operator's session whose time is not over."""
+    """Return whether the token is of an operator's session whose time is not over."""
     query = select(operator_sessions.c.expires_at).where(
         operator_sessions.c.token_sha256 == fingerprint(token),
         operator_sessions.c.expires_at > func.now(),
@@ -517,7 +520,7 @@ async def end_operator_session(connection: Connection, token: str) -> None:
 
 
 async def list_sign_ins(connection: Connection, account_id: uuid.UUID | None) -> list[SignIn]:
-    """An account's sessions and unused links that are not over; None: operators'."""
+    """Return an account's sessions and unused links that are not over; None: operators'."""
     if account_id is None:
         table = operator_sessions.c
         ends_at = func.coalesce(table.expires_at, table.link_expires_at)

@@ -47,7 +47,7 @@ class Month:
 
     @classmethod
     def of(cls, moment: datetime) -> Month:
-        """The month that ``moment`` falls in."""
+        """Return the month that ``moment`` falls in."""
         at = moment.astimezone(UTC)
         return cls(at.year, at.month)
 
@@ -178,7 +178,7 @@ _ENTRIES = text(
 async def list_job_usage(
     connection: Connection, account_id: uuid.UUID, month: Month
 ) -> list[JobUsage]:
-    """The jobs that were charged in, or count towards, a month; oldest first."""
+    """Return the jobs that were charged in, or count towards, a month; oldest first."""
     rows = await connection.execute(_JOBS, _in_month(account_id, month))
     return [_job_usage(dict(row)) for row in rows.mappings()]
 
@@ -199,7 +199,7 @@ async def list_stage_usage(
 async def list_day_usage(
     connection: Connection, account_id: uuid.UUID, month: Month
 ) -> list[DayUsage]:
-    """The days of a month on which something was charged."""
+    """Return the days of a month on which something was charged."""
     rows = await connection.execute(_DAYS, _in_month(account_id, month))
     return [DayUsage(**row) for row in rows.mappings()]
 
@@ -207,7 +207,7 @@ async def list_day_usage(
 async def list_entries(
     connection: Connection, account_id: uuid.UUID, *, limit: int
 ) -> list[LedgerEntry]:
-    """The account's last entries, newest first."""
+    """Return the account's last entries, newest first."""
     rows = await connection.execute(_ENTRIES, {"account": account_id, "most": limit})
     return [LedgerEntry(**dict(row) | {"kind": LedgerKind(row["kind"])}) for row in rows.mappings()]
 
@@ -439,7 +439,7 @@ async def move_refund(
 
 
 async def has_purchases(connection: Connection, account_id: uuid.UUID) -> bool:
-    """Whether anything was ever purchased for the account."""
+    """Return whether anything was ever purchased for the account."""
     query = select(
         exists().where(
             ledger_entries.c.account_id == account_id,
@@ -537,7 +537,7 @@ _DISCREPANCIES = text(
 
 
 async def find_discrepancies(connection: Connection) -> list[Discrepancy]:
-    """All discrepancies; empty unless the database's rules were bypassed."""
+    """Return all discrepancies; empty unless the database's rules were bypassed."""
     rows = (await connection.execute(_DISCREPANCIES)).mappings()
     return [Discrepancy(**row) for row in rows]
 
@@ -685,7 +685,7 @@ async def _account_of_payment(
 async def list_receipts(
     connection: Connection, account_id: uuid.UUID, *, limit: int
 ) -> list[Receipt]:
-    """The account's receipts, newest first."""
+    """Return the account's receipts, newest first."""
     query = (
         select(*[purchases.c[name] for name in Receipt.__dataclass_fields__])
         .where(purchases.c.account_id == account_id)
@@ -714,7 +714,7 @@ async def store_credential(connection: Connection, provider: str, encrypted: byt
 
 
 async def find_credential(connection: Connection, provider: str) -> bytes | None:
-    """The encrypted secret, or None."""
+    """Return the encrypted secret, or None."""
     query = select(payment_credentials.c.sealed).where(payment_credentials.c.provider == provider)
     found = (await connection.execute(query)).scalar_one_or_none()
     return None if found is None else bytes(found)

@@ -312,26 +312,26 @@ class FailedStage:
 
 
 async def count_open_jobs(connection: Connection) -> list[OpenJobs]:
-    """Every unfinished state, in the order of a job's life."""
+    """Return every unfinished state, in the order of a job's life."""
     found = {row["state"]: OpenJobs(**row) for row in await run(connection, _OPEN_JOBS)}
     order = ("awaiting_upload", "queued", "processing")
     return [found.get(state, OpenJobs(state, 0, None)) for state in order]
 
 
 async def list_leased_jobs(connection: Connection) -> list[LeasedJob]:
-    """Jobs under a lease, the longest at work first."""
+    """Return jobs under a lease, the longest at work first."""
     return [LeasedJob(**row) for row in await run(connection, _LEASED_JOBS, most=MOST_ROWS)]
 
 
 async def list_waiting_jobs(connection: Connection, *, limit: int) -> list[WaitingJob]:
-    """The jobs that runners take next."""
+    """Return the jobs that runners take next."""
     return [WaitingJob(**row) for row in await run(connection, _WAITING_JOBS, most=limit)]
 
 
 async def list_accounts(
     connection: Connection, *, first: str, since: datetime, limit: int
 ) -> list[AccountLine]:
-    """Accounts by name, from the name ``first`` on; their jobs created ``since``."""
+    """Return accounts by name, from the name ``first`` on; their jobs created ``since``."""
     rows = await run(
         connection, _ACCOUNTS, first=first, since=since, most=limit, most_counted=MOST_COUNTED
     )
@@ -353,6 +353,6 @@ async def list_failures(connection: Connection) -> list[FailedStage]:
 
 
 async def count_failures(connection: Connection) -> dict[str, int]:
-    """Jobs that failed within the last day by code, the most frequent first."""
+    """Return jobs that failed within the last day by code, the most frequent first."""
     rows = await run(connection, _FAILED_CODES, most=MOST_COUNTED)
     return {row["code"]: row["jobs"] for row in rows}

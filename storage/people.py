@@ -110,7 +110,7 @@ def canonical_email(email: str) -> str:
 
 
 async def list_users(connection: Connection, account_id: uuid.UUID) -> list[User]:
-    """The account's users by address."""
+    """Return the account's users by address."""
     columns = [users.c[name] for name in User.__dataclass_fields__]
     query = select(*columns).where(users.c.account_id == account_id, _PRESENT)
     rows = (await connection.execute(query.order_by(users.c.email))).mappings()
@@ -118,8 +118,8 @@ async def list_users(connection: Connection, account_id: uuid.UUID) -> list[User
 
 
 async def list_names(connection: Connection, account_id: uuid.UUID) -> dict[uuid.UUID, str]:
-    """What the actors of the account's audit log are called: addresses of users, those who were
-    removed too, and keys without their secrets."""
+    """Return what the actors of the account's audit log are called: addresses of users, those who
+    were removed too, and keys without their secrets."""
     people = select(users.c.id, users.c.email).where(users.c.account_id == account_id)
     own = select(api_keys.c.id, api_keys.c.last_four).where(api_keys.c.account_id == account_id)
     return {
@@ -136,7 +136,7 @@ async def find_user(connection: Connection, account_id: uuid.UUID, email: str) -
 
 
 async def list_invitations(connection: Connection, account_id: uuid.UUID) -> list[Invitation]:
-    """The account's open invitations, the latest first."""
+    """Return the account's open invitations, the latest first."""
     columns = [invitations.c[name] for name in Invitation.__dataclass_fields__]
     query = select(*columns).where(invitations.c.account_id == account_id, _OPEN)
     rows = (await connection.execute(query.order_by(invitations.c.created_at.desc()))).mappings()
@@ -144,7 +144,8 @@ async def list_invitations(connection: Connection, account_id: uuid.UUID) -> lis
 
 
 async def invite(connection: Connection, account_id: uuid.UUID, email: str, role: Role) -> str:
-    """A token that makes whoever has it a user, once; an earlier one for the address is void.
+    """Return a token that makes whoever has it a user, once; an earlier one for the address is
+    void.
 
     Raises UserExistsError and TooManyPeopleError.
     """
@@ -179,7 +180,7 @@ async def invite(connection: Connection, account_id: uuid.UUID, email: str, role
 async def withdraw_invitation(
     connection: Connection, account_id: uuid.UUID, invitation_id: uuid.UUID
 ) -> bool:
-    """Whether an open invitation was there to withdraw."""
+    """Return whether an open invitation was there to withdraw."""
     statement = delete(invitations).where(
         invitations.c.account_id == account_id, invitations.c.id == invitation_id, _OPEN
     )
@@ -191,7 +192,7 @@ async def withdraw_invitation(
 
 
 async def find_invitation(connection: Connection, token: str) -> tuple[Invitation, str] | None:
-    """The open invitation that a token is of, and the name of its account."""
+    """Return the open invitation that a token is of, and the name of its account."""
     columns = [invitations.c[name] for name in Invitation.__dataclass_fields__]
     query = (
         select(*columns, accounts.c.name.label("account_name"))
@@ -253,7 +254,8 @@ async def accept_invitation(
 async def change_role(
     connection: Connection, account_id: uuid.UUID, user_id: uuid.UUID, role: Role
 ) -> bool:
-    """False without such a user. It takes effect with the next request of each of their sessions.
+    """Return False without such a user. It takes effect with the next request of each of their
+    sessions.
 
     Raises LastOwnerError.
     """
@@ -261,8 +263,8 @@ async def change_role(
 
 
 async def remove_user(connection: Connection, account_id: uuid.UUID, user_id: uuid.UUID) -> bool:
-    """False without such a user. Their sessions end; keys that they made are the account's, and
-    stay. Raises LastOwnerError."""
+    """Return False without such a user. Their sessions end; keys that they made are the account's,
+    and stay. Raises LastOwnerError."""
     if not await _change_user(connection, account_id, user_id, None):
         return False
     await connection.execute(delete(sessions).where(sessions.c.user_id == user_id))
@@ -289,7 +291,7 @@ async def _change_user(
 
 
 async def list_sessions(connection: Connection, account_id: uuid.UUID) -> list[SessionRecord]:
-    """The account's sessions that are not over, the latest first."""
+    """Return the account's sessions that are not over, the latest first."""
     own = sessions.c
     query = (
         select(own.id, own.user_id, users.c.email, own.address, own.created_at, own.expires_at)
@@ -303,7 +305,7 @@ async def list_sessions(connection: Connection, account_id: uuid.UUID) -> list[S
 async def end_session_of(
     connection: Connection, account_id: uuid.UUID, session_id: uuid.UUID
 ) -> bool:
-    """Whether such a session was there to end."""
+    """Return whether such a session was there to end."""
     statement = delete(sessions).where(
         sessions.c.account_id == account_id, sessions.c.id == session_id
     )
@@ -330,7 +332,7 @@ async def keep_flow(connection: Connection, flow: Flow) -> None:
 
 
 async def take_flow(connection: Connection, state: str, browser: str) -> Flow | None:
-    """The sign-in that this browser began, which nobody can answer again; None without."""
+    """Return the sign-in that this browser began, which nobody can answer again; None without."""
     known = oidc_flows.c
     statement = (
         delete(oidc_flows)

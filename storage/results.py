@@ -110,14 +110,14 @@ async def store_scenes(
 
 
 async def find_overview(connection: Connection, job_id: uuid.UUID) -> str | None:
-    """What is seen in a job's whole video, as a Scene in JSON; None without an overview."""
+    """Return what is seen in a job's whole video, as a Scene in JSON; None without an overview."""
     query = select(cast(scene_lists.c.overview, Text)).where(scene_lists.c.job_id == job_id)
     found: str | None = (await connection.execute(query)).scalar_one_or_none()
     return found
 
 
 async def get_scenes(connection: Connection, job_id: uuid.UUID) -> str:
-    """The scenes of a job whose vision stage completed, as JSON of ``pipelines.codec``."""
+    """Return the scenes of a job whose vision stage completed, as JSON of ``pipelines.codec``."""
     query = select(cast(scene_lists.c.scenes, Text)).where(scene_lists.c.job_id == job_id)
     found: str = (await connection.execute(query)).scalar_one()
     return found
@@ -146,8 +146,8 @@ async def find_fingerprints(connection: Connection, job_id: uuid.UUID) -> bytes 
 
 
 async def stored_bytes(connection: Connection, job_id: uuid.UUID) -> tuple[int, int]:
-    """How many bytes a job's scenes take, and all its transcripts, as they are stored: compressed.
-    None of them is read."""
+    """Return how many bytes a job's scenes take, and all its transcripts, as they are stored:
+    compressed. None of them is read."""
     found = await connection.execute(_STORED_BYTES, {"job_id": job_id})
     seen, spoken = found.one()
     return seen, spoken
@@ -161,7 +161,7 @@ _STORED_BYTES = text(
 
 
 async def has_fingerprints(connection: Connection, job_id: uuid.UUID) -> bool:
-    """Whether the shots of a job's video can be compared."""
+    """Return whether the shots of a job's video can be compared."""
     query = select(scene_lists.c.fingerprints.is_not(None)).where(scene_lists.c.job_id == job_id)
     return bool(await connection.scalar(query))
 
@@ -169,7 +169,7 @@ async def has_fingerprints(connection: Connection, job_id: uuid.UUID) -> bool:
 async def find_people(
     connection: Connection, job_id: uuid.UUID, *, locked: bool = False
 ) -> str | None:
-    """Who is seen in a job's video, as Persons in JSON; None without the option."""
+    """Return who is seen in a job's video, as Persons in JSON; None without the option."""
     query = select(cast(scene_lists.c.people, Text)).where(scene_lists.c.job_id == job_id)
     query = query.with_for_update() if locked else query
     found: str | None = (await connection.execute(query)).scalar_one_or_none()
@@ -183,7 +183,7 @@ async def delete_people(connection: Connection, job_id: uuid.UUID) -> None:
 
 
 async def list_thumbnail_keys(connection: Connection, job_id: uuid.UUID) -> set[str]:
-    """The object keys of the stills of a job's scenes, its overview and its people."""
+    """Return the object keys of the stills of a job's scenes, its overview and its people."""
     return set((await connection.execute(_STILLS, {"job_id": job_id})).scalars())
 
 
@@ -265,7 +265,7 @@ _WITHOUT_WORDS = literal_column(
 async def list_transcripts(
     connection: Connection, job_id: uuid.UUID, *, words: bool = True
 ) -> list[TrackTranscript]:
-    """All tracks of a job by index; empty before the transcript stage completed.
+    """Return all tracks of a job by index; empty before the transcript stage completed.
 
     Without ``words`` segments have none.
     """
@@ -340,7 +340,7 @@ async def name_speaker(
 
 
 async def find_thumbnail_key(connection: Connection, job_id: uuid.UUID, index: int) -> str | None:
-    """The object key of a scene's still; None without such a scene."""
+    """Return the object key of a scene's still; None without such a scene."""
     scene = scene_lists.c.scenes[index]
     key_of = func.coalesce(scene["thumbnail_key"].astext, scene["thumbnailKey"].astext)
     query = select(key_of).where(scene_lists.c.job_id == job_id)
@@ -356,7 +356,7 @@ async def store_summary(
 
 
 async def find_summary(connection: Connection, job_id: uuid.UUID) -> str | None:
-    """The sentences of a job's summary, as JSON of ``pipelines.codec``; None without one."""
+    """Return the sentences of a job's summary, as JSON of ``pipelines.codec``; None without one."""
     query = select(cast(summaries.c.sentences, Text)).where(summaries.c.job_id == job_id)
     found: str | None = (await connection.execute(query)).scalar_one_or_none()
     return found
@@ -383,7 +383,7 @@ class ImportedJob:
 
 
 async def known_jobs(connection: Connection, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
-    """Which of the ids are jobs, of whatever account."""
+    """Return which of the ids are jobs, of whatever account."""
     query = select(jobs.c.id).where(jobs.c.id.in_(ids))
     return set((await connection.execute(query)).scalars())
 
@@ -467,7 +467,7 @@ class Parts:
     """Who speaks, with the labels of before anybody gave them names."""
 
     def read_json(self, index: int) -> bytes:
-        """The part that element ``index`` is in, a JSON array; empty where there is none."""
+        """Return the part that element ``index`` is in, a JSON array; empty where there is none."""
         if not 0 <= index < self.count:
             return b"[]"
         return zlib.decompress(self.pieces[index // self.size])
@@ -478,7 +478,7 @@ class Parts:
         return part
 
     def read_all(self) -> Iterator[Element]:
-        """Each element, a part at a time."""
+        """Yield each element, a part at a time."""
         for first in range(0, self.count, self.size):
             yield from self.read(first)
 
@@ -522,7 +522,7 @@ class Kept(Generic[Key, Value]):
         self._making = WeakValueDictionary[Key, asyncio.Lock]()
 
     async def get(self, key: Key, make: Callable[[], Awaitable[Value]]) -> Value:
-        """The value of the key. Callers that come while it is made wait for that one."""
+        """Return the value of the key. Callers that come while it is made wait for that one."""
         async with self._making.setdefault(key, asyncio.Lock()):
             if key not in self._values:
                 self._values[key] = await make()
@@ -543,7 +543,7 @@ class ResultParts:
         self._turns = asyncio.Semaphore(_READ_AT_ONCE)
 
     async def find_scenes(self, job_id: uuid.UUID) -> Parts | None:
-        """The scenes of a job; None where its vision stage has none."""
+        """Return the scenes of a job; None where its vision stage has none."""
         for row in await self._database.query(_SCENES_VERSION, job_id=job_id):
             return await self._parts(job_id, None, row["version"])
         return None
@@ -551,7 +551,7 @@ class ResultParts:
     async def read_segments(
         self, job_id: uuid.UUID, track_index: int | None = None
     ) -> dict[int, Parts]:
-        """The segments of one or of each track that has a transcript, by its index."""
+        """Return the segments of one or of each track that has a transcript, by its index."""
         rows = await self._database.query(_SEGMENTS_VERSIONS, job_id=job_id, track=track_index)
         return {
             row["track_index"]: await self._parts(job_id, row["track_index"], row["version"])

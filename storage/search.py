@@ -67,7 +67,7 @@ class Lexemes:
     match up in the label's long list then costs more than reading the few rows of others."""
 
     def all_of(self, alternatives: Sequence[Alternative]) -> str:
-        """Rows with all words of an alternative."""
+        """Return rows with all words of an alternative."""
         return disjunction(
             conjunction(self._atoms(config, _wanted(clauses)))
             for config in self.configs
@@ -75,7 +75,8 @@ class Lexemes:
         )
 
     def most_of(self, alternatives: Sequence[Alternative]) -> str:
-        """Rows with all words but one, or, of five and more, with a part of them that are together.
+        """Return rows with all words but one, or, of five and more, with a part of them that are
+        together.
 
         '' where the query has a phrase, which is meant to the letter, or alternatives.
         """
@@ -103,13 +104,15 @@ class Lexemes:
         return conjunction([query, own]) or None
 
     def needed(self, config: str, clauses: Alternative) -> str:
-        """What a row must have and must not, to the letter: phrases, words that are unwanted."""
+        """Return what a row must have and must not, to the letter: phrases, words that are
+        unwanted."""
         phrases = [clause for clause in _wanted(clauses) if len(clause.words) > 1]
         wanted = (_weighted(query) for query in self._atoms(config, phrases) if query)
         return conjunction([*wanted, *self._unwanted(config, clauses)])
 
     def scoring(self, alternatives: Sequence[Alternative]) -> dict[str, list[str]]:
-        """All words of a configuration; and, where all of them are needed, each with its own."""
+        """Return all words of a configuration; and, where all of them are needed, each with its
+        own."""
         ranks = [
             conjunction(word for clauses in alternatives for word in self._words(config, clauses))
             for config in self.configs
@@ -153,7 +156,8 @@ async def resolve_words(
     alternatives: Sequence[Alternative],
     language: str | None,
 ) -> tuple[Lexemes, int]:
-    """The lexemes, of one language's configuration alone where it is given; and the newest row."""
+    """Return the lexemes, of one language's configuration alone where it is given; and the newest
+    row."""
     clauses = [clause for each in alternatives for clause in each]
     keys = list(
         dict.fromkeys(
@@ -198,7 +202,7 @@ def _wanted(clauses: Alternative) -> Alternative:
 
 
 def _word_keys(clauses: Iterable[Clause]) -> Iterator[_Key]:
-    """Each word for itself, in order; a script without spaces by pairs of characters."""
+    """Yield each word for itself, in order; a script without spaces by pairs of characters."""
     for clause in clauses:
         for word in clause.words:
             pairs = pairs_of(word)
@@ -208,7 +212,7 @@ def _word_keys(clauses: Iterable[Clause]) -> Iterator[_Key]:
 
 
 def _atoms_of(clause: Clause) -> Iterator[_Key]:
-    """The clause's words as phrases; those of a script without spaces are a phrase each."""
+    """Yield the clause's words as phrases; those of a script without spaces are a phrase each."""
     spaced = []
     for word in clause.words:
         pairs = pairs_of(word)
@@ -221,7 +225,7 @@ def _atoms_of(clause: Clause) -> Iterator[_Key]:
 
 
 def _prefix_query(word: str) -> str:
-    """Words that begin so, and those whose stem is a beginning of it (manageme*: manag)."""
+    """Return words that begin so, and those whose stem is a beginning of it (manageme*: manag)."""
     stems = (word[:length] for length in range(max(3, len(word) - 5), len(word)))
     return " | ".join([f"{_quoted(word)}:*", *(_quoted(stem) for stem in stems)])
 
@@ -242,7 +246,7 @@ _LEXEME = re.compile(r"'(?:[^'\\]|''|\\\\)*'(?::\*)?")
 
 
 def _weighted(query: str) -> str:
-    """The query for words of weight A only; ``query`` is as PostgreSQL writes a tsquery."""
+    """Return the query for words of weight A only; ``query`` is as PostgreSQL writes a tsquery."""
     return _LEXEME.sub(lambda found: f"{found[0]}{'A' if found[0].endswith('*') else ':A'}", query)
 
 
@@ -377,7 +381,7 @@ async def find_rows(
     limit: int,
     after: MatchedPlace | None = None,
 ) -> tuple[list[SearchHit], MatchedPlace | None]:
-    """The best rows that match one of the alternatives, and where the next page goes on."""
+    """Return the best rows that match one of the alternatives, and where the next page goes on."""
     lexemes, newest_id = await resolve_words(database, account_id, alternatives, filters.language)
     if after is not None:
         newest_id = after.newest_id
@@ -404,7 +408,7 @@ async def rank_rows(
     filters: Filters,
     meanings: Sequence[Meaning],
 ) -> Ranking | None:
-    """The best rows by words and by vectors, best first; None where there are no vectors."""
+    """Return the best rows by words and by vectors, best first; None where there are no vectors."""
     lexemes, newest_id = await resolve_words(database, account_id, alternatives, filters.language)
     if not lexemes.configs:
         return ()
@@ -479,7 +483,7 @@ async def rank_alike(
     *,
     without: int,
 ) -> Ranking:
-    """The scenes whose stills are nearest to a unit vector, but for the row ``without``.
+    """Return the scenes whose stills are nearest to a unit vector, but for the row ``without``.
 
     Scores are cosines, of those that are less than 0 too: 0.
     """
@@ -536,7 +540,7 @@ async def read_ranked(
     filters: Filters,
     ranking: Ranking,
 ) -> list[SearchHit]:
-    """The rows of a part of a ranking; those that are gone by now are left out."""
+    """Return the rows of a part of a ranking; those that are gone by now are left out."""
     lexemes, _ = await resolve_words(database, account_id, alternatives, filters.language)
     rows = await database.query(
         _READ_RANKED,
@@ -564,7 +568,7 @@ def _parameters(
     lexemes: Lexemes,
     newest_id: int,
 ) -> dict[str, Any]:
-    """What ``_find_statement`` matches and ranks by."""
+    """Return what ``_find_statement`` matches and ranks by."""
     strict, relaxed = lexemes.all_of(alternatives), lexemes.most_of(alternatives)
     account = "" if lexemes.mostly_own else f"'{account_label(account_id)}'"
     labels = [account, _kind_labels(filters.kinds)]
@@ -587,12 +591,13 @@ _NO_SCORE = 1 << 31
 
 
 def _numbered(name: str, values: Sequence[object]) -> dict[str, object]:
-    """A parameter for each: one that is an array would be read again for each row."""
+    """Return a parameter for each: one that is an array would be read again for each row."""
     return {f"{name}{number}": value for number, value in enumerate(values)}
 
 
 def _in_ranges(query: str, newest_id: int, labels: list[str]) -> list[str | None]:
-    """The query for each range of ids, each with those before it; None where it is not needed."""
+    """Return the query for each range of ids, each with those before it; None where it is not
+    needed."""
     if not query:
         return [None] * len(_RANGES)
     found: list[str | None] = []
@@ -635,7 +640,8 @@ def _count(queries: str, number: int) -> str:
 
 
 def _range_query(queries: str, number: int, conditions: str, still_few: str) -> str:
-    """A common table expression: the newest matches in a range of ids, where they are needed.
+    """Return a common table expression: the newest matches in a range of ids, where they are
+    needed.
 
     The first range is short, and shows how frequent matches are. Of the others those are left out
     that would probably not have enough: a range costs as much as its rarest word or label is

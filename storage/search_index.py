@@ -110,12 +110,12 @@ class SearchRow:
 
 
 def config_of(language: str | None) -> str:
-    """The configuration of a BCP 47 language; ``simple`` where there is none."""
+    """Return the configuration of a BCP 47 language; ``simple`` where there is none."""
     return CONFIGS.get((language or "").split("-")[0].lower(), SIMPLE)
 
 
 def words_of(passage: str) -> str:
-    """The passage with pairs of characters for words where a script has no spaces.
+    """Return the passage with pairs of characters for words where a script has no spaces.
 
     The last character of a run also stands alone, so that each is the first of some word.
     """
@@ -126,7 +126,8 @@ def words_of(passage: str) -> str:
 
 
 def pairs_of(word: str) -> list[str]:
-    """The words to look for where ``words_of`` made pairs of a word; empty where it has none."""
+    """Return the words to look for where ``words_of`` made pairs of a word; empty where it has
+    none."""
     return [
         run[0][at : at + 2]
         for run in _UNSPACED.finditer(unicodedata.normalize("NFKC", word))
@@ -140,14 +141,14 @@ def account_label(account_id: uuid.UUID) -> str:
 
 
 def file_rows(file_name: str, duration_ms: int | None) -> list[SearchRow]:
-    """The row of a job's file."""
+    """Return the row of a job's file."""
     return [SearchRow(SearchKind.FILE, file_name, 0, duration_ms or 0)]
 
 
 def transcript_rows(
     track_index: int, language: str | None, segments: Sequence[Mapping[str, Any]]
 ) -> Iterator[SearchRow]:
-    """A row for each segment of a stored transcript."""
+    """Yield a row for each segment of a stored transcript."""
     for segment, following in itertools.zip_longest(segments, segments[1:]):
         ahead = ""
         if following and following["start_ms"] - segment["end_ms"] <= AHEAD_MS:
@@ -167,7 +168,8 @@ def transcript_rows(
 def scene_rows(
     scenes: Sequence[Mapping[str, Any]], overview: Mapping[str, Any] | None
 ) -> Iterator[SearchRow]:
-    """Rows of stored scenes: description, writing on the screen, objects and tags; what each has.
+    """Yield rows of stored scenes: description, writing on the screen, objects and tags; what each
+    has.
 
     Of a video without cuts they are those of its overview.
     """

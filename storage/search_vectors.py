@@ -142,7 +142,7 @@ def _table(table: str, numbers: int) -> Iterator[str]:
 
 
 async def rows_without(connection: Connection, model: str, after: int, limit: int) -> list[Passage]:
-    """The first rows after an id that have sentences and no vector of the model."""
+    """Return the first rows after an id that have sentences and no vector of the model."""
     values = {"model": model, "after": after, "limit": limit, "kinds": list(KINDS)}
     found = await connection.execute(_ROWS_WITHOUT, values)
     return [
@@ -165,7 +165,7 @@ _ROWS_WITHOUT = text(
 
 
 async def stills_without(connection: Connection, model: str, after: int, limit: int) -> list[Still]:
-    """The first described scenes after a row's id whose still has no vector of the model."""
+    """Return the first described scenes after a row's id whose still has no vector of the model."""
     values = {"model": model, "after": after, "limit": limit}
     found = await connection.execute(_STILLS_WITHOUT, values)
     return [Still(row.id, row.key) for row in found]
@@ -227,7 +227,7 @@ def _written(vector: npt.NDArray[np.float32]) -> str:
 
 
 async def newest_row(connection: Connection) -> int:
-    """The greatest id of a row, 0 without any."""
+    """Return the greatest id of a row, 0 without any."""
     newest = await connection.execute(text("SELECT coalesce(max(id), 0) FROM search_rows"))
     return int(newest.scalar_one())
 
@@ -321,7 +321,8 @@ def _near_statement(conditions: tuple[str, ...], table: str) -> TextClause:
 async def find_still(
     database: Database, job_id: uuid.UUID, scene_index: int, model: str
 ) -> tuple[int, Vectors] | None:
-    """The row of a scene and the unit vector of its still; None where it has none of the model yet.
+    """Return the row of a scene and the unit vector of its still; None where it has none of the
+    model yet.
 
     The vector is 0 where the still cannot be read: such a one is near to nothing.
 
@@ -345,7 +346,7 @@ _STILL = text(
 
 
 async def count_vectors(database: Database, job_id: uuid.UUID) -> int:
-    """How many of the job's rows of speech have one; 0 where there is no table."""
+    """Return how many of the job's rows of speech have one; 0 where there is no table."""
     try:
         return int((await database.query(_COUNT_OF_JOB, job_id=job_id))[0]["count"])
     except psycopg.errors.UndefinedTable:
@@ -361,7 +362,8 @@ _COUNT_OF_JOB = text(
 
 
 async def vectors_of_job(database: Database, job_id: uuid.UUID) -> dict[str, Vectors]:
-    """Text of each row of speech -> its unit vector; empty without, or with those of two models."""
+    """Return the text of each row of speech -> its unit vector; empty without, or with those of two
+    models."""
     try:
         rows = await database.query(_OF_JOB, job_id=job_id)
     except psycopg.errors.UndefinedTable:

@@ -54,7 +54,7 @@ _QUEUED: Mapping[str, object] = {
 
 
 async def source_of(connection: Connection, job_id: uuid.UUID) -> str:
-    """The versions of a job's transcripts, which its translations are made of."""
+    """Return the versions of a job's transcripts, which its translations are made of."""
     versions = await transcript_versions(connection, job_id)
     return " ".join(f"{index}:{version}" for index, version in versions)
 
@@ -94,7 +94,7 @@ async def follow(connection: Connection, change: ResultChange) -> None:
 
 
 async def list_translations(connection: Connection, job_id: uuid.UUID) -> list[Translation]:
-    """All of a job, by language."""
+    """Return all of a job, by language."""
     query = select(*_SHOWN).where(translations.c.job_id == job_id).order_by(translations.c.language)
     return [_shown(row) for row in (await connection.execute(query)).mappings()]
 
@@ -102,7 +102,7 @@ async def list_translations(connection: Connection, job_id: uuid.UUID) -> list[T
 async def find_translation(
     connection: Connection, job_id: uuid.UUID, language: str
 ) -> Translation | None:
-    """One of a job; None where it was not requested."""
+    """Return one of a job; None where it was not requested."""
     query = select(*_SHOWN).where(
         translations.c.job_id == job_id, translations.c.language == language
     )
@@ -113,8 +113,8 @@ async def find_translation(
 async def find_translated(
     connection: Connection, job_id: uuid.UUID, language: str, track_index: int
 ) -> str | None:
-    """The transcript of a track in the language, a TranscriptResult as ``pipelines.codec`` writes
-    it; None where there is none."""
+    """Return the transcript of a track in the language, a TranscriptResult as ``pipelines.codec``
+    writes it; None where there is none."""
     document = cast(translations.c.documents[str(track_index)], Text)
     query = select(document).where(
         translations.c.job_id == job_id, translations.c.language == language

@@ -58,12 +58,12 @@ _AGE_SHARE = 60
 
 
 def source_prefix(job_id: uuid.UUID) -> str:
-    """Where a job's media lie in the object store."""
+    """Return where a job's media lie in the object store."""
     return f"{JOBS_PREFIX}/{job_id}/source"
 
 
 def preview_key(job_id: uuid.UUID, muted: Sequence[tuple[int, int]] = ()) -> str:
-    """Where the preview of a job's media lies: beside the source, so that it goes with it.
+    """Return where the preview of a job's media lies: beside the source, so that it goes with it.
 
     One with other stretches of silence is another object, whoever is still making the one before.
     """
@@ -101,13 +101,13 @@ _COLUMNS = [uploads.c[name] for name in Upload.__dataclass_fields__]
 
 
 async def list_uploads(connection: Connection, job_id: uuid.UUID) -> list[Upload]:
-    """All files that the job was created with."""
+    """Return all files that the job was created with."""
     query = select(*_COLUMNS).where(uploads.c.job_id == job_id).order_by(uploads.c.slot)
     return [Upload(**row) for row in (await connection.execute(query)).mappings()]
 
 
 async def find_upload(connection: Connection, job_id: uuid.UUID, slot: str) -> Upload | None:
-    """One of the job's files, or None."""
+    """Return one of the job's files, or None."""
     query = select(*_COLUMNS).where(_is(job_id, slot))
     row = (await connection.execute(query)).mappings().first()
     return None if row is None else Upload(**row)
@@ -148,7 +148,7 @@ async def complete_upload(
 async def keep_arriving(
     connection: Connection, job_id: uuid.UUID, slot: str, *, lease: timedelta, arriving: bool
 ) -> bool:
-    """A PUT's heartbeat; False once the job takes no upload any more.
+    """Return a PUT's heartbeat; False once the job takes no upload any more.
 
     ``arriving``: bytes came since the last one; only then is ``arriving_until`` extended. Several
     PUTs of one file may run; it is the latest of theirs.
@@ -192,7 +192,8 @@ async def keep_writer(
     lease: timedelta,
     arriving: bool,
 ) -> bool:
-    """The writer's heartbeat; False once it was replaced or the job takes no upload any more."""
+    """Return the writer's heartbeat; False once it was replaced or the job takes no upload any
+    more."""
     # A writer without progress keeps its lease only until another request takes it.
     deadline = func.now() + lease if arriving else uploads.c.writer_expires_at
     statement = (
@@ -434,14 +435,15 @@ async def want_muted_preview(connection: Connection, job_id: uuid.UUID, source_k
 
 
 async def find_preview(connection: Connection, job_id: uuid.UUID) -> Preview | None:
-    """None for media that is played as it is."""
+    """Return None for media that is played as it is."""
     query = select(previews.c.status, previews.c.reason).where(previews.c.job_id == job_id)
     row = (await connection.execute(query)).first()
     return None if row is None else Preview(PreviewStatus(row.status), row.reason)
 
 
 async def is_preview_wanted(connection: Connection, held: Held) -> bool:
-    """Whether a preview has somebody to be played to: its job goes on, and its media is there."""
+    """Return whether a preview has somebody to be played to: its job goes on, and its media is
+    there."""
     query = select(jobs.c.id).where(
         jobs.c.id == held.subject_id,
         jobs.c.state.not_in((JobState.CANCELLED, JobState.FAILED, JobState.EXPIRED)),
@@ -452,7 +454,7 @@ async def is_preview_wanted(connection: Connection, held: Held) -> bool:
 
 
 async def find_preview_source(connection: Connection, job_id: uuid.UUID) -> str | None:
-    """The object that a preview is made of; None where none is to be made any more."""
+    """Return the object that a preview is made of; None where none is to be made any more."""
     query = select(previews.c.source_key).where(previews.c.job_id == job_id)
     found: str | None = await connection.scalar(query)
     return found

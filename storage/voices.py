@@ -71,7 +71,7 @@ async def keep_voices(
 async def list_samples(
     connection: Connection, account_id: uuid.UUID, model: str
 ) -> list[VoiceSample]:
-    """All of an account's that were made by ``model``."""
+    """Return all of an account's that were made by ``model``."""
     query = (
         select(voices.c.id, voices.c.name, speaker_voices.c.vector)
         .join(speaker_voices, speaker_voices.c.voice_id == voices.c.id)
@@ -87,7 +87,7 @@ async def list_samples(
 async def list_voices(
     connection: Connection, account_id: uuid.UUID, voice_id: uuid.UUID | None = None
 ) -> list[NamedVoice]:
-    """The account's voices, the oldest first; only the one with this id, if given."""
+    """Return the account's voices, the oldest first; only the one with this id, if given."""
     samples = (
         select(func.count())
         .where(speaker_voices.c.voice_id == voices.c.id)
@@ -107,7 +107,8 @@ async def list_voices(
 async def find_or_add_voice(
     connection: Connection, account_id: uuid.UUID, name: str
 ) -> NamedVoice | None:
-    """The account's voice of that name, added if there is none; None where it has MOST_VOICES."""
+    """Return the account's voice of that name, added if there is none; None where it has
+    MOST_VOICES."""
     # The lock makes concurrent additions of one account count one after the other.
     owner = select(accounts.c.id).where(accounts.c.id == account_id).with_for_update(key_share=True)
     await connection.execute(owner)

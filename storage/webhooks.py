@@ -38,7 +38,8 @@ class EncryptedSecret:
 async def get_or_create_signing_secret(
     connection: Connection, account_id: uuid.UUID, fresh: bytes
 ) -> EncryptedSecret:
-    """The account's secret; ``fresh`` becomes it if it has none. Two first calls agree on one."""
+    """Return the account's secret; ``fresh`` becomes it if it has none. Two first calls agree on
+    one."""
     await connection.execute(
         insert(signing_secrets)
         .values(account_id=account_id, current=fresh)
@@ -212,7 +213,7 @@ async def replay_logged_events(
 async def list_deliveries(
     connection: Connection, account_id: uuid.UUID, *, job_id: uuid.UUID | None = None
 ) -> list[Delivery]:
-    """The account's last deliveries, newest first; of one job if ``job_id`` is given."""
+    """Return the account's last deliveries, newest first; of one job if ``job_id`` is given."""
     table = webhook_events.c
     query = (
         select(*[table[name] for name in Delivery.__dataclass_fields__])

@@ -89,7 +89,7 @@ async def withdraw(connection: Connection, subject_id: uuid.UUID) -> None:
 
 
 async def is_queued(connection: Connection, kind: str, subject_id: uuid.UUID) -> bool:
-    """Whether such work of the subject is due or being done."""
+    """Return whether such work of the subject is due or being done."""
     query = select(exists().where(work.c.kind == kind, work.c.subject_id == subject_id))
     return bool(await connection.scalar(query))
 

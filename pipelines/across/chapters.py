@@ -120,7 +120,7 @@ def find_chapters(
     cuts_ms: Sequence[int] = (),
     vectors: Mapping[str, Vector] | None = None,
 ) -> list[Chapter]:
-    """The chapters from 0 to ``duration_ms``; none without speech.
+    """Return the chapters from 0 to ``duration_ms``; none without speech.
 
     ``segments`` may be those of several tracks; ``cuts_ms`` are the starts of scenes. ``vectors``
     are unit vectors of the segments' texts, used where all have one.
@@ -154,7 +154,7 @@ def _units(segments: Sequence[TranscriptSegment]) -> list[_Unit]:
 
 
 def _means(units: Sequence[_Unit], vectors: Mapping[str, Vector]) -> Vector | None:
-    """A unit vector a unit; None where a segment has none."""
+    """Return a unit vector a unit; None where a segment has none."""
     if not all(segment.text in vectors for unit in units for segment in unit.segments):
         return None
     sums = np.array([sum(vectors[each.text] for each in unit.segments) for unit in units])
@@ -176,7 +176,7 @@ def _terms(text: str) -> tuple[str, ...]:
 
 
 def _segmentation(units: Sequence[_Unit], vectors: Vector | None = None) -> list[int]:
-    """The first unit of each chapter, at the least cost over all of them."""
+    """Return the first unit of each chapter, at the least cost over all of them."""
     counts, voices = _counts(units), _voices(units)
     total = max(2.0, float(counts.sum() + voices.sum()))
     factor = _BOUNDARY_COST if vectors is None else _BOUNDARY_COST_WITH_VECTORS
@@ -263,7 +263,7 @@ def _voices(units: Sequence[_Unit]) -> npt.NDArray[np.float64]:
 
 
 def _too_short(units: Sequence[_Unit], start: int, end: int) -> bool:
-    """Whether units are less than a chapter, unless they are all that there is."""
+    """Return whether units are less than a chapter, unless they are all that there is."""
     if start == 0 and end == len(units):
         return False
     begin_ms = 0 if start == 0 else units[start].start_ms
@@ -272,7 +272,7 @@ def _too_short(units: Sequence[_Unit], start: int, end: int) -> bool:
 
 
 def _snapped(before: _Unit, after: _Unit, cuts_ms: Sequence[int]) -> int:
-    """The cut nearest to the first word after the boundary, or the middle of the pause."""
+    """Return the cut nearest to the first word after the boundary, or the middle of the pause."""
     first, last = before.end_ms - _SNAP_MS, after.start_ms + _SNAP_MS
     near = [cut for cut in cuts_ms if max(1, first) <= cut <= last]
     if near:

@@ -123,8 +123,9 @@ class _Likeness:
 def compare_shots(
     before: Fingerprints, after: Fingerprints, check: Callable[[], None] = lambda: None
 ) -> list[ShotPair]:
-    """What became of every shot of ``before``, and where every shot of ``after`` comes from: by the
-    place in ``after``, what was removed behind what it followed. ``check`` may raise, to stop it.
+    """Return what became of every shot of ``before``, and where every shot of ``after`` comes from:
+    by the place in ``after``, what was removed behind what it followed. ``check`` may raise, to
+    stop it.
     """
     likely = _candidates(before, after, check)
     sides = _divided(before, {}), _divided(after, {})
@@ -379,8 +380,8 @@ def _nearest(
 
 
 def _thinned(prints: Fingerprints) -> Fingerprints:
-    """A sample every half second, and _WINDOW_SAMPLES where that leaves one of each shot, which is
-    enough among so many windows."""
+    """Return a sample every half second, and _WINDOW_SAMPLES where that leaves one of each shot,
+    which is enough among so many windows."""
     shots = prints.shots
     number = np.arange(len(shots)) - np.repeat(
         np.cumsum(prints.counts) - prints.counts, prints.counts
@@ -429,7 +430,7 @@ def _aligned(
     others: slice,
     number: int,
 ) -> _Likeness:
-    """The line of time along which the samples of two shots agree best."""
+    """Return the line of time along which the samples of two shots agree best."""
     place = WINDOWS[abs(number) - 1]
     one = descriptors(before.pictures[own], place if number > 0 else WHOLE)
     other = descriptors(after.pictures[others], place if number < 0 else WHOLE)
@@ -480,7 +481,8 @@ def _along(
     shift: int,
     ratio: float,
 ) -> float:
-    """Mean cosine of each sample of the one that has fewer in the overlap, with the nearest."""
+    """Return the mean cosine of each sample of the one that has fewer in the overlap, with the
+    nearest."""
     wanted = times[1] * ratio + shift
     apart = np.abs(times[0][:, None] - wanted[None, :])
     steps = [int(np.diff(each[:2]).sum()) or EVERY_MS for each in times]

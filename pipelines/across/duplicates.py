@@ -110,7 +110,7 @@ def sound_probes(sound: SoundPrint) -> Keys:
 
 
 def duplicates(mine: MediaPrint, other: MediaPrint) -> list[Duplicate]:
-    """All of the same, whole files first. Seconds of work for hours of media."""
+    """Return all of the same, whole files first. Seconds of work for hours of media."""
     sounds = [
         replace(each, track=at, other_track=further)
         for at, one in mine.sounds.items()
@@ -126,7 +126,7 @@ def duplicates(mine: MediaPrint, other: MediaPrint) -> list[Duplicate]:
 def _same_shots(
     mine: Fingerprints, other: Fingerprints, sounds: Sequence[Duplicate]
 ) -> list[Duplicate]:
-    """Where keys meet, or where the sound is the same."""
+    """Return where keys meet, or where the sound is the same."""
     probed, own = shot_keys(mine, probes=True)
     keys, others = shot_keys(other)
     hits, their_hits = _met(probed, keys)
@@ -320,7 +320,7 @@ def _voted(mine: Times, other: Times) -> list[tuple[float, float]]:
 def _refined(
     along: Along, span: Span, speed: float, offset: float, *, fine: bool = False
 ) -> tuple[float, float]:
-    """The line through the same middle, or near it, along which most agrees."""
+    """Return the line through the same middle, or near it, along which most agrees."""
     middle = sum(span) / 2
     at = middle / speed + offset
     best = -2.0, speed, offset
@@ -336,7 +336,7 @@ def _refined(
 
 
 def _agreeing(times: Times, like: Floats, rules: _Rules) -> tuple[Span, float] | None:
-    """The longest stretch of a window that agrees, and how well."""
+    """Return the longest stretch of a window that agrees, and how well."""
     known = ~np.isnan(like)
     if known.sum() * rules.every_ms < rules.least_ms:
         return None
@@ -428,7 +428,7 @@ def _same_file(
 
 
 def _coverage(found: Sequence[Duplicate], known_ms: Sequence[int], least_ms: int) -> float | None:
-    """The share of the shorter one; None where too little is known of one of them."""
+    """Return the share of the shorter one; None where too little is known of one of them."""
     if min(known_ms) < least_ms:
         return None
     covered, until = 0, 0
@@ -439,13 +439,13 @@ def _coverage(found: Sequence[Duplicate], known_ms: Sequence[int], least_ms: int
 
 
 def _likeness(found: Sequence[Duplicate]) -> float:
-    """The mean of the scores by length."""
+    """Return the mean of the scores by length."""
     lengths = [each.end_ms - each.start_ms for each in found]
     return float(np.average([each.score for each in found], weights=lengths)) if found else 0.0
 
 
 def _shown_ms(media: MediaPrint) -> int:
-    """How long it shows what is not plain."""
+    """Return how long it shows what is not plain."""
     if media.shots is None:
         return 0
     each = np.repeat(
@@ -459,7 +459,7 @@ def _heard_ms(media: MediaPrint) -> int:
 
 
 def _changes(media: MediaPrint, shots: Sequence[Duplicate]) -> int:
-    """How many pictures unlike the one before there are in stretches."""
+    """Return how many pictures unlike the one before there are in stretches."""
     if media.shots is None:
         return 0
     times = media.shots.times_ms

@@ -111,7 +111,7 @@ class Known:
     kinds: dict[Phrase, PersonalData] = field(default_factory=dict)
 
     def phrase(self, words: Sequence[str]) -> Phrase:
-        """What folded words are kept as."""
+        """Return what folded words are kept as."""
         text = " ".join(words).encode()
         return len(words), hashlib.blake2b(text, key=self.key, digest_size=16).digest()
 
@@ -140,7 +140,7 @@ class _Remembering:
 
 
 def remembered(recognizer: FindEntities) -> FindEntities:
-    """The recogniser for several passes over the same texts."""
+    """Return the recogniser for several passes over the same texts."""
     return functools.cache(lambda: _Remembering(recognizer()))
 
 
@@ -152,8 +152,9 @@ def find_personal_data(
     recognizer: FindEntities,
     known: Known | None = None,
 ) -> list[list[PersonalSpan]]:
-    """What of the kinds is in each text, in order, none inside another. What is found in one text
-    is looked for in all, whatever its case and accents, as is what is ``known``; that is added to.
+    """Return what of the kinds is in each text, in order, none inside another. What is found in one
+    text is looked for in all, whatever its case and accents, as is what is ``known``; that is added
+    to.
     """
     known = known or Known()
     found = [[it for it in find_patterns(text) if it.kind in kinds] for text in texts]
@@ -180,7 +181,7 @@ def find_personal_data(
 
 
 def _as_sentences_have_it(text: str) -> str:
-    """A text in capitals with small letters: to the model of names capitals are none."""
+    """Return a text in capitals with small letters: to the model of names capitals are none."""
     small = _WORD.sub(lambda it: it[0].capitalize(), text) if text.isupper() else text
     return small if len(small) == len(text) else text
 
@@ -191,7 +192,7 @@ def _folded(text: str) -> str:
 
 
 def _phrases(text: str, span: PersonalSpan) -> list[tuple[str, ...]]:
-    """What of a finding is looked for in other texts."""
+    """Return what of a finding is looked for in other texts."""
     words = tuple(_folded(it[0]) for it in _WORD.finditer(text, span.start, span.end))
     if span.kind is PersonalData.NAME:
         return [(it,) for it in words if len(it) > 2 and it not in _NO_NAMES]
@@ -218,7 +219,7 @@ def _is_line(text: str) -> bool:
 def _in_line(
     text: str, found: Sequence[PersonalSpan], recognizer: EntityRecognizer
 ) -> Iterator[PersonalSpan]:
-    """What of ``found``, or else of what the model finds in two sentences about a line of few
+    """Yield what of ``found``, or else of what the model finds in two sentences about a line of few
     words, stays a name or place where it is said to do what people do."""
     is_word = " " not in text
     if is_word and _folded(text) in _ALSO_WORDS:
@@ -234,7 +235,7 @@ def _in_line(
 def _within(
     sentences: Sequence[tuple[str, str]], text: str, recognizer: EntityRecognizer
 ) -> list[set[PersonalSpan]]:
-    """What the model finds of the text in each of these sentences."""
+    """Return what the model finds of the text in each of these sentences."""
     recognized = recognizer.recognize_entities([f"{a}{text}{b}" for a, b in sentences])
     spans = [
         {replace(it, start=it.start - len(a), end=it.end - len(a)) for it in _by_model(entities)}
@@ -256,7 +257,7 @@ def _by_model(entities: Sequence[Entity]) -> Iterator[PersonalSpan]:
 
 
 def _by_cue(text: str) -> Iterator[PersonalSpan]:
-    """Names after words that announce them."""
+    """Yield names after words that announce them."""
     for cue, kind in ((_NAMED_CUE, PersonalData.NAME), (_PLACE_CUE, PersonalData.PLACE)):
         for it in cue.finditer(text):
             if it[1].split()[0].lower() not in _NO_NAMES:
@@ -271,7 +272,7 @@ def redact_texts(
     *,
     english: bool = True,
 ) -> list[str]:
-    """The texts with marks."""
+    """Return the texts with marks."""
     found = find_personal_data(texts, kinds, english=english, recognizer=recognizer, known=known)
     return [_marked(text, own) for text, own in zip(texts, found, strict=True)]
 
@@ -285,7 +286,7 @@ def _marked(text: str, found: Sequence[PersonalSpan]) -> str:
 def redact_scenes(
     scenes: Sequence[Scene], kinds: Kinds, recognizer: FindEntities, known: Known | None = None
 ) -> tuple[Scene, ...]:
-    """Scenes with marks in their descriptions and in what is written in the picture."""
+    """Return scenes with marks in their descriptions and in what is written in the picture."""
     texts = [[it.description, *(line.text for line in it.on_screen_text)] for it in scenes]
     known = known or Known()
     marked = iter(redact_texts([*chain(*texts)], kinds, recognizer, known))
@@ -306,7 +307,7 @@ def redact_sentences(
     recognizer: FindEntities,
     known: Known | None = None,
 ) -> tuple[TimedSentence, ...]:
-    """A summary with marks."""
+    """Return a summary with marks."""
     marked = redact_texts([it.text for it in sentences], kinds, recognizer, known)
     return tuple(replace(it, text=text) for it, text in zip(sentences, marked, strict=True))
 
@@ -327,7 +328,7 @@ def redact_segments(
     recognizer: FindEntities,
     known: Known | None = None,
 ) -> RedactedSegments:
-    """A track's segments, with marks; ``language`` is the track's."""
+    """Return a track's segments, with marks; ``language`` is the track's."""
     known = known or Known()
     hidden: list[dict[int, PersonalData]] = [{} for _ in segments]
     for is_english, group in groupby(
@@ -474,7 +475,7 @@ _QUALITY = 85
 
 
 def hidden_places(scenes: Sequence[Scene], overview: Scene | None) -> Places:
-    """Where pictures of redacted scenes, and of all together, show what marks stand for.
+    """Return where pictures of redacted scenes, and of all together, show what marks stand for.
 
     The whole picture where that is not known: where writing rolls or the camera moves, of results
     without times, and where only a description has a mark.
@@ -514,7 +515,7 @@ def cover_pictures(store: ObjectStore, places: Places) -> None:
 
 
 def covered(jpeg: bytes, boxes: Collection[Box]) -> bytes:
-    """The picture with flat boxes. Raises ValueError where it is none."""
+    """Return the picture with flat boxes. Raises ValueError where it is none."""
     picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
     if picture is None:
         raise ValueError("The picture cannot be read.")

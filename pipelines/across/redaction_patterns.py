@@ -57,7 +57,7 @@ _TOKEN = re.compile(r"\[\w+\]|\+?[^\W_]+(?:['’][^\W_]+)*|[@._-]|\n")
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Words that a space parts."""
+    """Return words that a space parts."""
     return frozenset(text.split())
 
 
@@ -140,7 +140,7 @@ _NO_NUMBERS = (_DATE, _YEARS, _THOUSANDS)
 
 
 def find_patterns(text: str) -> list[PersonalSpan]:
-    """All in the text, in order, none inside another."""
+    """Return all in the text, in order, none inside another."""
     found = [*_written_addresses(text)]
     for dotted in _DOTTED.finditer(text):
         domain = _DOMAIN.match(text, dotted.start(), dotted.end())
@@ -202,7 +202,8 @@ def _has_cue(text: str, span: PersonalSpan) -> bool:
 
 
 def _addresses_without_at(tokens: Sequence[_Token]) -> Iterator[PersonalSpan]:
-    """Words joined by two dots or more, a top level last; "at" was recognised as part of a word."""
+    """Yield words joined by two dots or more, a top level last; "at" was recognised as part of a
+    word."""
     for last in range(2, len(tokens)):
         if tokens[last].word not in _TOP_LEVELS or tokens[last - 1].word not in _DOTS:
             continue
@@ -225,7 +226,7 @@ def _addresses_without_at(tokens: Sequence[_Token]) -> Iterator[PersonalSpan]:
 
 
 def _after_domain(tokens: Sequence[_Token], at: int) -> int | None:
-    """Where the domain that begins there is over; None where it is none."""
+    """Return where the domain that begins there is over; None where it is none."""
     ends, words, most = None, 0, min(len(tokens), at + _MOST_DOMAIN_TOKENS)
     while at < most and tokens[at].text != "\n" and words < _MOST_LOCAL_WORDS:
         word = tokens[at].word
@@ -244,7 +245,7 @@ def _after_domain(tokens: Sequence[_Token], at: int) -> int | None:
 
 
 def _before_at(tokens: Sequence[_Token], at: int) -> int:
-    """Where the part before "at" begins: words until one that no such part has."""
+    """Return where the part before "at" begins: words until one that no such part has."""
     first, words, joined = at, 0, False
     while first > 0 and words < 2 * _MOST_LOCAL_WORDS:
         before = tokens[first - 1]
@@ -267,7 +268,7 @@ def _before_at(tokens: Sequence[_Token], at: int) -> int:
 
 
 def _is_parted(tokens: Sequence[_Token], at: int, least: int = 1) -> bool:
-    """Whether more than a space, or ``least`` characters, stands before the token."""
+    """Return whether more than a space, or ``least`` characters, stands before the token."""
     return tokens[at].start - tokens[at - 1].end > least
 
 
@@ -320,7 +321,7 @@ def _runs(text: str, tokens: Sequence[_Token]) -> Iterator[_Run]:
 
 
 def _completes(tokens: Sequence[_Token], parts: Sequence[tuple[str, int]]) -> bool:
-    """Whether the last token belongs to the number of the one before: "twenty three"."""
+    """Return whether the last token belongs to the number of the one before: "twenty three"."""
     word = tokens[parts[-1][1]].word
     return len(parts) > 1 and (word in _DIGITS or word in _ROUND or word in _TEENS)
 
@@ -331,7 +332,7 @@ def _is_apart(text: str, tokens: Sequence[_Token], at: int) -> bool:
 
 
 def _code(tokens: Sequence[_Token], at: int, inside: bool) -> tuple[str, int]:  # noqa: PLR0911
-    """What a token adds to a code, and how many tokens that takes; 0 where it ends one."""
+    """Return what a token adds to a code, and how many tokens that takes; 0 where it ends one."""
     token, word = tokens[at], tokens[at].word
     following = tokens[at + 1].word if at + 1 < len(tokens) else ""
     if any(map(str.isdigit, token.text)) and "'" not in token.text:
@@ -367,7 +368,7 @@ def _code(tokens: Sequence[_Token], at: int, inside: bool) -> tuple[str, int]:  
 
 
 def _kind(run: _Run, before: str) -> PersonalData | None:  # noqa: PLR0911
-    """What a code is, by its checks, the words before it, and its length.
+    """Return what a code is, by its checks, the words before it, and its length.
 
     Recognisers write some digits twice and leave others out: words decide before lengths.
     """

@@ -96,7 +96,8 @@ def review_of(
     budget_ms: int,
     media_ms: int,
 ) -> Review:
-    """What to check in ``budget_ms`` of listening; segments ``checked`` by a person are right."""
+    """Return what to check in ``budget_ms`` of listening; segments ``checked`` by a person are
+    right."""
     spoken = _of_segments(segments, [*warnings], language, checked, media_ms)
     doubted = [*spoken, *_of_cuts(scenes, media_ms)]
     chosen = _chosen([each for each in doubted if each.expected.errors > 0], budget_ms)
@@ -172,7 +173,7 @@ def _chosen(doubted: Sequence[Doubt], budget_ms: int) -> list[Doubt]:
 
 
 def _merged(stretches: Iterable[Doubt]) -> list[Doubt]:
-    """Those that overlap as one, up to LONGEST_MS."""
+    """Return those that overlap as one, up to LONGEST_MS."""
     merged: list[Doubt] = []
     for each in sorted(stretches, key=lambda each: (each.start_ms, each.end_ms)):
         last = merged[-1] if merged else None

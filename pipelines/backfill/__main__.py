@@ -225,7 +225,7 @@ def _profile(options: argparse.Namespace) -> str:
 
 
 def _kind(profile: str, options: argparse.Namespace) -> dict[str, Any]:
-    """What results depend on: an output holds results of one kind."""
+    """Return what results depend on: an output holds results of one kind."""
     own: Path | None = options.whisper_weights
     kind = {"profile": profile, "cuts": str(options.cuts)}
     return kind if own is None else kind | {"whisper_weights": own_digest(own)}

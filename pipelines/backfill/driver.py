@@ -75,7 +75,7 @@ class BackfillTally:
         return (now_seconds - self.started_seconds) / self.done * self.left
 
     def line(self, now_seconds: float) -> str:
-        """One line for people."""
+        """Return one line for people."""
         finished = self.finished_before + self.done
         share = 100 * finished // max(1, self.total)
         parts = [f"{finished} of {self.total} items ({share} %)"]
@@ -93,7 +93,7 @@ class BackfillTally:
 
 
 def spell_seconds(seconds: float) -> str:
-    """A length of time in its two largest units."""
+    """Return a length of time in its two largest units."""
     whole = round(seconds)
     for unit, name, finer, finer_name in (
         (86_400, "d", 3600, "h"),
@@ -177,7 +177,7 @@ def run_items(
 
 
 def _finished(dataset: Dataset) -> Generator[FinishedItem | None, None, None]:
-    """The items as they come, None after each moment without one. Raises RunStoppedError."""
+    """Yield the items as they come, None after each moment without one. Raises RunStoppedError."""
     with contextlib.closing(items_as_they_come(dataset, _TICK_SECONDS)) as done:
         try:
             for each in done:

@@ -121,7 +121,7 @@ def keep_outcome_only(store: ObjectStore, folder: str) -> None:
 
 
 def outcome_of(store: ObjectStore, folder: str) -> ItemOutcome:
-    """The stored outcome of an item. Raises ObjectNotFoundError, CodecError."""
+    """Return the stored outcome of an item. Raises ObjectNotFoundError, CodecError."""
     return decode(ItemOutcome, store.read_bytes(f"{folder}/{OUTCOME_NAME}"))
 
 
@@ -245,7 +245,7 @@ class _ItemRun:
         return StageOutcome(stage, StageStatus.COMPLETED), seen
 
     def _seen(self, ingested: IngestResult) -> VisionResult:
-        """Scenes and overview with their stills in the output."""
+        """Return scenes and overview with their stills in the output."""
         found = self.stages.vision(ingested, self.control)
         scenes = tuple(self._with_stills(each, f"{each.index:05d}") for each in found.scenes)
         overview = self._with_stills(found.overview, "overview")

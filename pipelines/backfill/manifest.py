@@ -114,7 +114,7 @@ class Manifest:
 def read_manifest(
     address: str, access: S3Access, *, include: Sequence[str] = (), outside: str | None = None
 ) -> Manifest:
-    """The manifest or prefix called ``address``.
+    """Return the manifest or prefix called ``address``.
 
     ``include`` are patterns as archives have them of what counts under a prefix, ``outside``
     is an address below which nothing counts: the output, where it lies under the prefix.
@@ -206,7 +206,7 @@ def _row_too_long(place: str) -> ManifestError:
 
 
 def _json_rows(file: BinaryIO) -> Iterator[Any]:
-    """What is no JSON comes as the line's text, which is no row."""
+    """Yield what is no JSON comes as the line's text, which is no row."""
     number = 0
     while data := file.readline(MOST_ROW_BYTES + 1):
         number += 1
@@ -318,7 +318,7 @@ class ColumnError(ValueError):
 
 
 def _item_of(row: Any, number: int, base: str) -> Item:
-    """The row's item; its id is empty where the row has none. Raises ColumnError.
+    """Return the row's item; its id is empty where the row has none. Raises ColumnError.
 
     ``base`` is the address that relative sources count from, with a slash at its end.
     """
@@ -403,7 +403,7 @@ def _language(value: Any) -> str:
 
 
 def _keyterms(value: Any) -> tuple[str, ...]:
-    """A list, a JSON list, or text with semicolons between."""
+    """Return a list, a JSON list, or text with semicolons between."""
     if isinstance(value, str):
         text = value.strip()
         value = json.loads(text) if text.startswith("[") else text.split(";")
@@ -429,7 +429,7 @@ def _provider(value: Any) -> str:
 
 
 def _metadata(value: Any) -> str:
-    """An object of scalars, or such JSON; kept as JSON."""
+    """Return an object of scalars, or such JSON; kept as JSON."""
     if isinstance(value, str):
         value = json.loads(value)
     if not isinstance(value, dict):
@@ -458,7 +458,7 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
 
 
 def _resolved(source: str, base: str) -> str:
-    """An absolute path or a URL."""
+    """Return an absolute path or a URL."""
     scheme = _SCHEME.match(source)
     if scheme is None:
         if base.startswith(S3_SCHEME) and not source.startswith("/"):
@@ -470,7 +470,7 @@ def _resolved(source: str, base: str) -> str:
 
 
 def _name_in(source: str) -> str:
-    """What the source's path ends with, or a plain default."""
+    """Return what the source's path ends with, or a plain default."""
     path = unquote(urlsplit(source).path) if source.startswith(("http://", "https://")) else source
     last = _CONTROL_CHARACTERS.sub("", path.rstrip("/").rsplit("/", 1)[-1])
     return "video" if last in {"", ".", ".."} else last[-MAX_NAME_CHARACTERS:]

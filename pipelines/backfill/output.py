@@ -54,7 +54,7 @@ _TEXTS = pa.list_(_TEXT)
 
 
 def _columns(cls: type) -> list[tuple[str, pa.DataType]]:
-    """A column a field of a dataclass, so that a new field needs no line here."""
+    """Return a column a field of a dataclass, so that a new field needs no line here."""
     return [(name, _arrow_type(hint, name)) for name, hint in get_type_hints(cls).items()]
 
 
@@ -201,7 +201,7 @@ class Output:
     parts: set[int] = field(default_factory=set)
 
     def finished(self) -> dict[str, StageStatus]:
-        """Ids of the items that count, and how they ended."""
+        """Return ids of the items that count, and how they ended."""
         return {
             row["item_id"]: StageStatus(row["status"])
             for part in sorted(self.parts)
@@ -209,7 +209,7 @@ class Output:
         }
 
     def outcomes(self) -> Iterator[list[ItemOutcome]]:
-        """All that counts, a part at a time."""
+        """Yield all that counts, a part at a time."""
         for part in sorted(self.parts):
             yield list(outcomes_of({name: self._rows(name, part) for name in SCHEMAS}))
 
@@ -287,7 +287,7 @@ def _parts_of(place: Place, table: str) -> Iterable[int]:
 
 
 def open_output(place: Place) -> Output:
-    """The output that was begun at ``place``. Raises OutputError where there is none."""
+    """Return the output that was begun at ``place``. Raises OutputError where there is none."""
     found = _find_output(place)
     if found is None:
         raise OutputError(f"There is no backfill at {place.address_of('')}.")
@@ -325,20 +325,20 @@ def _find_output(place: Place) -> Output | None:
 
 
 def parquet_of(table: str, rows: Sequence[TableRow]) -> bytes:
-    """The rows as a Parquet file."""
+    """Return the rows as a Parquet file."""
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, SCHEMAS[table]), sink, compression="zstd")
     return sink.getvalue()
 
 
 def rows_of_parquet(data: bytes) -> list[TableRow]:
-    """The rows of a Parquet file."""
+    """Return the rows of a Parquet file."""
     rows: list[TableRow] = pq.read_table(pa.BufferReader(data)).to_pylist()
     return rows
 
 
 def rows_of(outcomes: Iterable[ItemOutcome]) -> Rows:
-    """All tables' rows."""
+    """Return all tables' rows."""
     rows: Rows = {name: [] for name in SCHEMAS}
     for outcome in outcomes:
         item_id = {"item_id": outcome.item.id}
@@ -397,7 +397,7 @@ def _track_values(track: TrackOutcome) -> TableRow:
 
 
 def _scene_row(scene: Scene) -> TableRow:
-    """A scene's fields as they are, but for the key of its still: a name in the output."""
+    """Return a scene's fields as they are, but for the key of its still: a name in the output."""
     values = asdict(scene)
     return {"still": values.pop("thumbnail_key"), **values}
 
@@ -415,7 +415,7 @@ def _error_row(item: Item, failure: StageOutcome) -> TableRow:
 
 
 def row_error_values(error: RowError) -> TableRow:
-    """A bad row of the manifest as a row of ``errors``."""
+    """Return a bad row of the manifest as a row of ``errors``."""
     return {
         "item_id": error.id,
         "row": error.row,
@@ -428,7 +428,8 @@ def row_error_values(error: RowError) -> TableRow:
 
 
 def outcomes_of(rows: Rows) -> Iterator[ItemOutcome]:
-    """The outcomes that ``rows_of`` was given. Raises CodecError for tables of another kind."""
+    """Yield the outcomes that ``rows_of`` was given. Raises CodecError for tables of another
+    kind."""
     scenes = _by(rows["scenes"], "item_id")
     segments = _by(rows["segments"], "item_id", "track")
     words = _by(rows["words"], "item_id", "track", "segment")
@@ -461,7 +462,7 @@ def outcomes_of(rows: Rows) -> Iterator[ItemOutcome]:
 
 
 def _by(rows: Iterable[TableRow], *columns: str) -> defaultdict[tuple[Any, ...], list[TableRow]]:
-    """Rows by the values of some columns, which are taken out of them; in order."""
+    """Return rows by the values of some columns, which are taken out of them; in order."""
     found: defaultdict[tuple[Any, ...], list[TableRow]] = defaultdict(list)
     for row in sorted(rows, key=lambda it: it["index"]):
         rest = {name: value for name, value in row.items() if name not in columns}
@@ -475,7 +476,8 @@ def _item(row: TableRow) -> TableRow:
 
 
 def _scene(row: TableRow) -> TableRow:
-    """Columns that an earlier version's table lacks, or has no values in, take their defaults."""
+    """Return columns that an earlier version's table lacks, or has no values in, take their
+    defaults."""
     present = {name: value for name, value in row.items() if value is not None}
     return {"thumbnail_key": present.pop("still"), **present}
 

@@ -67,7 +67,7 @@ class Place(Protocol):
         ...
 
     def work_store(self) -> ObjectStore:
-        """An object store inside the place, in WORK_FOLDER."""
+        """Return an object store inside the place, in WORK_FOLDER."""
         ...
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
@@ -75,7 +75,7 @@ class Place(Protocol):
         ...
 
     def address_of(self, name: str) -> str:
-        """What names the file from anywhere: an absolute path or an s3:// URL."""
+        """Return what names the file from anywhere: an absolute path or an s3:// URL."""
         ...
 
 
@@ -204,7 +204,7 @@ class BucketPlace:
 
 
 def place_at(address: str, access: S3Access) -> Place:
-    """The folder or prefix called ``address``. Raises PlaceError."""
+    """Return the folder or prefix called ``address``. Raises PlaceError."""
     if not address.startswith(S3_SCHEME):
         if "://" in address:
             raise PlaceError(f"{address} is neither a folder nor s3://bucket/prefix.")
@@ -227,7 +227,8 @@ def place_at(address: str, access: S3Access) -> Place:
 
 
 def file_at(address: str, access: S3Access) -> tuple[Place, str]:
-    """The place that holds the file called ``address``, and its name there. Raises PlaceError."""
+    """Return the place that holds the file called ``address``, and its name there. Raises
+    PlaceError."""
     head, _, name = address.rpartition("/")
     if address.startswith(S3_SCHEME):
         split_s3(address)

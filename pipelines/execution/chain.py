@@ -71,7 +71,8 @@ class ControlSpan:
 
 
 def parts_of(control: Control, weights: Sequence[float]) -> list[ControlSpan]:
-    """A Control for each of the parts that the work has, one after the other, by their weights."""
+    """Return a Control for each of the parts that the work has, one after the other, by their
+    weights."""
     whole = sum(weights) or 1.0
     ends = [end / whole for end in itertools.accumulate(weights, initial=0.0)]
     return [ControlSpan(control, start, end) for start, end in itertools.pairwise(ends)]
@@ -81,7 +82,7 @@ _STOP_NAME = "stop"
 
 
 def is_stop_marker(key: str) -> bool:
-    """Whether an object of a workspace stops tasks."""
+    """Return whether an object of a workspace stops tasks."""
     return key.rsplit("/", 1)[-1].startswith(_STOP_NAME)
 
 
@@ -138,7 +139,7 @@ class Step(ABC, Generic[In, Out]):
 
     @abstractmethod
     def process(self, item: In) -> Out:
-        """The item that comes out. Raises StageError and StageStoppedError."""
+        """Return the item that comes out. Raises StageError and StageStoppedError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ def collected(
     count: int,
     concurrency: int = 1,
 ) -> list[Out]:
-    """The items of ``done`` in the order of their positions, with progress as they come.
+    """Return the items of ``done`` in the order of their positions, with progress as they come.
 
     None stands for a moment in which none came. Raises StageStoppedError if a step met the stop
     marker or ``control`` stops the work, StageError with the failed step's code, StageError with

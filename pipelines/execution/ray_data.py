@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def map_on_ray(items: Sequence[In], step: Step[In, Out], control: Control) -> list[Out]:
-    """A Ray Data chain, a task an item; a single item is a task of Ray without one.
+    """Return a Ray Data chain, a task an item; a single item is a task of Ray without one.
 
     ``control`` is checked while no item comes, too: tasks that cannot begin, or never end, are then
     ended. Raises as ``pipelines.execution.chain.collected``.
@@ -110,7 +110,7 @@ first result, and keep 35 KB for each; an autoscaler starts as many processors f
 
 
 def task_pool(items: Sequence[object], concurrency: int | None) -> TaskPoolStrategy:
-    """A task an item, of which at most so many are with Ray at once."""
+    """Return a task an item, of which at most so many are with Ray at once."""
     from ray.data import TaskPoolStrategy
 
     # Ray warns of a bound above the number of items.
@@ -129,7 +129,7 @@ def _row(position: int, item: object) -> Row:
 
 
 def items_dataset(items: Sequence[object]) -> Dataset:
-    """A block an item, for tasks that take long and return little.
+    """Return a block an item, for tasks that take long and return little.
 
     Ray Data would set half of the processors aside for what comes after a step, and
     on two processors run one task after the other. Here nothing comes after it.
@@ -172,7 +172,7 @@ class _CaptureExecutor:
 
 
 def items_as_they_come(dataset: Dataset, tick_seconds: float) -> Coming:
-    """What comes out of ``dataset``. Raises what Ray raises.
+    """Return what comes out of ``dataset``. Raises what Ray raises.
 
     Closed before the end, it ends the tasks that run or wait. Either way Ray Data has tidied up
     when it is over, and Ray may be shut down.

@@ -160,7 +160,7 @@ class _MutedSound:
         return cls(output, resampler, order, begins)
 
     def add(self, packet: Packet[Any]) -> list[Packet[Any]]:
-        """Packets that are ready after ``packet``."""
+        """Return packets that are ready after ``packet``."""
         try:
             frames = packet.decode()
         except av.error.InvalidDataError:
@@ -221,7 +221,7 @@ class _Found:
         return {stream.index: held.get(stream.index, stream) for stream in self.streams}
 
     def packets(self, source: InputContainer) -> Iterator[_Numbered]:
-        """Packets to write, in the file's order; sets the times of the first."""
+        """Return packets to write, in the file's order; sets the times of the first."""
         for step_ms in (None,) if self.order.source.repairs else _STEPS_BACK_MS:
             rest = self._begin(source, step_ms)
             if rest is not None:
@@ -284,7 +284,7 @@ class _Found:
         return packets
 
     def _read(self, source: InputContainer, step_ms: int | None) -> Iterator[_Numbered]:
-        """Packets from that long before the start on; None: from the beginning."""
+        """Yield packets from that long before the start on; None: from the beginning."""
         if self.order.source.repairs:
             yield from packets_of(self.order.source, source, self.streams)
             return
@@ -302,7 +302,7 @@ class _Found:
         return rounded_ms(packet.pts or 0, packet.time_base) - self.order.origin_ms
 
     def _is_past(self, packet: Packet[Any]) -> bool:
-        """Whether nothing of the packet's stream that follows is shown before the end."""
+        """Return whether nothing of the packet's stream that follows is shown before the end."""
         if packet.dts is None:
             return self._time_ms(packet) >= self.order.end_ms
         time_ms = rounded_ms(packet.dts, packet.time_base) - self.order.origin_ms
@@ -310,7 +310,7 @@ class _Found:
 
 
 def _format(stream: Any) -> tuple[Any, ...]:
-    """What a copy must have in common with what it is written after."""
+    """Return what a copy must have in common with what it is written after."""
     context = stream.codec_context
     rate = context.sample_rate if stream.type == "audio" else (context.width, context.height)
     return codec_name(stream), rate, context.extradata

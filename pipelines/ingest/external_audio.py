@@ -93,14 +93,14 @@ class ProbedExternal:
         return self.problem is None and self.start_seconds is None
 
     def about(self, message: str) -> str:
-        """The message with the file that it is about."""
+        """Return the message with the file that it is about."""
         return f"Audio file {self.file.name}: {message}"
 
 
 def probe_external(
     files: Sequence[ExternalFile], main: MainFile, context: IngestContext
 ) -> tuple[ProbedExternal, ...]:
-    """What the files hold. Raises StageError EXTERNAL_AUDIO_FAILED if none can be used."""
+    """Return what the files hold. Raises StageError EXTERNAL_AUDIO_FAILED if none can be used."""
     main_start: DayTime | None = None
     if any(file.sync_mode is not SyncMode.OFFSET for file in files):
         main_start = parse_timecode(main.media.timecode, main.frame_rate)
@@ -121,7 +121,7 @@ def probe_external(
 def _probe_file(
     file: ExternalFile, main: MainFile, main_start: DayTime | None, context: IngestContext
 ) -> ProbedExternal:
-    """One file; an error becomes its problem."""
+    """Return one file; an error becomes its problem."""
     context.control.check()
     if file.problem is not None:
         return _failed(file, file.problem)
@@ -146,7 +146,7 @@ def _failed(file: ExternalFile, problem: str) -> ProbedExternal:
 
 
 def _labels(key: str, media: MediaInfo, context: IngestContext) -> WavLabels:
-    """A WAV file's labels; none of any other file."""
+    """Return a WAV file's labels; none of any other file."""
     if media.container != "wav":
         return WavLabels()
     with context.workspace.store.local_copy(key) as path:
@@ -154,7 +154,7 @@ def _labels(key: str, media: MediaInfo, context: IngestContext) -> WavLabels:
 
 
 def _picks(file: ExternalFile, media: MediaInfo, labels: WavLabels) -> tuple[TrackPick, ...]:
-    """The tracks of a file: one a channel, or its first stream, or chosen channels mixed.
+    """Return the tracks of a file: one a channel, or its first stream, or chosen channels mixed.
 
     Channels are counted through all streams of the file. Raises StageError.
     """
@@ -209,7 +209,7 @@ def with_external_tracks(media: MediaInfo, external: Sequence[ProbedExternal]) -
 def ingest_external(
     external: Sequence[ProbedExternal], main: MainFile, context: IngestContext, *, video: bool
 ) -> IngestResult:
-    """The video cut into segments, and the external files as its tracks, in their order.
+    """Return the video cut into segments, and the external files as its tracks, in their order.
 
     The main file's own audio is extracted only where some file must be aligned with it. Raises
     StageError EXTERNAL_AUDIO_FAILED where no track is left.
@@ -276,7 +276,7 @@ class _PlacedTracks:
                 self.tracks.append(replace(track, index=index))
 
     def _placed(self, external: ProbedExternal, context: IngestContext) -> dict[str, AudioTrack]:
-        """The file's tracks by file name, on the main file's timeline."""
+        """Return the file's tracks by file name, on the main file's timeline."""
         aligned = TrackPick(external.picks[0].stream_index, external.file.name)
         is_picked = any(pick.file_name == aligned.file_name for pick in external.picks)
         extra = () if is_picked or not external.needs_alignment else (aligned,)

@@ -43,7 +43,7 @@ _HEAD_BYTES = 64 << 10
 
 
 def declared_bytes(path: Path) -> int | None:
-    """The file's length in bytes by its container; None where the container has none."""
+    """Return the file's length in bytes by its container; None where the container has none."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
         rule = next((rule for fits, rule in _RULES if fits(head)), None)
@@ -80,7 +80,7 @@ def _matroska(head: bytes, _: BinaryIO) -> int | None:
 
 
 def _boxes(_: bytes, file: BinaryIO) -> int | None:
-    """The end of the last top-level box (ISO 14496-12, 4.2)."""
+    """Return the end of the last top-level box (ISO 14496-12, 4.2)."""
     length = file.seek(0, io.SEEK_END)
     at = 0
     for _count in range(_MOST_BOXES):
@@ -107,7 +107,7 @@ def _asf(head: bytes, _: BinaryIO) -> int | None:
 
 
 def _mxf(head: bytes, _: BinaryIO) -> int | None:
-    """Where the footer begins (SMPTE ST 377-1, 7.1): a whole file is longer than that."""
+    """Return where the footer begins (SMPTE ST 377-1, 7.1): a whole file is longer than that."""
     at = 17 + (head[16] & 0x7F if head[16] & 0x80 else 0)
     if at + 32 > len(head):
         return None
@@ -151,7 +151,7 @@ _MP3_INFO = re.compile(
 
 
 def joined_at(path: Path) -> list[int]:
-    """Where further files of the same kind begin in this one, in bytes: demuxers stop there,
+    """Return where further files of the same kind begin in this one, in bytes: demuxers stop there,
     or read on by the headers of the first."""
     found: list[int] = []
     with path.open("rb") as file:
@@ -181,7 +181,7 @@ def _next_file(file: BinaryIO, at: int) -> int | None:
 
 
 def _before_tag(file: BinaryIO, at: int) -> int:
-    """Where the ID3v2 tag begins that ends there; ``at`` if none does."""
+    """Return where the ID3v2 tag begins that ends there; ``at`` if none does."""
     start = max(0, at - _LONGEST_TAG_BYTES)
     file.seek(start)
     data = file.read(at - start)
@@ -197,7 +197,7 @@ def _before_tag(file: BinaryIO, at: int) -> int:
 
 
 def _same_form_at(file: BinaryIO, at: int, head: bytes) -> int | None:
-    """Where the next file begins; parts of one AVI (OpenDML, ``AVIX``) are no files."""
+    """Return where the next file begins; parts of one AVI (OpenDML, ``AVIX``) are no files."""
     for _ in range(_MOST_BOXES):
         file.seek(at)
         other = file.read(_HEAD_BYTES)
@@ -210,7 +210,8 @@ def _same_form_at(file: BinaryIO, at: int, head: bytes) -> int | None:
 
 
 def _next_movie(file: BinaryIO, at: int) -> int | None:
-    """The next file type box after a movie; fragments whose clock goes on after it are read on."""
+    """Return the next file type box after a movie; fragments whose clock goes on after it are read
+    on."""
     kinds = set()
     began: int | None = None
     next_at: int | None = None
@@ -274,7 +275,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def wav_labels(path: Path) -> Values:
-    """The fields of ``WavLabels``; empty for a file without them."""
+    """Return the fields of ``WavLabels``; empty for a file without them."""
     labels: Values = {}
     with path.open("rb") as file:
         for name, data in _chunks(file):
@@ -289,7 +290,7 @@ def wav_labels(path: Path) -> Values:
 
 
 def _chunks(file: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
-    """Name and content of each chunk that is looked at, in the file's order."""
+    """Yield name and content of each chunk that is looked at, in the file's order."""
     if file.read(4) not in _FORMS or len(file.read(4)) < 4 or file.read(4) != b"WAVE":
         return
     file_bytes = os.fstat(file.fileno()).st_size
@@ -384,7 +385,7 @@ _BRAW_CODECS = re.compile(rb"stsd.{12}(brxq|brhq|brst|brlt|brvn|brvl|brs2)", re.
 
 
 def command_words(command: str) -> list[str]:
-    """The command's words; raises ValueError where it cannot be run or names no files."""
+    """Return the command's words; raises ValueError where it cannot be run or names no files."""
     words = shlex.split(command)
     for place in ("{input}", "{output}"):
         if not any(place in word for word in words):
@@ -406,7 +407,7 @@ def family_of(path: Path) -> str | None:
 
 
 def _index(file: BinaryIO) -> bytes:
-    """The beginning of a QuickTime file's ``moov`` box; empty if there is none."""
+    """Return the beginning of a QuickTime file's ``moov`` box; empty if there is none."""
     for kind, at in _top_boxes(file, 0):
         if kind == b"moov":
             file.seek(at)
@@ -483,7 +484,8 @@ _RATES_HZ = {0: (11_025, 12_000, 8_000), 2: (22_050, 24_000, 16_000), 3: (44_100
 
 
 def find_beginning(path: Path) -> int | None:
-    """Where a file begins behind zeros, or an MP3 behind anything, in bytes; None if nowhere."""
+    """Return where a file begins behind zeros, or an MP3 behind anything, in bytes; None if
+    nowhere."""
     with path.open("rb") as file:
         data = file.read(_MOST_JUNK_BYTES)
     zeros = len(data) - len(data.lstrip(b"\0"))
@@ -502,7 +504,7 @@ def find_beginning(path: Path) -> int | None:
 
 
 def _frame_bytes(header: bytes) -> int:
-    """The length of the frame with this header; 0 where it is none."""
+    """Return the length of the frame with this header; 0 where it is none."""
     if len(header) < 4 or not _HEADER.match(header):
         return 0
     version, bits, rate = header[1] >> 3 & 3, header[2] >> 4, header[2] >> 2 & 3

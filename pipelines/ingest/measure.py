@@ -79,7 +79,7 @@ _LATE_MS = 1_000
 
 
 def probe(order: tuple[Path, ProbeLimits], emit: Callable[[object], None]) -> MediaInfo:
-    """What the file holds. Emits ``{"fraction": …}``, the share of it that was read.
+    """Return what the file holds. Emits ``{"fraction": …}``, the share of it that was read.
 
     Raises MediaRefusedError where nothing is usable or a limit is exceeded, MediaUnreadableError
     where next to nothing is there.
@@ -180,7 +180,7 @@ def _breaks_off(what: str) -> str:
 def _loss(
     path: Path, source: Source, reading: Reading, claimed_seconds: float, read_seconds: float
 ) -> list[PipelineWarning]:
-    """A warning if much could not be read; raises MediaUnreadableError if nearly all.
+    """Return a warning if much could not be read; raises MediaUnreadableError if nearly all.
 
     That a header claims more seconds proves nothing unless bytes are missing at the end, or
     were left over. Where the claim is missing, or FFmpeg made it fit the file (RIFF), the
@@ -210,7 +210,7 @@ def _claims_fit_file(path: Path) -> bool:
 
 
 def _repairs(layout: Layout, source: Source, origin_ms: int) -> list[PipelineWarning]:
-    """A warning of what was done to make one timeline of the file."""
+    """Return a warning of what was done to make one timeline of the file."""
     done = [f"{source.files} files are joined in it"] if source.joined_at else []
     done += [f"its clock was set anew {_times(layout.leaps)}"] if layout.leaps else []
     done += [f"{_times(layout.strays)} a time was far off"] if layout.strays else []
@@ -225,7 +225,7 @@ def _repairs(layout: Layout, source: Source, origin_ms: int) -> list[PipelineWar
 
 
 def _missing(tallies: list[Tally], origin_ms: int) -> list[PipelineWarning]:
-    """A warning for each stretch of lost packets, of each stream; the last for all the rest.
+    """Return a warning for each stretch of lost packets, of each stream; the last for all the rest.
 
     The first is the picture: sound is known to be lost, and not to pause, where it is.
     """
@@ -307,7 +307,7 @@ def _video(tally: Tally, stop: Fraction, origin_ms: int) -> VideoStream:
 
 
 def _exact_rate(stream: Any, measured: Fraction) -> str | None:
-    """The rate that the container names, where the packets bear it out.
+    """Return the rate that the container names, where the packets bear it out.
 
     A few frames with times in whole milliseconds do not distinguish 24 from 23.976 by themselves.
     """

@@ -106,7 +106,7 @@ def cut(order: CutOrder, emit: Emit) -> FilePieces:
 
 
 def _audio_readers(container: InputContainer, order: CutOrder) -> dict[int, AudioReader]:
-    """A reader for each requested stream, by its index, with its tracks."""
+    """Return a reader for each requested stream, by its index, with its tracks."""
     readers: dict[int, AudioReader] = {}
     for pick in order.audio:
         stream: Any = container.streams[pick.stream_index]
@@ -139,7 +139,7 @@ def _run(
 
 
 def _video_result(source: Source, cut: VideoCut, folder: Path, emit: Emit) -> CutVideo:
-    """The segments, as files if possible; else as ranges of the source, or none.
+    """Return the segments, as files if possible; else as ranges of the source, or none.
 
     The source's own times are no use where they were repaired: then there are files in any case.
     """
@@ -205,7 +205,7 @@ class AudioReader:
                 track.add(frame, seconds)
 
     def to_be_mixed(self) -> list[TrackExtractor]:
-        """Tracks to read again, for they need another mix; they replace the files."""
+        """Return tracks to read again, for they need another mix; they replace the files."""
         return [track.again() for track in self.tracks if track.mix.weights]
 
     def finish(self) -> list[TrackFile]:

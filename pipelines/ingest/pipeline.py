@@ -166,11 +166,11 @@ class IngestContext:
     config: IngestConfig = field(default_factory=IngestConfig)
 
     def span(self, start: float, end: float) -> IngestContext:
-        """The same for a part of the work, which moves the whole's progress so far."""
+        """Return the same for a part of the work, which moves the whole's progress so far."""
         return replace(self, control=ControlSpan(self.control, start, end))
 
     def piece(self, position: int, pieces: int) -> IngestContext:
-        """The same for one of several equal pieces."""
+        """Return the same for one of several equal pieces."""
         return replace(self, control=parts_of(self.control, [1.0] * pieces)[position])
 
     def probe(self, source_key: str) -> MediaInfo:
@@ -187,7 +187,7 @@ def probe_source(
     config: IngestConfig,
     control: Control | None = None,
 ) -> MediaInfo:
-    """What the source holds. Raises StageError (VALIDATION_FAILED, INGEST_FAILED).
+    """Return what the source holds. Raises StageError (VALIDATION_FAILED, INGEST_FAILED).
 
     ``control`` receives the share of the file read so far as progress.
     """
@@ -238,7 +238,7 @@ def ingest(
 
 
 def segment_ms(config: IngestConfig, video: VideoStream | None) -> int:
-    """How long the segments of ``video`` are to be."""
+    """Return how long the segments of ``video`` are to be."""
     longest = round(config.segment_seconds * 1000)
     if config.shortest_segment_seconds is None or video is None:
         return longest
@@ -281,7 +281,7 @@ class _Plan:
 
 
 def _find_result(plan: _Plan) -> IngestResult | None:
-    """The result that an earlier run stored, if all of it is still there."""
+    """Return the result that an earlier run stored, if all of it is still there."""
     store = plan.workspace.store
     if not store.exists(plan.result_key):
         return None

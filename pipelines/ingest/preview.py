@@ -52,7 +52,7 @@ _EIGHT_BITS = {"yuv420p", "yuvj420p"}
 
 
 def is_playable(media: MediaInfo) -> bool:
-    """Whether browsers play the file as it is: its picture, and the first of its sounds."""
+    """Return whether browsers play the file as it is: its picture, and the first of its sounds."""
     video = media.video
     if media.timeline.repairs:
         return False

@@ -118,7 +118,7 @@ def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:
 def _writers(
     container: Any, target: Any, order: EncodeOrder
 ) -> Iterator[tuple[int, Pictures | Sound]]:
-    """What becomes of the chosen streams, by their index."""
+    """Yield what becomes of the chosen streams, by their index."""
     sounds = [stream for stream in container.streams if is_sound_stream(stream)]
     if order.video is not None:
         picture = container.streams[order.video.index]
@@ -164,7 +164,7 @@ class Pictures:
         return cls(output, stream.time_base, origin_ms, order)
 
     def add(self, frame: VideoFrame, stream: Any) -> list[Packet[Any]]:
-        """Packets that are ready after ``frame``, one of every ``step`` that is kept."""
+        """Return packets that are ready after ``frame``, one of every ``step`` that is kept."""
         self._seen += 1
         stated = self._turning.of(frame)
         self._first = self._first or stated
@@ -206,7 +206,7 @@ class Pictures:
 
 
 def _fitting(aspect: float, width: int, height: int) -> tuple[int, int]:
-    """The size of a picture of this shape inside the other, both even."""
+    """Return the size of a picture of this shape inside the other, both even."""
     if abs(aspect * height - width) < _SAME_SHAPE_PX:
         return width, height
     wide, high = round(height * aspect / 2) * 2, round(width / aspect / 2) * 2
@@ -260,7 +260,7 @@ class Sound:
         return cls(output, stream.time_base, order.origin_ms, most, order.muted)
 
     def add(self, frame: AudioFrame, _: Any) -> list[Packet[Any]]:
-        """Packets that are ready after ``frame``."""
+        """Return packets that are ready after ``frame``."""
         if not frame.samples or not frame.sample_rate:
             return []
         packets: list[Packet[Any]] = []

@@ -387,7 +387,7 @@ class VideoCut:
         return FileWriter(self.folder / name, self._template, self._extradata, shift_ms)
 
     def _name(self, index: int, start_ms: int) -> str:
-        """The same input gives the same name."""
+        """Return the same input gives the same name."""
         return f"{index:05d}-{start_ms}.{self.kind}"
 
     def _on_cut(self, cut: SegmentCut) -> None:
@@ -399,7 +399,7 @@ class VideoCut:
 
 
 def shift_needed_ms(source: Source, index: int) -> int:
-    """How much later times must be in segment files, which have none below zero.
+    """Return how much later times must be in segment files, which have none below zero.
 
     Found from the first packets: what lies before zero comes at the beginning.
     """

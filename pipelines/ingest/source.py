@@ -84,7 +84,7 @@ class SourceMedia:
     is_timeline: bool = False
 
     def with_clip_keys(self, key_of: Callable[[ClipFile], str]) -> SourceMedia:
-        """The same media with each clip's file at another key."""
+        """Return the same media with each clip's file at another key."""
         return replace(self, clips=tuple(replace(clip, key=key_of(clip)) for clip in self.clips))
 
 
@@ -168,7 +168,7 @@ def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[Med
 
 
 def _timeline_media(clips: Sequence[MediaClip]) -> MediaInfo:
-    """The timeline as if it were one file: ``audio`` lists its tracks."""
+    """Return the timeline as if it were one file: ``audio`` lists its tracks."""
     columns = zip_longest(*(clip.media.audio for clip in clips))
     return MediaInfo(
         container="timeline",
@@ -181,7 +181,7 @@ def _timeline_media(clips: Sequence[MediaClip]) -> MediaInfo:
 
 
 def _track_stream(number: int, streams: Sequence[AudioStream | None]) -> AudioStream:
-    """The stream that describes a track: named as the clips' streams are, if they agree."""
+    """Return the stream that describes a track: named as the clips' streams are, if they agree."""
     present = [stream for stream in streams if stream is not None]
     names = {stream.title or stream.language for stream in present}
     name = names.pop() if len(names) == 1 else None
@@ -221,7 +221,7 @@ def _ingest_clips(
 
 
 def _joined_video(pairs: Sequence[tuple[MediaClip, IngestResult]]) -> VideoSource | None:
-    """The clips' videos as parts of one; None where no clip has any."""
+    """Return the clips' videos as parts of one; None where no clip has any."""
     parts: list[VideoPart] = []
     segments: list[Segment] = []
     for clip, result in pairs:
@@ -255,7 +255,7 @@ def _joined_video(pairs: Sequence[tuple[MediaClip, IngestResult]]) -> VideoSourc
 def _joined_track(
     stream: AudioStream, pairs: Sequence[tuple[MediaClip, IngestResult]], context: IngestContext
 ) -> AudioTrack:
-    """One track over the whole timeline; what an earlier run joined is used again."""
+    """Return one track over the whole timeline; what an earlier run joined is used again."""
     pieces = [_piece(stream.index, clip, result) for clip, result in pairs]
     spans = [clip.span for clip, _ in pairs]
     facts = digest(_VERSION, pieces, [(span.start_ms, span.duration_ms) for span in spans])
@@ -274,7 +274,8 @@ def _samples_at(time_ms: int) -> int:
 
 
 def _piece(track: int, clip: MediaClip, result: IngestResult) -> AudioTrack | None:
-    """The clip's own part of a track: of its ``track``-th stream, if that could be decoded."""
+    """Return the clip's own part of a track: of its ``track``-th stream, if that could be
+    decoded."""
     if track >= len(clip.media.audio):
         return None
     ending = f"/track-{clip.media.audio[track].index:02d}.flac"
@@ -287,7 +288,7 @@ def _laid_out(
     total: int,
     context: IngestContext,
 ) -> Iterator[Samples]:
-    """The pieces in their places with silence between, a block at a time."""
+    """Yield the pieces in their places with silence between, a block at a time."""
     done = 0
     for piece, span in zip(pieces, spans, strict=True):
         if piece is None:
@@ -347,7 +348,7 @@ def decoded_source(
     config: RawConfig,
     control: Control,
 ) -> str:
-    """The object to analyse: the source itself, or what its RAW decoder made of it.
+    """Return the object to analyse: the source itself, or what its RAW decoder made of it.
 
     ``named_family`` is the family by the file's name; without one the source is returned as it is
     (probing refuses RAW files whose name does not show the family, as RAW has its own price and

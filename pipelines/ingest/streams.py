@@ -79,7 +79,8 @@ def programs_of(source: Path | RangedFile) -> list[Program]:
 def beside(
     programs: Sequence[Program], leader: Stream, streams: Sequence[_Stream]
 ) -> list[_Stream]:
-    """Those of ``streams`` that are of the program of ``leader``; all where there is but one."""
+    """Return those of ``streams`` that are of the program of ``leader``; all where there is but
+    one."""
     own = next((program for program in programs if leader.id in program.pids), None)
     if own is None or len(programs) < 2:
         return list(streams)
@@ -312,7 +313,7 @@ class Tally:
 def candidates(
     container: InputContainer, limits: ProbeLimits
 ) -> tuple[list[Tally], list[PipelineWarning]]:
-    """The streams of picture and sound; attachments, subtitles and data do not count."""
+    """Return the streams of picture and sound; attachments, subtitles and data do not count."""
     streams: list[Any] = [
         stream
         for stream in container.streams
@@ -350,7 +351,8 @@ def _ignored(index: int, why: str) -> PipelineWarning:
 def chosen(
     tallies: list[Tally], warnings: list[PipelineWarning], path: Path
 ) -> tuple[Tally | None, list[Tally]]:
-    """The picture that moves, and the sounds that go with it; of the others there are warnings.
+    """Return the picture that moves, and the sounds that go with it; of the others there are
+    warnings.
 
     Of a multiplex of several programs: those of the one with that picture, or the first sound.
     """

@@ -74,7 +74,7 @@ class Candidate:
 
 
 def envelopes(samples: Pcm) -> Envelopes:
-    """The level changes of each band, 50 times a second."""
+    """Return the level changes of each band, 50 times a second."""
     levels = np.concatenate([_levels(block) for block in _blocks(samples)], axis=1)
     if levels.shape[1] == 0:
         return np.empty(levels.shape, np.float16)
@@ -83,7 +83,7 @@ def envelopes(samples: Pcm) -> Envelopes:
 
 
 def _blocks(samples: Pcm) -> Iterator[Pcm]:
-    """Parts of the samples for a whole number of frames each, with the window's overlap."""
+    """Yield parts of the samples for a whole number of frames each, with the window's overlap."""
     frames = max(0, (len(samples) - _WINDOW) // _HOP + 1)
     for first in range(0, frames, _BLOCK_FRAMES):
         count = min(_BLOCK_FRAMES, frames - first)
@@ -108,7 +108,7 @@ def _levels(samples: Pcm) -> Singles:
 
 
 def _movement(energy: Singles) -> Envelopes:
-    """One band's level in dB over its noise, less its recent mean, scaled to spread 1."""
+    """Return one band's level in dB over its noise, less its recent mean, scaled to spread 1."""
     floor = np.float32(np.quantile(energy, _SHARE_BELOW_FLOOR)) + np.float32(1.0)
     level = np.log10(energy / floor + np.float32(1.0))
     moving = level - uniform_filter1d(level, _RECENT_FRAMES, mode="nearest")
@@ -120,7 +120,7 @@ def _movement(energy: Singles) -> Envelopes:
 
 
 def candidates(reference: Envelopes, target: Envelopes, most: int) -> list[Candidate]:
-    """The likeliest places for the target, best first, at most ``most``.
+    """Return the likeliest places for the target, best first, at most ``most``.
 
     Stretches of the shorter one, up to a minute long, are looked for anywhere in
     the longer one, each by itself: clocks that run apart then blur nothing.
@@ -196,7 +196,7 @@ class _Search:
 
 
 def _distinct(found: list[Candidate], most: int) -> list[Candidate]:
-    """The best of those that lie close together; several that agree count for more."""
+    """Return the best of those that lie close together; several that agree count for more."""
     apart = _PEAK_APART_FRAMES * _HOP
     groups: list[list[Candidate]] = []
     for candidate in sorted(found, key=lambda each: -each.score):
@@ -238,7 +238,7 @@ class Line:
     score: float
 
     def lag_at(self, sample: float) -> float:
-        """The lag in samples at a sample of the target."""
+        """Return the lag in samples at a sample of the target."""
         return self.lag + self.drift * (sample - self.anchor)
 
 
@@ -298,7 +298,7 @@ def _correlation(reference: Pcm, target: Pcm, half_range: int) -> Floats | None:
 def best_line(
     reference: Pcm, target: Pcm, starts: Sequence[int], guess: Line, grid: Grid
 ) -> Line | None:
-    """The line near ``guess`` along which the windows' correlations add up highest."""
+    """Return the line near ``guess`` along which the windows' correlations add up highest."""
     middles, rows = correlations(reference, target, starts, guess, grid.half_range)
     if len(rows) == 0:
         return None
@@ -420,7 +420,8 @@ CERTAIN = 0.5
 def align(
     reference: Pcm, target: Pcm, *, check: Callable[[], None] = lambda: None
 ) -> Alignment | None:
-    """Where ``target`` belongs on ``reference``'s timeline; None where nothing is alike at all.
+    """Return where ``target`` belongs on ``reference``'s timeline; None where nothing is alike at
+    all.
 
     Both are mono at SAMPLE_RATE_HZ and may be memory maps: what is held besides
     grows by about 7 kB a second of sound (0.6 GB for a day of both). ``check`` is
@@ -444,7 +445,7 @@ def align(
 def _confirmed(
     reference: Pcm, target: Pcm, movement: Envelopes, candidate: Candidate
 ) -> Line | None:
-    """The best line near a coarse candidate, from windows around its anchor."""
+    """Return the best line near a coarse candidate, from windows around its anchor."""
     guess = Line(candidate.lag, candidate.anchor, 0.0, 0.0)
     starts = _window_starts(reference, target, movement, guess, _FIRST_SPAN)
     steps = round(_MOST_DRIFT / _DRIFT_STEP)
@@ -485,7 +486,7 @@ def _overlap(reference: Pcm, target: Pcm, line: Line) -> tuple[int, int]:
 def _window_starts(
     reference: Pcm, target: Pcm, movement: Envelopes, line: Line, span: int
 ) -> list[int]:
-    """The liveliest windows within ``span`` around the line's anchor, spread over it."""
+    """Return the liveliest windows within ``span`` around the line's anchor, spread over it."""
     first, last = _overlap(reference, target, line)
     first = max(first, round(line.anchor) - span // 2)
     last = min(last, round(line.anchor) + span // 2)
@@ -513,7 +514,7 @@ def _liveliest(movement: Envelopes, low: int, high: int) -> int:
 
 
 def _confidence(lines: Sequence[Line]) -> float:
-    """How far the best place stands out from chance, and from the next best place."""
+    """Return how far the best place stands out from chance, and from the next best place."""
     best = lines[0]
     # Another place, allowing for drifts known to a step from far anchors.
     rivals = [
@@ -567,7 +568,8 @@ def find_alignment(
     control: Control,
     parent: Path | None = None,
 ) -> Alignment | None:
-    """Where ``target``'s first sample lies from ``reference``'s; None where nothing is alike.
+    """Return where ``target``'s first sample lies from ``reference``'s; None where nothing is
+    alike.
 
     Both are tracks extracted by ingest (16 kHz mono FLAC). A stored result of an earlier run is
     used again.

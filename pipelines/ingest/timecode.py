@@ -49,7 +49,7 @@ class DayTime:
 
 
 def rate_near(frames_per_second: float, *, drop_frame: bool = False) -> Fraction | None:
-    """The exact standard rate nearest to a measured one; None where none is near."""
+    """Return the exact standard rate nearest to a measured one; None where none is near."""
     rates = [Fraction(rate) * _NTSC for rate in _NTSC_RATES]
     if not drop_frame:
         rates += [Fraction(rate) for rate in _NOMINAL_RATES]
@@ -73,7 +73,8 @@ def parse_rate(text: str | None) -> Fraction | None:
 
 
 def parse_timecode(text: str | None, frames_per_second: float) -> DayTime | None:
-    """The moment that a timecode names, counted at about this rate; None if it names none."""
+    """Return the moment that a timecode names, counted at about this rate; None if it names
+    none."""
     match = _TIMECODE.match((text or "").strip())
     if match is None:
         return None
@@ -88,7 +89,8 @@ def parse_timecode(text: str | None, frames_per_second: float) -> DayTime | None
 
 
 def timecode_at(frame: int, rate: Fraction, *, drop_frame: bool) -> str:
-    """The timecode of the frame so many after midnight: ``HH:MM:SS:FF``, or ``;FF`` with drops."""
+    """Return the timecode of the frame so many after midnight: ``HH:MM:SS:FF``, or ``;FF`` with
+    drops."""
     whole = round(rate)
     if drop_frame:
         skipped = _DROPPED_A_MINUTE[whole]
@@ -111,7 +113,7 @@ def _day(rate: Fraction, drop: bool) -> Fraction:
 
 
 def from_labels(labels: WavLabels) -> DayTime | None:
-    """The moment of a WAV file's first sample; None where it has none.
+    """Return the moment of a WAV file's first sample; None where it has none.
 
     A count of 0 without a timecode rate beside it is what programs write that
     know no time: it counts as none.
@@ -129,7 +131,7 @@ def from_labels(labels: WavLabels) -> DayTime | None:
 
 
 def seconds_after(moment: DayTime, start: DayTime) -> float:
-    """How long after ``start`` it is, by the shorter way around midnight; negative: before.
+    """Return how long after ``start`` it is, by the shorter way around midnight; negative: before.
 
     The day is that of ``start`` (the video): recorders that chase a timecode wrap with it.
     """
@@ -161,7 +163,7 @@ class Clocks:
 
 
 def start_by_rule(mode: SyncMode, offset_ms: int | None, clocks: Clocks) -> float | None:
-    """Seconds from the video's start to the file's; None where only alignment can decide.
+    """Return seconds from the video's start to the file's; None where only alignment can decide.
 
     ``auto`` accepts two timecodes only if the recordings overlap by them: one may never have been
     set. Raises CannotPlaceError in mode ``timecode``.

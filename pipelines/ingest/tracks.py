@@ -87,7 +87,7 @@ class Mix:
     drowns: bool = False
 
     def findings(self, stream: int) -> Iterator[tuple[WarningCode, str]]:
-        """What a client should know of, as codes and messages of warnings."""
+        """Yield what a client should know of, as codes and messages of warnings."""
         if self.cancels:
             message = f"Channels of audio stream {stream} cancel each other in the usual mix."
             yield WarningCode.AUDIO_CHANNELS_CANCEL, f"{message} They were mixed in another way."
@@ -138,7 +138,8 @@ class Meter:
             self._measure(rest=False)
 
     def choose(self, usual: Callable[[str, int], Weights]) -> Mix:
-        """The mix; ``usual`` gives the weights of the usual one in a layout of so many channels."""
+        """Return the mix; ``usual`` gives the weights of the usual one in a layout of so many
+        channels."""
         self._measure(rest=True)
         found: dict[str, _Channels] = {}
         for layout, blocks in self._found.items():
@@ -191,7 +192,7 @@ class _Channels:
         self.cancel = self.are_drowned = False
 
     def best_mix(self) -> Floats:
-        """The usual weights where nothing is wrong with them, else better ones."""
+        """Return the usual weights where nothing is wrong with them, else better ones."""
         usual, powers = self.usual, np.diagonal(self.covariances, axis1=1, axis2=2)
         levels = _decibels(powers)
         loud = np.array([_loud(channel) for channel in levels.T])
@@ -216,13 +217,14 @@ class _Channels:
         return self._better(lively if self.are_drowned else present, powers)
 
     def _better(self, kept: Chosen, powers: Floats) -> Floats:
-        """The usual weights, or the best of: the kept channels together, or one of them."""
+        """Return the usual weights, or the best of: the kept channels together, or one of them."""
         loudest = powers[:, kept].max(axis=1)
         decide = _decibels(loudest) >= _loud(_decibels(loudest)) - _LOUD_DB
         covariances, powers, loudest = self.covariances[decide], powers[decide], loudest[decide]
 
         def score(weights: Floats) -> float:
-            """What the weights leave of the loudest channel, in dB, in the mean of the blocks."""
+            """Return what the weights leave of the loudest channel, in dB, in the mean of the
+            blocks."""
             left = _decibels(_power(covariances, weights) / np.maximum(loudest, 1e-14))
             return float(np.clip(left, -_FAINT_DB, 0.0).mean())
 
@@ -255,7 +257,7 @@ def _decibels(power: Floats) -> Floats:
 
 
 def _loud(levels: Floats) -> float:
-    """The level of the loud parts."""
+    """Return the level of the loud parts."""
     count = max(1, min(_LOUD_BLOCKS, round(_LOUD_SHARE * len(levels))))
     return float(np.sort(levels)[-count])
 
@@ -281,7 +283,7 @@ Channels = tuple[int, ...]
 
 
 def down_mix(layout: str) -> str | None:
-    """The ``pan`` filter's argument where FFmpeg's own down-mix is not right; else None.
+    """Return the ``pan`` filter's argument where FFmpeg's own down-mix is not right; else None.
 
     FFmpeg weights channels by speaker position, with a sum of 1, so nothing clips, and drops the
     low-frequency channel. Channels of a recorder have no position: each counts the same.
@@ -293,7 +295,7 @@ def down_mix(layout: str) -> str | None:
 
 
 def mix_of(channels: Iterable[int]) -> str:
-    """The ``pan`` filter's argument for these channels mixed, each counting the same."""
+    """Return the ``pan`` filter's argument for these channels mixed, each counting the same."""
     chosen = list(channels)
     return "mono|c0=" + "+".join(f"{1 / len(chosen):.9f}*c{channel}" for channel in chosen)
 
@@ -350,7 +352,7 @@ class Resampler:
         self._graph.configure()
 
     def add(self, frame: AudioFrame | None) -> bytes:
-        """Samples that are ready after ``frame``; after None, all the rest."""
+        """Return samples that are ready after ``frame``; after None, all the rest."""
         self._graph.push(frame)
         pieces: list[bytes] = []
         while True:
@@ -467,7 +469,7 @@ class TrackExtractor:
             self._meter = Meter(self.duration_seconds, self.channels)
 
     def again(self) -> TrackExtractor:
-        """The same track, with the mix that was found out."""
+        """Return the same track, with the mix that was found out."""
         return TrackExtractor(self.path, self.duration_seconds, self.channels, self.mix)
 
     def finish(self, index: int, damaged_packets: int) -> TrackFile | None:
@@ -489,7 +491,8 @@ class TrackExtractor:
         )
 
     def _usual_weights(self, layout: str, count: int) -> Weights:
-        """How much each channel counts, as the usual mix shows: an impulse in one after another."""
+        """Return how much each channel counts, as the usual mix shows: an impulse in one after
+        another."""
         resampler = Resampler(("flt", layout, SAMPLE_RATE_HZ, count), self.channels)
         impulses = AudioFrame("flt", layout, count)
         impulses.sample_rate = SAMPLE_RATE_HZ

@@ -41,8 +41,8 @@ _EMPTY: Samples = np.empty(0, np.float32)
 def silenced(
     samples: Samples, muted: Iterable[tuple[int, int]], rate_hz: int, at_ms: float = 0
 ) -> Samples:
-    """The samples with silence in the stretches, which are in milliseconds as ``at_ms`` is, the
-    time of the first sample. The last axis is time."""
+    """Return the samples with silence in the stretches, which are in milliseconds as ``at_ms`` is,
+    the time of the first sample. The last axis is time."""
     quiet = samples.copy()
     for stretch in muted:
         first, end = (round((each - at_ms) * rate_hz / 1000) for each in stretch)
@@ -52,7 +52,7 @@ def silenced(
 
 
 def read_blocks(file: Path | RawIOBase, start: int = 0) -> Iterator[Samples]:
-    """The audio of a FLAC file as consecutive blocks of mono samples at SAMPLE_RATE_HZ.
+    """Yield the audio of a FLAC file as consecutive blocks of mono samples at SAMPLE_RATE_HZ.
 
     From sample ``start`` on, without decoding what lies before. A damaged file gives what can be
     decoded of it: count the samples.
@@ -83,7 +83,7 @@ class SampleReader:
         self._start = 0
 
     def read(self, start: int, end: int) -> Samples:
-        """Samples ``start <= i < end``; fewer where the stream ends."""
+        """Return samples ``start <= i < end``; fewer where the stream ends."""
         parts, have = [self._buffer], self._start + len(self._buffer)
         while have < end and (block := next(self._source, None)) is not None:
             have += len(block)
@@ -215,7 +215,7 @@ class SoundPrint:
 
     @staticmethod
     def from_bytes(data: bytes) -> SoundPrint:
-        """What ``to_bytes`` wrote. Raises ValueError on other bytes."""
+        """Return what ``to_bytes`` wrote. Raises ValueError on other bytes."""
         buffer = io.BytesIO(data)
         start, packed, silent, marks, weak = (
             np.lib.format.read_array(buffer, allow_pickle=False) for _ in range(5)

@@ -55,7 +55,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def is_high_dynamic_range(frame: av.VideoFrame) -> bool:
-    """Whether the frame's own transfer curve is PQ or HLG."""
+    """Return whether the frame's own transfer curve is PQ or HLG."""
     return frame.color_trc in {ColorTrc.SMPTE2084, ColorTrc.ARIB_STD_B67}
 
 
@@ -148,7 +148,7 @@ def decode_segment(
     loop_filter: bool = True,
     report: DecodeReport | None = None,
 ) -> Iterator[TimedFrame]:
-    """Frames with ``segment.start_ms <= time < segment.end_ms``, in decoder order.
+    """Yield frames with ``segment.start_ms <= time < segment.end_ms``, in decoder order.
 
     ``path`` is the segment's object on this machine. ``threads`` bounds the
     decoder's threads. Without ``loop_filter`` blocks' edges are not smoothed, which
@@ -171,7 +171,7 @@ def decode_segment(
 
 
 def _positioned(path: Path, start_ms: int, stream_index: int, origin_ms: int) -> InputContainer:
-    """The file opened and standing at or before ``start_ms``.
+    """Return the file opened and standing at or before ``start_ms``.
 
     Where to seek to is tried out by decoding a picture.
     """
@@ -211,7 +211,7 @@ def _seek_reaches(
     start_ms: int,
     origin_ms: int,
 ) -> bool:
-    """Whether seeking to ``target_ms`` gives a first picture no later than ``start_ms``."""
+    """Return whether seeking to ``target_ms`` gives a first picture no later than ``start_ms``."""
     try:
         seek(container, stream, target_ms + origin_ms)
         first = next(_timed_frames(container, stream, origin_ms, DecodeReport()), None)
@@ -244,7 +244,8 @@ def _timed_frames(
 def _frames(
     container: InputContainer, stream: AvVideoStream, origin_ms: int, report: DecodeReport
 ) -> Iterator[av.VideoFrame]:
-    """Every frame that can be decoded. A broken-off file ends where it can no longer be read."""
+    """Yield every frame that can be decoded. A broken-off file ends where it can no longer be
+    read."""
     packets, shown = demuxed(container, [stream]), ShownOrder(stream)
     while True:
         try:
@@ -280,7 +281,7 @@ def _frames(
 
 
 def _drained(stream: AvVideoStream, report: DecodeReport) -> list[av.VideoFrame]:
-    """Frames that the decoder still held back; none where it was flushed already."""
+    """Return frames that the decoder still held back; none where it was flushed already."""
     try:
         return stream.codec_context.decode(None)
     except av.error.EOFError:

@@ -51,12 +51,12 @@ def rounded_ms(ticks: int, time_base: Fraction) -> int:
 
 
 def seconds_ms(seconds: Fraction) -> int:
-    """The same of seconds."""
+    """Return the same of seconds."""
     return rounded_ms(seconds.numerator, Fraction(1, seconds.denominator))
 
 
 def packet_time_ms(packet: Packet[Any], origin_ms: int) -> int | None:
-    """The time of the packet's picture; None where it has none."""
+    """Return the time of the packet's picture; None where it has none."""
     if packet.pts is None or packet.time_base is None:
         return None
     return rounded_ms(packet.pts, packet.time_base) - origin_ms
@@ -200,12 +200,12 @@ class Turning:
 
 
 def orientation_of(frame: VideoFrame) -> Orientation:
-    """What a decoded frame's display matrix states, to a quarter turn."""
+    """Return what a decoded frame's display matrix states, to a quarter turn."""
     return _stated(frame) or Orientation()
 
 
 def _stated(frame: VideoFrame) -> Orientation | None:
-    """None where the frame has no matrix.
+    """Return None where the frame has no matrix.
 
     The matrix (ISO 14496-12, 8.3.2) takes (x, y), downwards, to (a x + c y, b x + d y). PyAV 18
     lists no side data of frames that have some of a kind that it does not know, which those with
@@ -294,7 +294,7 @@ class Source:
         return 1 + len(self.joined_at)
 
     def open(self, file: int = 0) -> InputContainer:
-        """The first of the files, or another. Raises MediaRefusedError as ``open_media``."""
+        """Return the first of the files, or another. Raises MediaRefusedError as ``open_media``."""
         if not self.joined_at and not self.begins_at:
             return open_media(self.path)
         starts = [self.begins_at, *self.joined_at, 0]
@@ -335,7 +335,7 @@ def _opened(source: str | RangedFile, options: dict[str, str]) -> InputContainer
 
 
 def chosen_stream(container: InputContainer, stream_index: int) -> VideoStream:
-    """The video stream numbered as in the source, else the first one of a cut file.
+    """Return the video stream numbered as in the source, else the first one of a cut file.
 
     Raises NoVideoStreamError where the file has none.
     """
@@ -346,18 +346,18 @@ def chosen_stream(container: InputContainer, stream_index: int) -> VideoStream:
 
 
 def is_picture_stream(stream: Stream) -> TypeGuard[VideoStream]:
-    """Whether ``stream`` is moving pictures: no cover art, no thumbnails."""
+    """Return whether ``stream`` is moving pictures: no cover art, no thumbnails."""
     still = Disposition.attached_pic | Disposition.timed_thumbnails
     return stream.type == "video" and not stream.disposition & still
 
 
 def is_sound_stream(stream: Stream) -> TypeGuard[AudioStream]:
-    """Whether ``stream`` is sound."""
+    """Return whether ``stream`` is sound."""
     return stream.type == "audio"
 
 
 def codec_name(stream: VideoStream | AudioStream) -> str:
-    """The codec's own name, not that of the decoder at hand (``av1``, not ``libdav1d``)."""
+    """Return the codec's own name, not that of the decoder at hand (``av1``, not ``libdav1d``)."""
     return str(stream.codec_context.codec.canonical_name)
 
 
@@ -372,7 +372,7 @@ def packets_of(
     streams: Sequence[Stream],
     reading: Reading | None = None,
 ) -> Iterator[tuple[int, Packet[Any]]]:
-    """Packets of ``streams``, which are of ``container``, the first of ``source``'s files.
+    """Yield packets of ``streams``, which are of ``container``, the first of ``source``'s files.
 
     Each with the number of its stream, in file order, on the one timeline; then an empty one for
     each to flush its decoder. A packet is decoded by its own ``stream``: joined files differ. A
@@ -409,7 +409,7 @@ def packets_of(
 
 
 def demuxed(container: InputContainer, streams: Sequence[Stream]) -> Iterator[Packet[Any]]:
-    """Packets of ``streams`` in file order, then an empty one for each; raises av's errors.
+    """Yield packets of ``streams`` in file order, then an empty one for each; raises av's errors.
 
     A transport stream goes on behind what is none of it, such as zeros: FFmpeg looks for its
     packets in 64 kB, and then has to be called again.
@@ -425,7 +425,7 @@ def demuxed(container: InputContainer, streams: Sequence[Stream]) -> Iterator[Pa
 def _numbers(
     first: InputContainer, container: InputContainer, chosen: Collection[int]
 ) -> dict[int, int]:
-    """The chosen streams' numbers in the first file, by those in ``container``, made ready.
+    """Return the chosen streams' numbers in the first file, by those in ``container``, made ready.
 
     The n-th picture, and the n-th sound, of one file goes on in the next.
     """
@@ -445,7 +445,8 @@ def _numbers(
 def _readable(
     container: InputContainer, indices: Sequence[int], reading: Reading, start: int
 ) -> Iterator[Packet[Any]]:
-    """All packets of the streams that can be read; ``start`` is where the file begins, in bytes."""
+    """Yield all packets of the streams that can be read; ``start`` is where the file begins, in
+    bytes."""
     if not indices:
         return
     packets = demuxed(container, [container.streams[index] for index in indices])
@@ -475,7 +476,8 @@ _ADTS_RATES_HZ = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050
 
 
 def _adts_ticks(data: bytes, packet: Packet[Any]) -> int:
-    """How long a packet of raw AAC is, by its header (ISO/IEC 14496-3, 1.A.2); 0 without one."""
+    """Return how long a packet of raw AAC is, by its header (ISO/IEC 14496-3, 1.A.2); 0 without
+    one."""
     rate = (data[2] >> 2) & 15
     if data[0] != 0xFF or data[1] & 0xF0 != 0xF0 or rate >= len(_ADTS_RATES_HZ):
         return 0
@@ -484,7 +486,8 @@ def _adts_ticks(data: bytes, packet: Packet[Any]) -> int:
 
 
 def has_guessed_times(stream: Stream) -> bool:
-    """Whether the file lacks the times at which pictures are shown, and FFmpeg's guess is wrong.
+    """Return whether the file lacks the times at which pictures are shown, and FFmpeg's guess is
+    wrong.
 
     AVI has no times; pictures are shown one for each that is decoded. FFmpeg takes it that they
     are reordered by one.
@@ -523,7 +526,7 @@ class ShownOrder:
 
 
 def is_clean_key(codec: str, data: bytes, extradata: bytes | None) -> bool:
-    """Whether decoding may start at this packet, which is marked as a key frame.
+    """Return whether decoding may start at this packet, which is marked as a key frame.
 
     H.264 also marks recovery points, which are not complete pictures yet; only an
     IDR picture (ITU-T H.264, table 7-1) is. Key frames of other codecs are complete.

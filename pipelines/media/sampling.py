@@ -121,7 +121,7 @@ def _read(order: PicturesOrder, emit: Emit) -> None:
 def _timed_packets(
     container: InputContainer, stream: VideoStream, origin_ms: int
 ) -> list[tuple[int, av.Packet]]:
-    """The stream's packets that have a time, in file order.
+    """Return the stream's packets that have a time, in file order.
 
     Raises _UnsuitableError for more than 8 bits a sample: decord's FFmpeg converts these to RGB
     otherwise than PyAV's. Also where the times of packets are not those of pictures.
@@ -141,7 +141,7 @@ def _timed_packets(
 def _needed(
     packets: Sequence[tuple[int, av.Packet]], wanted: Collection[int]
 ) -> list[tuple[int, av.Packet]]:
-    """The packets that decoding the frames at ``wanted`` takes.
+    """Return the packets that decoding the frames at ``wanted`` takes.
 
     For each frame those from the key frame before it on; from the one before that where the
     frame is shown before its key frame.
@@ -158,7 +158,7 @@ def _needed(
 
 
 def _copied(stream: VideoStream, packets: Sequence[tuple[int, av.Packet]]) -> BytesIO:
-    """An MP4 file of these packets, so that decord decodes nothing but them.
+    """Return an MP4 file of these packets, so that decord decodes nothing but them.
 
     Of a whole file it decodes ahead until its first picture is requested (decord#157). Matroska
     would not do: without a frame rate or a count of frames in the header decord refuses it.

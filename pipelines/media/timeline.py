@@ -108,14 +108,14 @@ class Run:
         return last_us + (length_us if 0 < length_us <= LONGEST_PAUSE_US else self.step_us)
 
     def follows_us(self, before: Run) -> int:
-        """How far to move it so that it begins where ``before`` ends on the timeline."""
+        """Return how far to move it so that it begins where ``before`` ends on the timeline."""
         due_us = before.end_us
         if self.resumes_us is not None and not self.begins_with_key:
             due_us = self.resumes_us
         return due_us + before.offset_us - self.first_us
 
     def seconds(self, ticks: int) -> Fraction:
-        """A time of the run on the timeline."""
+        """Return a time of the run on the timeline."""
         return ticks * self.time_base + Fraction(self.offset_ms, 1000)
 
 
@@ -292,7 +292,7 @@ class Lane:
 
 
 def _free_places(known: Sequence[int]) -> list[int]:
-    """Times at which pictures are missing among those at ``known`` times."""
+    """Return times at which pictures are missing among those at ``known`` times."""
     steps = [after - before for before, after in itertools.pairwise(known)]
     step_us = max(1, round(median(steps or [0])))
     return [
@@ -378,7 +378,7 @@ def lay_out(lanes: Sequence[Lane]) -> Layout:
 
 
 def _moved(runs: Iterable[Run]) -> Iterator[Run]:
-    """Those from which on the offset is another."""
+    """Yield those from which on the offset is another."""
     offset_ms = 0
     for run in runs:
         if run.offset_ms != offset_ms:
@@ -387,7 +387,7 @@ def _moved(runs: Iterable[Run]) -> Iterator[Run]:
 
 
 def _stretches(lane: Lane, lanes: Iterable[Lane]) -> Iterator[_Stretch]:
-    """The lane's runs, joined where only strays part them."""
+    """Yield the lane's runs, joined where only strays part them."""
     runs, at = lane.runs, 0
     stretch: _Stretch | None = None
     if _begins_with_strays(lane, lanes):
@@ -432,7 +432,7 @@ def _pauses(before: Run, run: Run) -> bool:
 
 
 def _back_at(runs: Sequence[Run], at: int, last: Run) -> int | None:
-    """Where runs go on by the clock of ``last``, if only strays lie between."""
+    """Return where runs go on by the clock of ``last``, if only strays lie between."""
     strays = 0
     for index in range(at + 1, min(at + 1 + MOST_STRAYS_TOGETHER, len(runs))):
         strays += runs[index - 1].packets
@@ -477,7 +477,7 @@ def _place(
 def _kept_offset(
     stretch: _Stretch, beside: Sequence[tuple[Run, int]], lanes: Iterable[Lane]
 ) -> int | None:
-    """The offset of a clock that still holds; None where it was set anew."""
+    """Return the offset of a clock that still holds; None where it was set anew."""
     run, before = stretch.run, stretch.before
     reached_us = max((at_us for _, at_us in beside), default=0)
     latest_first = sorted(beside, key=lambda place: -place[0].order)
@@ -508,7 +508,7 @@ def _kept_offset(
 def _leaping_along(
     stretch: _Stretch, stretches: Iterable[Sequence[_Stretch]]
 ) -> Iterator[_Stretch]:
-    """The next of each other stream that leaps as far and to the same time."""
+    """Yield the next of each other stream that leaps as far and to the same time."""
     for own in stretches:
         later = (each for each in own if not each.is_placed and each.run.order > stretch.run.order)
         other = next(later, None)

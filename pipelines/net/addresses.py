@@ -163,13 +163,13 @@ class AddressPolicy:
     allow_http_callbacks: bool = False
 
     def allows_explicitly(self, address: IPAddress) -> bool:
-        """Whether ``address`` lies in an allowed network and nothing else forbids it."""
+        """Return whether ``address`` lies in an allowed network and nothing else forbids it."""
         if address in METADATA_ADDRESSES or _within(address, self.refused_networks):
             return False
         return _within(address, self.allowed_networks)
 
     def permits(self, address: IPAddress) -> bool:
-        """Whether the service may connect to ``address``."""
+        """Return whether the service may connect to ``address``."""
         if _has_zone(address) or _within(address, self.refused_networks):
             return False
         return self.allows_explicitly(address) or is_public_address(address)
@@ -205,7 +205,7 @@ class ParsedUrl:
 
 
 def is_public_address(address: IPAddress | str) -> bool:
-    """Whether ``address`` is a global unicast address with no private meaning.
+    """Return whether ``address`` is a global unicast address with no private meaning.
 
     Text that is no IP address, or names a zone, is not public.
     """
@@ -247,7 +247,7 @@ def check_url_text(
 def check_redirect(
     base: ParsedUrl, location: str, *, policy: AddressPolicy = PUBLIC_ONLY
 ) -> ParsedUrl:
-    """The URL of a ``Location`` header relative to ``base``, checked like any other.
+    """Return the URL of a ``Location`` header relative to ``base``, checked like any other.
 
     Spaces are accepted (common in unencoded file names). Raises as ``check_url_text``.
     """
@@ -262,7 +262,7 @@ def check_redirect(
 def check_callback_url(
     url: str, *, policy: AddressPolicy = PUBLIC_ONLY, standard_port_only: bool = False
 ) -> ParsedUrl:
-    """The rule for callbacks: https to a public host; port 443 where ``standard_port_only``.
+    """Return the rule for callbacks: https to a public host; port 443 where ``standard_port_only``.
 
     An address in a network that the operator allows may have any port: ``vas webhooks listen``
     cannot take 443. ``allow_http_callbacks`` lifts the rules on scheme and port. Raises as
@@ -281,7 +281,7 @@ def check_callback_url(
 
 
 def read_host(text: str) -> tuple[str, IPAddress | None]:
-    """The canonical host of a URL, and the address where it is one.
+    """Return the canonical host of a URL, and the address where it is one.
 
     ``text`` keeps the brackets of an IPv6 address, which may have no zone. Raises UrlError.
     """
@@ -315,7 +315,7 @@ def check_host(host: str, address: IPAddress | None, policy: AddressPolicy) -> N
 def check_answers(
     host: str, answers: Iterable[str], policy: AddressPolicy
 ) -> tuple[IPAddress, ...]:
-    """The addresses that ``host`` resolved to, in order, if every one of them may be used.
+    """Return the addresses that ``host`` resolved to, in order, if every one of them may be used.
 
     An internal name must lie wholly in the operator's networks, even if public DNS has an answer
     for it. Raises UrlNotAllowedError.
@@ -331,7 +331,7 @@ def check_answers(
 
 
 def is_internal_name(host: str) -> bool:
-    """Whether a canonical host name has meaning only inside somebody's network."""
+    """Return whether a canonical host name has meaning only inside somebody's network."""
     labels = host.split(".")
     if len(labels) == 1 or host in METADATA_NAMES:
         return True
@@ -393,7 +393,8 @@ def _read_ipv6(text: str) -> IPv6Address:
 
 
 def _read_ipv4(name: str) -> IPv4Address:
-    """The WHATWG "IPv4 parser", which accepts what inet_aton does: 127.1, 0x7f.1, 2130706433."""
+    """Return the WHATWG "IPv4 parser", which accepts what inet_aton does: 127.1, 0x7f.1,
+    2130706433."""
     parts = name.split(".")
     if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
         raise InvalidUrlError("its host is not a valid IPv4 address")
@@ -433,7 +434,7 @@ _DROPBOX_FILE_PATH = re.compile(r"/(?:s|scl/fi)/[A-Za-z0-9_-]+/.+|/s/[A-Za-z0-9_
 
 
 def direct_download_url(url: str, provider: Provider, *, has_token: bool = False) -> str:
-    """The address of the bytes behind a share link of ``provider``.
+    """Return the address of the bytes behind a share link of ``provider``.
 
     ``url`` is a text that ``addresses.check_url_text`` accepts. With a token the address is one
     of Google Drive's API, which accepts tokens. Raises InvalidUrlError where it is no link to one

@@ -182,7 +182,7 @@ class ClientBucket:
         return AMAZON.format(region=self.access.region or _FIRST_REGION)
 
     def url(self, key: str = "", query: dict[str, str] | None = None) -> str:
-        """The signed URL of a GET of an object, or with ``query`` of the bucket itself."""
+        """Return the signed URL of a GET of an object, or with ``query`` of the bucket itself."""
         path = f"/{self.name}" + (f"/{quote(key, safe='/~')}" if key else "")
         # Spaces as %20: a plus sign would be signed as one.
         text = urlencode(query or {}, quote_via=quote, errors=_ANY_BYTES)
@@ -226,7 +226,7 @@ class BucketObject:
 
 
 def problem_of_object(found: BucketObject) -> ObjectProblem | None:
-    """What an object can be refused for before it is fetched."""
+    """Return what an object can be refused for before it is fetched."""
     try:
         is_text = "\0" not in found.key_bytes.decode()
     except UnicodeDecodeError:
@@ -239,8 +239,8 @@ def problem_of_object(found: BucketObject) -> ObjectProblem | None:
 
 
 def is_chosen(key: str, patterns: Sequence[str]) -> bool:
-    """Whether the part of a key behind the prefix fits one of the patterns, of whatever case, or
-    there are none. A pattern without a slash is one of the last component."""
+    """Return whether the part of a key behind the prefix fits one of the patterns, of whatever
+    case, or there are none. A pattern without a slash is one of the last component."""
     whole = key.lower()
     name = whole.rpartition("/")[2] or whole
     return not patterns or any(
@@ -258,7 +258,7 @@ class BucketPage:
 
 
 def is_bucket_address(url: str) -> bool:
-    """Whether ``url`` names something in a bucket rather than on a web server."""
+    """Return whether ``url`` names something in a bucket rather than on a web server."""
     return url.partition("://")[0].lower() in SCHEMES and "://" in url
 
 
@@ -300,7 +300,8 @@ class BucketReader:
     watch: Watch = lambda: None
 
     def located(self, bucket: ClientBucket) -> ClientBucket:
-        """The bucket with its region, which Amazon answers to everybody. Raises BucketError."""
+        """Return the bucket with its region, which Amazon answers to everybody. Raises
+        BucketError."""
         access = bucket.access
         if bucket.scheme != "s3" or access.endpoint is not None or access.region is not None:
             return bucket
@@ -313,7 +314,7 @@ class BucketReader:
     def page(
         self, bucket: ClientBucket, prefix: str, after: str, most: int = PAGE_KEYS
     ) -> BucketPage:
-        """The objects below ``prefix`` whose keys come after ``after`` (ListObjectsV2).
+        """Return the objects below ``prefix`` whose keys come after ``after`` (ListObjectsV2).
 
         Raises BucketError. Memory is bounded by the page.
         """
@@ -361,7 +362,7 @@ class BucketReader:
 
 
 def problem_of(status: int, body: bytes) -> BucketProblem:
-    """What an answer that is no success means: by S3's code in it, else by its status."""
+    """Return what an answer that is no success means: by S3's code in it, else by its status."""
     if (found := _CODE.search(body)) and (known := _PROBLEMS.get(found[1].decode())):
         return known
     return _BY_STATUS.get(status, BucketProblem.UNREACHABLE)
@@ -412,7 +413,7 @@ def _object(fields: dict[str, str], is_encoded: bool) -> BucketObject:
 
 
 def _moment(text: str | None) -> datetime | None:
-    """None too for years that no object is of: some servers write the year 1 for no time."""
+    """Return None too for years that no object is of: some servers write the year 1 for no time."""
     moment = datetime.fromisoformat(text) if text else None
     if moment is None or not _YEARS[0] <= moment.year <= _YEARS[1]:
         return None

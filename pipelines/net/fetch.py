@@ -96,12 +96,12 @@ def declared_bytes(headers: httpx.Headers) -> int | None:
 
 
 def is_encoded(headers: httpx.Headers) -> bool:
-    """Whether the body is compressed, although ``identity`` was requested."""
+    """Return whether the body is compressed, although ``identity`` was requested."""
     return headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}
 
 
 def validator(headers: httpx.Headers) -> str | None:
-    """What ``If-Range`` may carry: a strong entity tag, else the time of the last change.
+    """Return what ``If-Range`` may carry: a strong entity tag, else the time of the last change.
 
     A weak tag does not mean that bytes can be joined (RFC 9110, section 13.1.5).
     """
@@ -118,12 +118,12 @@ def retry_after_seconds(headers: httpx.Headers) -> float:
 
 
 def content_type(headers: httpx.Headers) -> str | None:
-    """The media type alone, lower case; None where it is missing."""
+    """Return the media type alone, lower case; None where it is missing."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()[:255] or None
 
 
 def file_name_hint(headers: httpx.Headers, target: str) -> str | None:
-    """A name for the file: from ``Content-Disposition``, else the last part of the path.
+    """Return a name for the file: from ``Content-Disposition``, else the last part of the path.
 
     The last path component alone, without control characters, at most 255
     characters; None where nothing is left. ``target`` is the request target.
@@ -138,7 +138,8 @@ def file_name_hint(headers: httpx.Headers, target: str) -> str | None:
 
 
 def _disposition_name(headers: httpx.Headers) -> str:
-    """The ``filename`` or ``filename*`` parameter (RFC 6266), read as a MIME parameter is."""
+    """Return the ``filename`` or ``filename*`` parameter (RFC 6266), read as a MIME parameter
+    is."""
     message = Message()
     message["Content-Disposition"] = headers.get("content-disposition", "")
     try:
@@ -254,7 +255,7 @@ class FetchLimits:
     """Pause before the second attempt; doubled for each further one, 60 s at most."""
 
     def of_one_request(self) -> TransportLimits:
-        """The same for a single request."""
+        """Return the same for a single request."""
         return TransportLimits(
             connect_seconds=self.connect_seconds,
             read_seconds=self.idle_seconds,
@@ -410,7 +411,7 @@ class _Download:
         )
 
     def _follow(self) -> tuple[ParsedUrl, httpx.Response]:
-        """The first response that is no redirect, and where it came from."""
+        """Return the first response that is no redirect, and where it came from."""
         url = self.first
         headers = {
             "Accept": "*/*",
@@ -520,7 +521,7 @@ def _first_url(
 
 
 def _signed_url(url: str, access: BucketAccess, reader: BucketReader) -> str:
-    """Where an object of a bucket can be fetched for as long as a fetch may take."""
+    """Return where an object of a bucket can be fetched for as long as a fetch may take."""
     try:
         scheme, name, key = split_bucket_address(url)
         check_bucket(bucket := ClientBucket(scheme, name, access), reader.policy)
@@ -535,6 +536,6 @@ def _signed_url(url: str, access: BucketAccess, reader: BucketReader) -> str:
 
 
 def _chunks(response: httpx.Response) -> Iterator[bytes]:
-    """The body as it comes; failures of the connection alone are translated."""
+    """Yield the body as it comes; failures of the connection alone are translated."""
     with failures_of_transport():
         yield from response.iter_raw()

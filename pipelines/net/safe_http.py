@@ -99,7 +99,7 @@ class TransportLimits:
     """How long each of these may be idle."""
 
     def timeout(self) -> httpx.Timeout:
-        """The same limits as httpx knows them (it has none for headers or in total)."""
+        """Return the same limits as httpx knows them (it has none for headers or in total)."""
         return httpx.Timeout(
             connect=self.connect_seconds,
             read=self.read_seconds,
@@ -134,7 +134,7 @@ class Bounds:
         self._in_headers = False
 
     def readable_bytes(self, wanted: int) -> int:
-        """How much may be read at once: what comes before the body is counted."""
+        """Return how much may be read at once: what comes before the body is counted."""
         if not self._in_headers:
             return wanted
         if self._header_bytes_left <= 0:
@@ -202,7 +202,8 @@ def resolution_errors() -> Iterator[None]:
 def address_shares(
     addresses: tuple[IPAddress, ...], seconds: float
 ) -> Iterator[tuple[IPAddress, float]]:
-    """Each address with its share of the time left: one that hangs leaves some to the rest."""
+    """Yield each address with its share of the time left: one that hangs leaves some to the
+    rest."""
     end = time.monotonic() + seconds
     tried = addresses[:_ADDRESSES_TRIED]
     for position, address in enumerate(tried):
@@ -376,7 +377,7 @@ def _in_background(call: Callable[[], T], waits: Iterator[float]) -> T:
 
 
 def _connect(address: IPAddress, port: int, waits: Iterator[float]) -> socket.socket:
-    """A TCP connection to exactly ``address``; raises httpcore.ConnectError."""
+    """Return a TCP connection to exactly ``address``; raises httpcore.ConnectError."""
     connection = _new_socket(address)
     try:
         status = connection.connect_ex((str(address), port))
@@ -643,7 +644,7 @@ class AsyncSafeTransport(httpx.AsyncBaseTransport):
 
 
 def safe_client(transport: SafeTransport, limits: TransportLimits) -> httpx.Client:
-    """A client that takes nothing from the environment and follows no redirect.
+    """Return a client that takes nothing from the environment and follows no redirect.
 
     httpx reads a ``Location`` it does not follow, and raises RemoteProtocolError
     for one it cannot read; where that matters, use the transport by itself.

@@ -139,7 +139,7 @@ def _started(descriptors: tuple[int, ...]) -> Iterator[subprocess.Popen[bytes]]:
 def spawn(
     module: str, *, stdout: int, environment: dict[str, str], descriptors: tuple[int, ...] = ()
 ) -> subprocess.Popen[bytes]:
-    """A fresh, isolated interpreter that runs ``main`` of a module of this package."""
+    """Return a fresh, isolated interpreter that runs ``main`` of a module of this package."""
     start = f"from {__package__}.{module} import main; main()"
     bootstrap = f"import sys; sys.path.insert(0, sys.argv[1]); {start}"
     root = str(Path(pipelines.__file__).resolve().parents[1])
@@ -210,7 +210,7 @@ def _lines(
 
 
 def _chunks(child: subprocess.Popen[bytes]) -> Iterator[tuple[str, bytes]]:
-    """What the child writes, as it comes; ("stdout", b"") when nothing came for a while."""
+    """Yield what the child writes, as it comes; ("stdout", b"") when nothing came for a while."""
     with selectors.DefaultSelector() as selector:
         selector.register(cast("IO[bytes]", child.stdout), selectors.EVENT_READ, "stdout")
         selector.register(cast("IO[bytes]", child.stderr), selectors.EVENT_READ, "stderr")

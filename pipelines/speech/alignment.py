@@ -49,7 +49,8 @@ Span = tuple[float, float]
 
 
 def settled(words: Sequence[Word], samples: Samples, speech: Sequence[Span] = ()) -> list[Word]:
-    """The words of a chunk without the pauses around and inside them, in order, none overlapping.
+    """Return the words of a chunk without the pauses around and inside them, in order, none
+    overlapping.
 
     ``words`` and ``speech``, where it was detected, are in seconds of ``samples``.
     """
@@ -68,14 +69,14 @@ def settled(words: Sequence[Word], samples: Samples, speech: Sequence[Span] = ()
 
 
 def _is_soft_speech(pause: Span, speech: Sequence[Span]) -> bool:
-    """Whether somebody speaks in a long pause, only less loudly than before and after it."""
+    """Return whether somebody speaks in a long pause, only less loudly than before and after it."""
     length = pause[1] - pause[0]
     inside = sum(max(0.0, min(pause[1], end) - max(pause[0], start)) for start, end in speech)
     return length >= _SWALLOWED_SECONDS and inside > length / 2
 
 
 def _pauses(samples: Samples) -> list[Span]:
-    """Where a chunk is quiet, in seconds."""
+    """Return where a chunk is quiet, in seconds."""
     levels = _levels(samples)
     if not len(levels):
         return []
@@ -129,7 +130,8 @@ def align_segment(
     model: WordAligner,
     store: ObjectStore,
 ) -> TranscriptSegment:
-    """The segment with measured times where its words are estimated, as far as they can be aligned.
+    """Return the segment with measured times where its words are estimated, as far as they can be
+    aligned.
 
     ``room`` is what other segments leave, in milliseconds of the media. Raises ObjectNotFoundError
     where the sound is not kept, and what the model raises.
@@ -156,7 +158,8 @@ def align_segment(
 
 
 def track_samples(store: ObjectStore, track: AudioTrack, start_ms: float, end_ms: float) -> Samples:
-    """The sound of a track from ``start_ms`` to ``end_ms`` of the media, as far as there is some.
+    """Return the sound of a track from ``start_ms`` to ``end_ms`` of the media, as far as there is
+    some.
 
     Raises ObjectNotFoundError where the sound is not kept.
     """

@@ -143,7 +143,7 @@ def build_cues(segments: Sequence[TranscriptSegment], limits: CaptionLimits = US
 def cut_cues(
     segments: Iterable[TranscriptSegment], limits: CaptionLimits
 ) -> Iterator[tuple[Cue, int]]:
-    """Each cue with the times of its words, and its columns in one line."""
+    """Yield each cue with the times of its words, and its columns in one line."""
     for segment in segments:
         for start_ms, end_ms, lines, width in _cut(segment, limits):
             yield Cue(start_ms, end_ms, lines, segment.speaker), width
@@ -184,7 +184,8 @@ def _cut(
 
 
 def _turned(line: str, is_right_to_left: bool | None) -> str:
-    """The line of a text of that direction; None: of one without words from right to left."""
+    """Return the line of a text of that direction; None: of one without words from right to
+    left."""
     return line if is_right_to_left is None else isolated(line, right_to_left=is_right_to_left)
 
 
@@ -215,7 +216,8 @@ def _spoken(words: Sequence[TranscriptWord]) -> list[_Piece]:
 
 
 def _fitting(words: Sequence[_Piece], width: int) -> Iterator[_Piece]:
-    """The words in pieces that fit a line; parts of one that does not share its time evenly."""
+    """Yield the words in pieces that fit a line; parts of one that does not share its time
+    evenly."""
     is_spaceless = any(SPACELESS.search(word.text) for word in words)
     for piece in _phrases(words) if is_spaceless else words:
         if columns(piece.text) <= width:
@@ -230,7 +232,8 @@ def _fitting(words: Sequence[_Piece], width: int) -> Iterator[_Piece]:
 
 
 def _phrases(words: Sequence[_Piece]) -> Iterator[_Piece]:
-    """The words as pieces between the places where a line may end, whatever a word is taken for."""
+    """Yield the words as pieces between the places where a line may end, whatever a word is taken
+    for."""
     text = "".join(itertools.chain.from_iterable((word.gap, word.text) for word in words))
     ends = list(accumulate(len(word.gap) + len(word.text) for word in words))
 
@@ -276,22 +279,22 @@ class _Text:
 
     @classmethod
     def of_words(cls, text: str, words: Sequence[TranscriptWord]) -> _Text:
-        """Words of a simple text, with a space between: all that most transcripts have."""
+        """Return words of a simple text, with a space between: all that most transcripts have."""
         texts = text.split(" ")
         ends = list(map(add, accumulate(map(len, texts)), itertools.count()))
         begins = [0, *(end + 1 for end in ends[:-1])]
         return cls(texts, words, begins, ends, plain=text)
 
     def width(self, start: int, end: int) -> int:
-        """Columns of the pieces from ``start`` to before ``end``."""
+        """Return columns of the pieces from ``start`` to before ``end``."""
         return self.ends[end - 1] - self.begins[start]
 
     def line_end(self, start: int, width: int) -> int:
-        """How far a line of ``width`` columns goes from piece ``start``."""
+        """Return how far a line of ``width`` columns goes from piece ``start``."""
         return bisect_right(self.ends, self.begins[start] + width)
 
     def cue_end(self, start: int, limits: CaptionLimits) -> int:
-        """How far a cue goes from piece ``start``."""
+        """Return how far a cue goes from piece ``start``."""
         end = start
         for _ in range(limits.lines):
             if end < len(self.ends):
@@ -302,7 +305,8 @@ class _Text:
         return end
 
     def break_cost(self, end: int) -> float:
-        """How much a break before piece ``end`` disturbs: 0 after a sentence, 3 in a word."""
+        """Return how much a break before piece ``end`` disturbs: 0 after a sentence, 3 in a
+        word."""
         if end in self.insides:
             return _INSIDE_COST
         left, right = self.pieces[end - 1], self.pieces[end]
@@ -317,7 +321,7 @@ class _Text:
         return cost * (1 - 0.9 * min(_LONG_PAUSE_MS, pause_ms) / _LONG_PAUSE_MS)
 
     def written(self, start: int, end: int) -> str:
-        """The pieces from ``start`` to before ``end``."""
+        """Return the pieces from ``start`` to before ``end``."""
         if self.plain is not None:
             return self.plain[self.begins[start] : self.ends[end - 1]]
         gaps = map(sub, self.begins[start + 1 : end], self.ends[start : end - 1])
@@ -326,7 +330,7 @@ class _Text:
 
 
 def _bounds(text: _Text, limits: CaptionLimits) -> list[tuple[int, int]]:
-    """The first piece of each cue and the one after its last, at the least cost over all."""
+    """Return the first piece of each cue and the one after its last, at the least cost over all."""
     count, first_end = len(text.pieces), text.cue_end(0, limits)
     if first_end == count:
         return [(0, count)]
@@ -406,7 +410,7 @@ def _cost_after(text: str) -> float:
 
 @lru_cache(maxsize=4096)
 def _gain_before(text: str) -> float:
-    """How much less a break disturbs because the phrase is new."""
+    """Return how much less a break disturbs because the phrase is new."""
     word = text.lower()
     return 0.6 if word in _CLAUSE_OPENERS else 0.2 if word in _PHRASE_OPENERS else 0.0
 
@@ -463,7 +467,7 @@ class HouseRules:
         return -int(-self.gap_frames * 1000 // self.frame_rate)
 
     def needed_ms(self, text: str) -> int:
-        """How long ``text``, in one line, is to stay."""
+        """Return how long ``text``, in one line, is to stay."""
         needed = self.shortest_ms
         if self.columns_per_second:
             needed = max(needed, -(-columns(text) * 1000 // self.columns_per_second))
@@ -521,7 +525,7 @@ def _parsed(text: str, name: str) -> dict[str, dict[str, HouseRules]]:
 def find_rules(
     table: HouseTable, house: str, language: str | None, frame_rate: Fraction | None = None
 ) -> HouseRules | None:
-    """The house's rules for text of a BCP 47 language; None where there is no such house."""
+    """Return the house's rules for text of a BCP 47 language; None where there is no such house."""
     if house not in table:
         return None
     of_language = table[house]
@@ -540,7 +544,7 @@ def cues_of(segments: Sequence[TranscriptSegment], limits: CaptionLimits | House
 def _joined_segments(
     segments: Iterable[TranscriptSegment], rules: HouseRules
 ) -> list[TranscriptSegment]:
-    """Segments that have too little time, joined to one of the same speaker beside them."""
+    """Return segments that have too little time, joined to one of the same speaker beside them."""
     found: list[TranscriptSegment] = []
     for segment in segments:
         last = found[-1] if found else None
@@ -561,7 +565,7 @@ def _joined_segments(
 
 
 def _shared(cues: Sequence[Cue], rules: HouseRules) -> list[Cue]:
-    """Two speakers in one cue, each with a dash, where one alone would be gone too soon."""
+    """Return two speakers in one cue, each with a dash, where one alone would be gone too soon."""
     found: list[Cue] = []
     for cue in cues:
         last = found[-1] if found else None
@@ -589,7 +593,8 @@ def _can_share(first: Cue, second: Cue, rules: HouseRules) -> bool:
 
 
 def _timed(cues: Sequence[Cue], rules: HouseRules) -> list[Cue]:
-    """The cues with the time that they need, as far as those after and before them give way."""
+    """Return the cues with the time that they need, as far as those after and before them give
+    way."""
     longest_ms, gap_ms = rules.longest_ms or _UNLIMITED_MS, rules.gap_ms
     needs = [rules.needed_ms(_text(cue)) for cue in cues]
     latest = [0] * len(cues) + [_UNLIMITED_MS * 10]
@@ -619,7 +624,7 @@ def _text(cue: Cue) -> str:
 def with_speakers(
     segments: Iterable[TranscriptSegment], speakers: Sequence[Speaker], template: str
 ) -> Iterator[TranscriptSegment]:
-    """The segments, each that begins a turn with its speaker's name, where there are several.
+    """Yield the segments, each that begins a turn with its speaker's name, where there are several.
 
     ``template`` has ``{speaker}`` or, in capitals, ``{SPEAKER}``.
     """
@@ -663,7 +668,7 @@ class Violation:
 
 
 def find_violations(cues: Sequence[Cue], rules: HouseRules) -> Iterator[Violation]:
-    """What the cues break of the rules, in their order."""
+    """Yield what the cues break of the rules, in their order."""
     for number, (cue, after) in enumerate(zip(cues, [*cues[1:], None], strict=True), 1):
         for rule, message, is_advice in _broken(cue, after, rules):
             yield Violation(number, cue.start_ms, cue.end_ms, rule, message, is_advice)
@@ -705,7 +710,8 @@ def _broken(
 
 
 def _is_unbalanced(lines: Sequence[str], rules: HouseRules) -> bool:
-    """Whether two lines are less even than the house's rule, where another space divides better."""
+    """Return whether two lines are less even than the house's rule, where another space divides
+    better."""
     if len(lines) != 2 or _balanced(lines, rules) or lines[1].startswith(rules.dash):
         return False
     words = " ".join(lines).split()

@@ -29,7 +29,7 @@ def with_sounds(
     sounds: Sequence[TimedSound],
     template: str = "[{sound}]",
 ) -> list[TranscriptSegment]:
-    """The segments, and between them ``[music]`` and ``[singing]`` where nothing is spoken.
+    """Return the segments, and between them ``[music]`` and ``[singing]`` where nothing is spoken.
 
     ``template`` has ``{sound}`` or, in capitals, ``{SOUND}``.
     """
@@ -178,7 +178,7 @@ _ASS_COMMANDS = str.maketrans({"{": "(", "}": ")", "\\": "/"})
 
 
 def to_markdown(segments: Sequence[TranscriptSegment], speakers: Sequence[Speaker]) -> str:
-    """A paragraph a speaker turn with the time at which it begins, as Markdown."""
+    """Return a paragraph a speaker turn with the time at which it begins, as Markdown."""
     paragraphs = []
     for start_ms, *names in _turns(segments, speakers):
         label, text = (_MARKDOWN.sub(r"\\\1", name) for name in names)
@@ -188,7 +188,7 @@ def to_markdown(segments: Sequence[TranscriptSegment], speakers: Sequence[Speake
 
 
 def to_txt(segments: Sequence[TranscriptSegment], speakers: Sequence[Speaker]) -> str:
-    """A paragraph a speaker turn, with the speaker's label where there are several."""
+    """Return a paragraph a speaker turn, with the speaker's label where there are several."""
     turns = _turns(segments, speakers)
     return "\n".join(f"{label}: {text}\n" if label else f"{text}\n" for _, label, text in turns)
 

@@ -46,7 +46,7 @@ def changed_words(before: Words, after: Words) -> Iterator[WordChange]:
 
 
 def common_places(one: Sequence[Hashable], other: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
-    """Where the longest common subsequence is in each, in order.
+    """Yield where the longest common subsequence is in each, in order.
 
     Sequences of more than MOST_PAIRS are cut before it at what each has once; what is still longer
     between two cuts has nothing in common.
@@ -63,7 +63,7 @@ def common_places(one: Sequence[Hashable], other: Sequence[Hashable]) -> Iterato
 
 
 def _anchors(one: Sequence[Hashable], other: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Where what each has once is, the most that follow each other in both (Cohen's patience
+    """Return where what each has once is, the most that follow each other in both (Cohen's patience
     diff)."""
     counts = Counter(one), Counter(other)
     where = {each: at for at, each in enumerate(other) if counts[1][each] == 1}
@@ -156,7 +156,7 @@ def splices_of(
     speakers: Sequence[Speaker],
     media_ms: int | None,
 ) -> list[Splice]:
-    """What the edit replaces, in order; nothing for what is so already. Raises EditError."""
+    """Return what the edit replaces, in order; nothing for what is so already. Raises EditError."""
     _check_places(edit, len(segments), {each.id for each in speakers})
     made: dict[int, tuple[TranscriptSegment, ...]] = {}
 
@@ -229,7 +229,7 @@ def _check_places(edit: Edit, count: int, speakers: set[str]) -> None:
 def _changed(
     segment: TranscriptSegment, change: SegmentChange, place: str
 ) -> tuple[TranscriptSegment, ...]:
-    """None where the new text has no words. Raises EditError."""
+    """Return None where the new text has no words. Raises EditError."""
     start_ms = segment.start_ms if change.start_ms is None else change.start_ms
     end_ms = segment.end_ms if change.end_ms is None else change.end_ms
     if end_ms <= start_ms:
@@ -253,7 +253,8 @@ def _changed(
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text: between spaces, and as a dictionary has them in scripts without."""
+    """Return the words of a text: between spaces, and as a dictionary has them in scripts
+    without."""
     words = list[str]()
     for piece in text.split():
         ends = word_ends(piece) if SPACELESS.search(piece) else set[int]()
@@ -264,7 +265,8 @@ def words_of(text: str) -> list[str]:
 def _timed(
     segment: TranscriptSegment, texts: Sequence[str], former: Sequence[TranscriptWord]
 ) -> TranscriptSegment:
-    """The segment with these words: those that it had with their times, the others spread."""
+    """Return the segment with these words: those that it had with their times, the others
+    spread."""
     kept: list[TranscriptWord | None] = [None] * len(texts)
     keys, others = [_key(word.text) for word in former], [_key(text) for text in texts]
     for at, place in common_places(keys, others):
@@ -291,7 +293,7 @@ def _timed(
 
 
 def _key(text: str) -> str:
-    """What two spellings of a word have in common."""
+    """Return what two spellings of a word have in common."""
     letters = "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text).casefold()))
     return letters or text
 
@@ -336,7 +338,7 @@ def _make_room(segment: TranscriptSegment, kept: list[TranscriptWord | None]) ->
 
 
 def spread(texts: Sequence[str], start_ms: int, end_ms: int) -> list[Span]:
-    """Times of words, each as long as its characters and 1 ms at least."""
+    """Return times of words, each as long as its characters and 1 ms at least."""
     ends = [*accumulate((len(text) for text in texts), initial=0)]
     spare = max(0, end_ms - start_ms - len(texts))
     places = [start_ms + spare * each // (ends[-1] or 1) + n for n, each in enumerate(ends)]
@@ -371,7 +373,7 @@ def _halves(segment: TranscriptSegment, count: int) -> Iterator[TranscriptSegmen
 
 
 def _merged(parts: Sequence[TranscriptSegment]) -> tuple[TranscriptSegment, ...]:
-    """One segment, of the first one's speaker and language; none of none."""
+    """Return one segment, of the first one's speaker and language; none of none."""
     if not parts:
         return ()
     first, words, estimated = parts[0], list[TranscriptWord](), list[int]()
@@ -386,7 +388,7 @@ def _merged(parts: Sequence[TranscriptSegment]) -> tuple[TranscriptSegment, ...]
 def turns_after(
     turns: Sequence[SpeakerTurn], splices: Sequence[Splice], segments: Sequence[TranscriptSegment]
 ) -> list[SpeakerTurn]:
-    """The turns, with those of segments whose speaker was changed."""
+    """Return the turns, with those of segments whose speaker was changed."""
     taken, given = defaultdict[str, list[Span]](list), list[SpeakerTurn]()
     for splice in splices:
         for former in segments[splice.first : splice.first + splice.count]:
@@ -406,7 +408,7 @@ def turns_after(
 
 
 def _without(turn: SpeakerTurn, taken: Iterable[Span]) -> Iterator[SpeakerTurn]:
-    """What is left of a turn without these spans, which are in order."""
+    """Yield what is left of a turn without these spans, which are in order."""
     first_ms = turn.start_ms
     for start, end in taken:
         if start >= turn.end_ms:
@@ -421,7 +423,7 @@ def _without(turn: SpeakerTurn, taken: Iterable[Span]) -> Iterator[SpeakerTurn]:
 def speakers_after(
     speakers: Sequence[Speaker], turns: Sequence[SpeakerTurn]
 ) -> tuple[Speaker, ...]:
-    """The speakers, with the time that they speak in all of the turns."""
+    """Return the speakers, with the time that they speak in all of the turns."""
     spoken = Counter[str]()
     for turn in turns:
         spoken[turn.speaker] += turn.end_ms - turn.start_ms
@@ -449,8 +451,8 @@ def passages_of(segment: TranscriptSegment) -> Iterator[tuple[int, int]]:
 def aligned(
     segment: TranscriptSegment, first: int, spans: Sequence[Span], room: Span
 ) -> TranscriptSegment:
-    """The segment with measured times for its estimated words from ``first`` on, one a span, in
-    ``room`` and between the words that stay."""
+    """Return the segment with measured times for its estimated words from ``first`` on, one a span,
+    in ``room`` and between the words that stay."""
     words, behind = [*segment.words], first + len(spans)
     is_new = [at in segment.estimated_words for at in range(len(words))]
     for start, end in _runs(

@@ -77,7 +77,8 @@ WELL_FITTING = -0.6
 
 
 def language_windows(seconds: float) -> list[tuple[float, float]]:
-    """Windows over a chunk of that length, the last one at its end; none where one holds it all."""
+    """Return windows over a chunk of that length, the last one at its end; none where one holds it
+    all."""
     if seconds < WINDOW_SECONDS + LEAST_SECONDS / 2:
         return []
     count = 1 + math.ceil((seconds - WINDOW_SECONDS) / STEP_SECONDS)
@@ -90,7 +91,7 @@ Change = tuple[float, str, str]
 
 
 def changes_in(windows: Sequence[tuple[float, float]], found: Sequence[Ranked]) -> list[Change]:
-    """Where another language begins."""
+    """Return where another language begins."""
     names = sorted({name for ranked in found for name, _ in ranked})
     if len(names) < 2:
         return []
@@ -110,7 +111,7 @@ def changes_in(windows: Sequence[tuple[float, float]], found: Sequence[Ranked]) 
 
 
 def _cheapest_path(costs: npt.NDArray[np.float64]) -> list[int]:
-    """The state at each step, each change costing _CHANGE_COST."""
+    """Return the state at each step, each change costing _CHANGE_COST."""
     total, before = costs[0], []
     for row in costs[1:]:
         best = int(np.argmin(total))
@@ -126,7 +127,7 @@ def _cheapest_path(costs: npt.NDArray[np.float64]) -> list[int]:
 def quiet_places(
     samples: Samples, near_seconds: float, reach_seconds: float = _NEAR_SECONDS
 ) -> list[tuple[int, float]]:
-    """Frames near that second at which something may end, and their levels in dB, rising."""
+    """Return frames near that second at which something may end, and their levels in dB, rising."""
     levels = frame_levels(samples).astype(np.float64)
     smooth = np.convolve(np.pad(levels, 2, mode="edge"), np.full(5, 0.2), mode="valid")
     per_second = SAMPLE_RATE_HZ / FRAME_SAMPLES
@@ -157,7 +158,7 @@ _RIVAL_SHARE = 0.25
 
 
 def rivals(ranked: Ranked) -> Ranked:
-    """Where no language is PROBABLE, those at least a quarter as probable as the first."""
+    """Return where no language is PROBABLE, those at least a quarter as probable as the first."""
     if not ranked or ranked[0][1] >= PROBABLE:
         return ()
     near = [(name, each) for name, each in ranked[1:] if each >= _RIVAL_SHARE * ranked[0][1]]
@@ -187,20 +188,22 @@ class SpokenPart:
         return is_below(self, PROBABLE, FITTING)
 
     def may_be_in(self, language: str | None) -> bool:
-        """Whether it may be in this other language after all."""
+        """Return whether it may be in this other language after all."""
         other = self.language is not None and self.language != language
         return bool(self.words) and other and is_below(self, CERTAIN, WELL_FITTING)
 
 
 def is_below(found: SpokenPart | ChunkTranscript, probability: float, fit: float) -> bool:
-    """Whether a language is less probable, or text fits worse; what nobody estimated is not."""
+    """Return whether a language is less probable, or text fits worse; what nobody estimated is
+    not."""
     return (
         found.language_probability is not None and found.language_probability < probability
     ) or (found.log_probability is not None and found.log_probability < fit)
 
 
 def is_noise(parts: Iterable[SpokenPart], probability: float | None) -> bool:
-    """Whether the text of a track is of noise: of no probable language, and nowhere fitting well.
+    """Return whether the text of a track is of noise: of no probable language, and nowhere fitting
+    well.
 
     One of the two alone proves nothing: text of an uncertain language that fits is kept.
     """
@@ -211,7 +214,7 @@ def is_noise(parts: Iterable[SpokenPart], probability: float | None) -> bool:
 
 
 def elected(parts: Iterable[SpokenPart]) -> tuple[str | None, float | None]:
-    """The language of a track and its mean probability over the words in it.
+    """Return the language of a track and its mean probability over the words in it.
 
     A word counts as much as its language is probable and as its text fits the sound: text that
     the model itself doubts proves little about its language. None where nothing is spoken

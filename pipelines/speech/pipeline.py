@@ -91,7 +91,7 @@ class WordCalibration:
     slope: float
 
     def confidence(self, probability: float) -> float:
-        """The share of words of such a probability that is right."""
+        """Return the share of words of such a probability that is right."""
         return 1 / (1 + math.exp(-self.bias - self.slope * log_odds(probability)))
 
 
@@ -109,7 +109,8 @@ def word_calibrations() -> Mapping[str, WordCalibration]:
 
 
 def calibrated(found: TranscriptResult, calibration: WordCalibration) -> TranscriptResult:
-    """The transcript with such confidences; a segment's is the share of its words that is right."""
+    """Return the transcript with such confidences; a segment's is the share of its words that is
+    right."""
     segments = tuple(_calibrated(segment, calibration) for segment in found.segments)
     return replace(found, segments=segments, calibrated=True)
 
@@ -162,7 +163,7 @@ def transcribe_track(
     media_duration_ms: int,
     mapper: Mapper = map_on_ray,
 ) -> TranscriptResult:
-    """The transcript of ``track`` on the timeline of a video of ``media_duration_ms``.
+    """Return the transcript of ``track`` on the timeline of a video of ``media_duration_ms``.
 
     Raises StageError (TRANSCRIPT_FAILED) if a shard fails twice, StageStoppedError if
     ``control`` or the workspace's stop marker requires it.
@@ -197,7 +198,7 @@ def transcribe_track(
 def transcribe_step(
     workspace: Workspace, models: ModelProvider, config: TranscriptConfig
 ) -> Transcribe:
-    """The step that transcribes a shard."""
+    """Return the step that transcribes a shard."""
     waits = Resources(
         config.transcribe_cpus,
         config.transcribe_concurrency,
@@ -215,7 +216,7 @@ def cut_track(
     *,
     mapper: Mapper,
 ) -> tuple[list[Stretch], tuple[Shard, ...]]:
-    """Who speaks in each stretch, and the shards to transcribe; with a control for each."""
+    """Return who speaks in each stretch, and the shards to transcribe; with a control for each."""
     short = Resources(
         config.regions_cpus,
         why="A 200th of the sound's length: no reason to keep the vision stage off a processor.",
@@ -247,7 +248,7 @@ def shard_tasks(
     config: TranscriptConfig,
     language: str | None = None,
 ) -> list[ShardTask]:
-    """A task a shard; ``language`` is that of the track where it is a second pass."""
+    """Return a task a shard; ``language`` is that of the track where it is a second pass."""
     inputs = config.models, config.choice, config.keyterms, language
     tasks = []
     for position, shard in enumerate(shards):
@@ -260,7 +261,8 @@ def shard_tasks(
 def in_track_language(
     tasks: Sequence[ShardTask], workspace: Workspace, config: TranscriptConfig
 ) -> list[ShardTask]:
-    """The tasks, those of shards with chunks of doubtful language as ones of a second pass."""
+    """Return the tasks, those of shards with chunks of doubtful language as ones of a second
+    pass."""
     if config.choice.language is not None:
         return [*tasks]
     words = [WORDS.load(workspace.store, task.words_key) for task in tasks]
@@ -279,7 +281,7 @@ def in_track_language(
 def second_pass(
     tasks: Sequence[ShardTask], workspace: Workspace, config: TranscriptConfig, language: str
 ) -> list[ShardTask]:
-    """A task a task, for its uncertain parts in the language of the track."""
+    """Return a task a task, for its uncertain parts in the language of the track."""
     again = shard_tasks((task.shard for task in tasks), workspace, config, language)
     return [
         replace(second, track_language=language, first_words_key=first.words_key)
@@ -295,7 +297,8 @@ def reduce_shards(
     config: TranscriptConfig,
     media_duration_ms: int,
 ) -> TranscriptResult:
-    """The stored outputs of all shards and stretches of a track, in order, as one transcript."""
+    """Return the stored outputs of all shards and stretches of a track, in order, as one
+    transcript."""
     store = workspace.store
     planned = [chunk for task in tasks for chunk in task.shard.chunks]
     chunks = [chunk for task in tasks for chunk in WORDS.load(store, task.words_key)]
@@ -387,7 +390,7 @@ def stretches(
     track: AudioTrack,
     media_ms: int,
 ) -> list[PipelineWarning]:
-    """A warning for each stretch, those nearer than _WARNED_APART_SECONDS as one.
+    """Return a warning for each stretch, those nearer than _WARNED_APART_SECONDS as one.
 
     From the _MOST_WARNED-th on the rest is one stretch. Spans are in seconds of the track.
     """

@@ -131,7 +131,7 @@ def regions_of(
     begins: float = SPEECH_PROBABILITY,
     ends: float = SILENCE_PROBABILITY,
 ) -> list[Region]:
-    """Where speech begins at ``begins`` and lasts until below ``ends``."""
+    """Return where speech begins at ``begins`` and lasts until below ``ends``."""
     frame_seconds = SPEECH_FRAME_SAMPLES / SAMPLE_RATE_HZ
     regions: list[Region] = []
     start: int | None = None
@@ -146,7 +146,7 @@ def regions_of(
 
 
 def is_supported(region: Region, doubts: Sequence[Region]) -> bool:
-    """Whether SUPPORTED_SHARE of the region lies in ``doubts``."""
+    """Return whether SUPPORTED_SHARE of the region lies in ``doubts``."""
     inside = sum(max(0.0, min(region[1], end) - max(region[0], start)) for start, end in doubts)
     return inside >= SUPPORTED_SHARE * (region[1] - region[0])
 
@@ -301,7 +301,7 @@ SHARDS = Artifact.of(tuple[Shard, ...], "transcript", version=CutTrack.version)
 def plan_chunks(
     regions: Sequence[tuple[float, float]], levels: Levels, limits: ChunkLimits
 ) -> list[Chunk]:
-    """Chunks in order, disjoint, inside the track, which cover all of ``regions``.
+    """Return chunks in order, disjoint, inside the track, which cover all of ``regions``.
 
     ``regions`` are seconds of speech; ``levels`` covers the track. Long speech is cut
     at its longest pause, and speech without a pause where it is quietest.
@@ -343,7 +343,7 @@ def plan_chunks(
 def _inside(
     outer: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]
 ) -> list[tuple[tuple[int, int], ...]]:
-    """The parts of sorted spans inside each of the outer ones."""
+    """Return the parts of sorted spans inside each of the outer ones."""
     starts, ends = [start for start, _ in spans], [end for _, end in spans]
     found = []
     for low, high in outer:
@@ -406,7 +406,7 @@ def _blocks(speech: Sequence[Chunk], pause_frames: int) -> list[list[Chunk]]:
 
 
 def _cut_block(block: Sequence[Chunk], smooth: Levels, limits: ChunkLimits) -> list[Chunk]:
-    """The block in chunks of at most ``max_seconds``, cut from left to right."""
+    """Return the block in chunks of at most ``max_seconds``, cut from left to right."""
     first, last = block[0].start_frame, block[-1].end_frame
     pauses = [(left.end_frame, right.start_frame) for left, right in itertools.pairwise(block)]
     chunks: list[Chunk] = []
@@ -466,7 +466,8 @@ def find_sounds(
 
 
 def without_sung(parts: Sequence[SpokenPart], voices: LocalVoices) -> list[SpokenPart]:
-    """The parts without words where music or singing is and no speech, if those are doubtful.
+    """Return the parts without words where music or singing is and no speech, if those are
+    doubtful.
 
     A decoder makes words up of music. Of a song that it knows well the words stay, also the
     doubtful ones among them.

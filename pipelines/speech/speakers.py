@@ -106,7 +106,7 @@ class LocalVoices:
 
 
 def join_voices(parts: Sequence[LocalVoices]) -> LocalVoices:
-    """The windows of all parts, in order."""
+    """Return the windows of all parts, in order."""
     return LocalVoices(
         np.concatenate([part.speaking for part in parts]),
         np.concatenate([part.vectors for part in parts]),
@@ -116,7 +116,8 @@ def join_voices(parts: Sequence[LocalVoices]) -> LocalVoices:
 
 
 def speech_activity(parts: Iterable[LocalVoices]) -> Probabilities:
-    """That anybody speaks in each frame of a track; where two windows overlap, their mean."""
+    """Return the probability that anybody speaks in each frame of a track; where two windows
+    overlap, their mean."""
     curves = np.concatenate([part.speech for part in parts])
     total = np.zeros(STEP_FRAMES * (len(curves) - 1) + ACTIVITY_FRAMES, np.float32)
     windows = np.zeros_like(total)
@@ -187,12 +188,12 @@ def plan_stretches(track: AudioTrack, workspace: Workspace, models_digest: str) 
 
 
 def windows_of(samples: float) -> int:
-    """How many windows cover so many samples."""
+    """Return how many windows cover so many samples."""
     return 1 + max(0, math.ceil((samples - ACTIVITY_WINDOW_SAMPLES) / STEP_SAMPLES))
 
 
 def embedded(windows: Sequence[Samples], models: ModelProvider) -> LocalVoices:
-    """Who speaks in each window, and a vector of each of them."""
+    """Return who speaks in each window, and a vector of each of them."""
     activity = models.get(SEGMENT_SPEAKERS).segment(windows)
     speaking = np.stack([each.speaking for each in activity])
     speech = (255 * np.stack([each.speech for each in activity])).round().astype(np.uint8)
@@ -224,7 +225,7 @@ def _sounds(windows: Sequence[Samples], detector: SoundDetector) -> npt.NDArray[
 
 
 def _utterance(window: Samples, speaking: npt.NDArray[np.bool_], local: int) -> Samples:
-    """What a local speaker speaks alone, end to end; all of it where that is too little."""
+    """Return what a local speaker speaks alone, end to end; all of it where that is too little."""
     frames = speaking[:, local] & (speaking.sum(axis=1) == 1)
     if np.count_nonzero(frames) * FRAME_SECONDS < _ENOUGH_ALONE_SECONDS:
         frames = speaking[:, local]
@@ -286,9 +287,10 @@ class VoiceTurn:
 
 
 def find_turns(voices: LocalVoices, centroids: Curve) -> list[VoiceTurn]:
-    """Who speaks when over the whole track, by start; turns of different voices may overlap.
+    """Return who speaks when over the whole track, by start; turns of different voices may overlap.
 
-    ``centroids`` are those of ``find_voices``."""
+    ``centroids`` are those of ``find_voices``.
+    """
     if not len(centroids):
         return []
     owners = _owners(voices, centroids)
@@ -328,14 +330,14 @@ def find_voices(voices: LocalVoices, rules: SpeakerRules) -> Curve:
 def _clusters(
     vectors: Curve, frames: Sequence[npt.NDArray[np.intp]], rules: SpeakerRules
 ) -> tuple[Clusters, list[int]]:
-    """A cluster number an exemplar, and the clusters that are voices."""
+    """Return a cluster number an exemplar, and the clusters that are voices."""
     count = len(vectors)
     if count == 1:
         return np.ones(1, np.int32), [1]
     tree = linkage(vectors, "average", "cosine")
 
     def voices_in(clusters: Clusters) -> list[int]:
-        """Those with evidence enough; the one with most where none has."""
+        """Return those with evidence enough; the one with most where none has."""
         seconds = {
             int(each): len(np.unique(np.concatenate([frames[i] for i in members.tolist()])))
             * FRAME_SECONDS
@@ -384,7 +386,7 @@ def _owners(voices: LocalVoices, centroids: Curve) -> Owners:
 
 
 def _activity(voices: LocalVoices, owned: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Frames of the track in which a voice speaks, which owns these local speakers."""
+    """Return frames of the track in which a voice speaks, which owns these local speakers."""
     last = len(owned) - 1
     active = np.zeros(last * STEP_FRAMES + ACTIVITY_FRAMES, np.bool_)
     for window in np.flatnonzero(owned.any(axis=1)):
@@ -412,7 +414,7 @@ def _spans(active: npt.NDArray[np.bool_]) -> Iterator[tuple[float, float]]:
 def place_turns(
     turns: Sequence[VoiceTurn], track: AudioTrack, media_duration_ms: int
 ) -> list[SpeakerTurn]:
-    """The turns inside the media, by start; speakers have the numbers of their voices."""
+    """Return the turns inside the media, by start; speakers have the numbers of their voices."""
     placed = []
     for turn in turns:
         start_ms = max(0, to_ms(turn.start_seconds + track.offset_seconds))
@@ -491,7 +493,7 @@ def _shared_ms(turn: SpeakerTurn, word: TranscriptWord) -> int:
 def recognise(
     found: Sequence[SpeakerVoice], known: Sequence[tuple[str, npt.NDArray[np.float32]]]
 ) -> dict[str, str]:
-    """Speakers of one track who are known voices: the speaker's id to the voice's name.
+    """Return speakers of one track who are known voices: the speaker's id to the voice's name.
 
     ``known`` has unit vectors, one for each sample of a voice; the nearest of a voice counts. A
     voice is one speaker at most, and near by itself: another voice that is nearly as near leaves

@@ -132,7 +132,7 @@ SENTENCES = Artifact.of(tuple[SummarySentence, ...], "transcript/summary", versi
 def _windows(
     lines: Sequence[TimedSentence], config: SummaryConfig
 ) -> Iterator[list[TimedSentence]]:
-    """Lines in runs of at most ``window_bytes``; at most ``max_windows`` of them."""
+    """Yield lines in runs of at most ``window_bytes``; at most ``max_windows`` of them."""
     runs: list[list[TimedSentence]] = []
     room = 0
     for line in lines:
@@ -175,7 +175,7 @@ class SpokenPassage:
 def passages_of(
     segments: Sequence[TranscriptSegment], language: str | None
 ) -> Iterator[SpokenPassage]:
-    """All segments, in order; ``language`` is their track's."""
+    """Yield all segments, in order; ``language`` is their track's."""
     run: list[TranscriptSegment] = []
     for segment in segments:
         if run and not _continues(run, segment):
@@ -204,7 +204,8 @@ def translate_passages(
     store: ObjectStore,
     muted: Sequence[tuple[int, int]] = (),
 ) -> list[TranscriptSegment]:
-    """The passages' segments in ``target`` (BCP 47), those that are in it already as they are.
+    """Return the passages' segments in ``target`` (BCP 47), those that are in it already as they
+    are.
 
     A segment that nothing is left for goes; a passage that no model makes anything of keeps its own
     words. What is ``muted`` (milliseconds) is silence. Raises TranslationError where there
@@ -259,13 +260,13 @@ def _chunk(
 
 
 def is_same_language(one: str, other: str) -> bool:
-    """Whether tags (BCP 47) name a language, whatever the region."""
+    """Return whether tags (BCP 47) name a language, whatever the region."""
     return primary_language(one) == primary_language(other)
 
 
 def _divided(passage: SpokenPassage, text: str) -> Iterator[TranscriptSegment]:
-    """The text over the passage's segments, to each as much as its own text is long, so that every
-    segment keeps its times."""
+    """Yield the text over the passage's segments, to each as much as its own text is long, so that
+    every segment keeps its times."""
     words, sizes = words_of(text), [len(each.text) for each in passage.segments]
     ends = [*accumulate(sizes)]
     middles = [

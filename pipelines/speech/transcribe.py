@@ -94,7 +94,7 @@ def uncovered(
 def longest_gaps(
     chunk: Chunk, parts: Sequence[SpokenPart], samples: Samples, least_seconds: float
 ) -> list[tuple[int, tuple[int, int]]]:
-    """The longest stretches without words, each with the place of the part that it is in.
+    """Return the longest stretches without words, each with the place of the part that it is in.
 
     Those that a decoder may lose its way in again are cut where they are quiet.
     """
@@ -119,7 +119,8 @@ def longest_gaps(
 
 
 def is_invented(words: Sequence[Word]) -> bool:
-    """Whether words are improbable, or too short or too long to be spoken, nearly all of them.
+    """Return whether words are improbable, or too short or too long to be spoken, nearly all of
+    them.
 
     ``is_segment_anomaly`` of Whisper's own ``transcribe.py``, which looks at the first eight.
     """
@@ -134,7 +135,7 @@ def is_invented(words: Sequence[Word]) -> bool:
 
 
 def founded(part: SpokenPart) -> SpokenPart:
-    """The part, without its words where those few rest on no sound.
+    """Return the part, without its words where those few rest on no sound.
 
     Of breath, bumps and murmur a decoder makes "Thank you." and the like. The first word of a part
     is chosen by the sound alone, those after it by the text before them too: of such words the
@@ -149,7 +150,7 @@ def founded(part: SpokenPart) -> SpokenPart:
 
 
 def filled(part: SpokenPart, again: SpokenPart, gap: tuple[int, int]) -> SpokenPart:
-    """The part with the words of ``again`` that have their middle in the gap, cut to it."""
+    """Return the part with the words of ``again`` that have their middle in the gap, cut to it."""
     low = gap[0] * LEVEL_FRAME_SECONDS - _WORD_REACH_SECONDS
     high = gap[1] * LEVEL_FRAME_SECONDS + _WORD_REACH_SECONDS
     fresh = [
@@ -216,7 +217,7 @@ class ChunkDecoder:
     def decode(
         self, chunks: Sequence[Chunk], samples: Sequence[Samples]
     ) -> list[tuple[SpokenPart, ...]]:
-        """The parts of each chunk, in order; they cover it."""
+        """Return the parts of each chunk, in order; they cover it."""
         if self.choice.language is None and len(self.choice.languages) != 1:
             pieces = self._pieces(samples)
         else:
@@ -272,7 +273,7 @@ class ChunkDecoder:
     def _repeated(
         self, piece: _Piece, found: ChunkTranscript, samples: Sequence[Samples]
     ) -> ChunkTranscript:
-        """What the piece has where a phrase is repeated in it often: a decoder loops there.
+        """Return what the piece has where a phrase is repeated in it often: a decoder loops there.
 
         Decoded in stretches that hold two repetitions or so, each prompted with the phrase so that
         it is spelt alike. Where one of them does not fit, or loops too, ``found`` stays.
@@ -354,7 +355,8 @@ class ChunkDecoder:
         languages: Sequence[str | None] = (),
         expected: tuple[str, ...] = (),
     ) -> list[ChunkTranscript]:
-        """Each in its language, where it has one, with phrases that are ``expected`` in all."""
+        """Return each in its language, where it has one, with phrases that are ``expected`` in
+        all."""
         hints = languages or [None] * len(pieces)
         return self.transcriber.transcribe(
             [
@@ -369,7 +371,7 @@ class ChunkDecoder:
         )
 
     def _pieces(self, samples: Sequence[Samples]) -> list[_Piece]:
-        """The chunks, cut where another language seems to begin."""
+        """Return the chunks, cut where another language seems to begin."""
         windows = [language_windows(len(each) * _SECONDS_A_SAMPLE) for each in samples]
         spans = [(i, *window) for i, members in enumerate(windows) for window in members]
         ranked = self._detected(spans, samples)
@@ -387,7 +389,8 @@ class ChunkDecoder:
         return pieces
 
     def _place(self, change: Change, index: int, samples: Sequence[Samples]) -> int:
-        """The quiet place that best parts the languages of a change; 0 where there is none."""
+        """Return the quiet place that best parts the languages of a change; 0 where there is
+        none."""
         near, before, after = change
         places = quiet_places(samples[index], near)
         if len(places) < 2:
@@ -444,7 +447,7 @@ def _is_certain(found: ChunkTranscript) -> bool:
 
 
 def _is_one(whole: ChunkTranscript, *parts: ChunkTranscript) -> bool:
-    """Whether two neighbours decoded in one go are at least as good as apart.
+    """Return whether two neighbours decoded in one go are at least as good as apart.
 
     One language that is written for two fits worse, or leaves words out.
     """
@@ -466,7 +469,7 @@ def _evidence(found: ChunkTranscript) -> float:
 
 
 def _likeliest(first: ChunkTranscript, others: Sequence[ChunkTranscript]) -> ChunkTranscript:
-    """The answer whose language is most probable by the sound and by how its text fits.
+    """Return the answer whose language is most probable by the sound and by how its text fits.
 
     All languages that were tried share the probability that they had together anew.
     """
@@ -494,7 +497,7 @@ def _cut(piece: _Piece, samples: Samples) -> Samples:
 
 
 def _part(chunk: Chunk, piece: _Piece, found: ChunkTranscript, samples: Samples) -> SpokenPart:
-    """The words in seconds of the track, each cut down to the chunk's regions of speech."""
+    """Return the words in seconds of the track, each cut down to the chunk's regions of speech."""
     start, end = (
         chunk.first_frame + piece.start,
         min(chunk.end_frame + chunk.after_frames, chunk.first_frame + piece.end),
@@ -527,7 +530,8 @@ def _part(chunk: Chunk, piece: _Piece, found: ChunkTranscript, samples: Samples)
 def _within_speech(
     shift: float, word: Word, spans: Sequence[tuple[float, float]]
 ) -> tuple[float, float] | None:
-    """The part of the word in the span that it shares most with; None for a word outside all."""
+    """Return the part of the word in the span that it shares most with; None for a word outside
+    all."""
     start, end = shift + word.start_seconds, shift + word.end_seconds
     low, high = max(spans, key=lambda span: min(end, span[1]) - max(start, span[0]))
     inside = max(start, low), min(end, high)
@@ -558,7 +562,7 @@ _SAME_WORD_SECONDS = 0.3
 
 
 def without_overlaps(chunks: Sequence[Chunk], found: Sequence[ChunkWords]) -> list[ChunkWords]:
-    """The words of chunks in order, what two of them have both only once."""
+    """Return the words of chunks in order, what two of them have both only once."""
     bounds = [(-math.inf, math.inf)] * len(chunks)
     for at, (one, other) in enumerate(itertools.pairwise(found)):
         if chunks[at].after_frames:
@@ -634,7 +638,7 @@ class Transcribe(Step[ShardTask, ShardTask]):
         return tuple(found)
 
     def _words_again(self, task: ShardTask) -> Words:
-        """Those of the first pass, each uncertain part in whichever language fits better."""
+        """Return those of the first pass, each uncertain part in whichever language fits better."""
         store, language = self.workspace.store, task.track_language
         decoder = self._decoder(replace(self.choice, language=language))
         found: list[ChunkWords] = []
@@ -666,7 +670,8 @@ WORDS = Artifact.of(Words, "transcript/words", version=Transcribe.version)
 
 
 def _better(first: SpokenPart, second: SpokenPart) -> SpokenPart:
-    """The part in its own language or in its track's; probabilities are those of the detection."""
+    """Return the part in its own language or in its track's; probabilities are those of the
+    detection."""
     if not second.words:
         return first
     if (first.log_probability or 0.0) > (second.log_probability or 0.0) + _BETTER_FIT:
@@ -676,7 +681,7 @@ def _better(first: SpokenPart, second: SpokenPart) -> SpokenPart:
 
 
 def shard_samples(chunks: Sequence[Chunk], path: Path) -> Iterator[Samples]:
-    """The samples of each chunk out of the shard's audio."""
+    """Yield the samples of each chunk out of the shard's audio."""
     reader = SampleReader(read_blocks(path))
     position = 0
     for chunk in chunks:
@@ -688,7 +693,7 @@ def shard_samples(chunks: Sequence[Chunk], path: Path) -> Iterator[Samples]:
 def _batches(
     chunks: Sequence[Chunk], path: Path
 ) -> Iterator[tuple[Sequence[Chunk], list[Samples]]]:
-    """The chunks, a few at a time, with their samples."""
+    """Yield the chunks, a few at a time, with their samples."""
     samples = shard_samples(chunks, path)
     for first in range(0, len(chunks), _BATCH_CHUNKS):
         batch = chunks[first : first + _BATCH_CHUNKS]

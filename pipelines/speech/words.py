@@ -99,7 +99,7 @@ def _converter(conversion: str) -> Any:
 
 
 def are_unspaced(left: str, right: str) -> bool:
-    """Whether two words that follow each other are written without a space between."""
+    """Return whether two words that follow each other are written without a space between."""
     if left.isascii() and right[:1].isalnum() and right.isascii() and right[0] not in "nN":
         return False
     ends = left[-1:], right[:1]
@@ -118,19 +118,21 @@ def _first_letter(text: Iterable[str]) -> str:
 
 
 def word_ends(text: str) -> set[int]:
-    """Where words may end in ``text``, which has no spaces: positions before its characters."""
+    """Return where words may end in ``text``, which has no spaces: positions before its
+    characters."""
     return _ends(text, WordBreaker(text, "ja"), LineBreaker(text, "ja@lb=strict"))
 
 
 def line_ends(text: str) -> set[int]:
-    """Where a line may end in ``text``: at spaces and, in scripts without, between phrases."""
+    """Return where a line may end in ``text``: at spaces and, in scripts without, between
+    phrases."""
     if _KANA.search(text):
         return _ends(text, LineBreaker(text, "ja@lb=strict;lw=phrase"))
     return _ends(text, WordBreaker(text, "zh"), LineBreaker(text, "zh@lb=strict"))
 
 
 def _ends(text: str, *breakers: BaseBreaker) -> set[int]:
-    """Where all breakers end a segment, but for numbers and the like."""
+    """Return where all breakers end a segment, but for numbers and the like."""
     ends = set.intersection(*({end for _, end in each.segments()} for each in breakers))
     bound = [_IN_NUMBER, _BEFORE_TEKI] if _KANA.search(text) else [_IN_NUMBER]
     return ends - {match.start() for pattern in bound for match in pattern.finditer(text)}
@@ -180,7 +182,7 @@ def _columns_of(character: str) -> int:
 
 
 def runs_right_to_left(text: str) -> bool:
-    """Whether most letters of ``text`` are written from right to left."""
+    """Return whether most letters of ``text`` are written from right to left."""
     if not RIGHT_TO_LEFT.search(text):
         return False
     directions = _directions(text)
@@ -245,7 +247,7 @@ def to_ms(seconds: float) -> int:
 def place_words(
     words: Iterable[TrackWord], *, offset_seconds: float, media_duration_ms: int
 ) -> list[TranscriptWord]:
-    """The words inside the media, in order, none overlapping, each at least 1 ms long.
+    """Return the words inside the media, in order, none overlapping, each at least 1 ms long.
 
     ``offset_seconds`` is the time of the track's first sample. Words outside
     ``[0, media_duration_ms]`` are dropped, words across its ends clipped. What a recogniser took
@@ -273,7 +275,8 @@ def place_words(
 
 
 def _unspaced_runs(words: Sequence[TranscriptWord]) -> list[list[TranscriptWord]]:
-    """Words that are written without spaces between; digits are, in scripts that have none."""
+    """Return words that are written without spaces between; digits are, in scripts that have
+    none."""
     runs: list[list[TranscriptWord]] = []
     with_letters = (word.text for word in words if any(map(str.isalpha, word.text)))
     is_spaceless = SPACELESS.search(next(with_letters, "")) is not None
@@ -324,7 +327,7 @@ def _united(parts: Sequence[TranscriptWord]) -> TranscriptWord:
 def build_segments(
     words: Sequence[TranscriptWord], limits: SegmentLimits
 ) -> tuple[TranscriptSegment, ...]:
-    """Segments of placed words: every word in exactly one, in order."""
+    """Return segments of placed words: every word in exactly one, in order."""
     runs: list[list[TranscriptWord]] = []
     for word in words:
         if runs and not _breaks_between(runs[-1][-1], word, limits):
@@ -336,7 +339,7 @@ def build_segments(
 
 
 def ends_sentence(text: str) -> bool:
-    """Whether the word closes a sentence by its punctuation."""
+    """Return whether the word closes a sentence by its punctuation."""
     bare = text.rstrip(_CLOSERS)
     return bare.endswith(_SENTENCE_ENDS) and bare.lower() not in _ABBREVIATIONS
 
@@ -351,7 +354,7 @@ def _breaks_between(left: TranscriptWord, right: TranscriptWord, limits: Segment
 
 
 def _bounded(run: list[TranscriptWord], limits: SegmentLimits) -> list[list[TranscriptWord]]:
-    """The run in parts within the limits, cut at the longest pauses."""
+    """Return the run in parts within the limits, cut at the longest pauses."""
     parts: list[list[TranscriptWord]] = []
     rest = run
     while len(rest) > 1 and not _fits(rest, limits):
@@ -368,7 +371,7 @@ def _fits(run: Sequence[TranscriptWord], limits: SegmentLimits) -> bool:
 
 
 def _best_cut(run: Sequence[TranscriptWord], fitting: int) -> int:
-    """How many words to take: up to ``fitting``, at least half of them, longest pause after.
+    """Return how many words to take: up to ``fitting``, at least half of them, longest pause after.
 
     A fifth as many are left, so that no word stands alone because a segment was full.
     """
@@ -393,7 +396,7 @@ def _segment(index: int, words: Sequence[TranscriptWord]) -> TranscriptSegment:
 
 
 def joined(words: Iterable[str]) -> str:
-    """The words as running text: a space between two, but where they are written without."""
+    """Return the words as running text: a space between two, but where they are written without."""
     parts, before = list[str](), ""
     for word in words:
         if before and word and not are_unspaced(before, word):

@@ -49,7 +49,7 @@ Shares = npt.NDArray[np.float64]
 
 
 def active_picture(facts: Iterable[FrameFacts]) -> Box:
-    """The active picture of a film whose frames these are, as stored; WHOLE without bars."""
+    """Return the active picture of a film whose frames these are, as stored; WHOLE without bars."""
     each = list(facts)
     frames = sum(len(one.times_ms) for one in each)
     if not frames:
@@ -88,7 +88,7 @@ def _bars(lit: Shares, level: Shares, inside: slice) -> tuple[float, float]:
 
 
 def _bar(lit: Shares, level: Shares, lines: int) -> float:
-    """How many lines the first ``lines`` are, to a fraction; 0 where they are no bar."""
+    """Return how many lines the first ``lines`` are, to a fraction; 0 where they are no bar."""
     if not 0 < lines < len(lit) // 2:
         return 0.0
     outside = level[:lines][lit[:lines] < _SHOWN_SHARE]
@@ -110,7 +110,7 @@ _BLURRED = 0.1
 
 
 def inside(features: FrameFeatures, active: Box) -> FrameFeatures:
-    """The features as those of the active picture alone, stretched to their shape."""
+    """Return the features as those of the active picture alone, stretched to their shape."""
     if active == WHOLE:
         return features
     return replace(
@@ -121,7 +121,7 @@ def inside(features: FrameFeatures, active: Box) -> FrameFeatures:
 
 
 def _stretched(pictures: Bytes, active: Box) -> Bytes:
-    """Pictures (n, rows, columns, ...), each with the box of it as large as it was."""
+    """Return pictures (n, rows, columns, ...), each with the box of it as large as it was."""
     rows, columns = pictures.shape[1:3]
     matrix = np.array(
         [
@@ -139,7 +139,7 @@ def _stretched(pictures: Bytes, active: Box) -> Bytes:
 
 
 def cropped(picture: Picture, active: Box) -> Picture:
-    """The active part of an upright picture, whose bars ``active`` leaves out."""
+    """Return the active part of an upright picture, whose bars ``active`` leaves out."""
     rows, columns = picture.shape[:2]
     top, bottom = _kept(active.top, active.height, rows)
     left, right = _kept(active.left, active.width, columns)
@@ -154,7 +154,7 @@ def _kept(start: float, length: float, pixels: int) -> tuple[int, int]:
 
 
 def upright_box(box: Box, orientation: Orientation) -> Box:
-    """A box in the stored picture as it is in the upright one."""
+    """Return a box in the stored picture as it is in the upright one."""
     left, top, width, height = box.left, box.top, box.width, box.height
     if orientation.mirrored:
         left = 1.0 - left - width

@@ -40,7 +40,7 @@ _CROPS = (
 
 
 def still_hash(picture: Picture) -> int | None:
-    """The hash of a still to check; None for one too plain to recognise."""
+    """Return the hash of a still to check; None for one too plain to recognise."""
     inside = without_borders(picture)
     return None if _is_plain(inside) else _phash(inside)
 
@@ -54,7 +54,7 @@ def listed_hashes(picture: Picture) -> tuple[int, ...]:
 
 
 def without_borders(picture: Picture) -> Picture:
-    """The picture inside plain borders."""
+    """Return the picture inside plain borders."""
     grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY).astype(np.float32)
     rows = _inside(grey.std(axis=1))
     columns = _inside(grey[rows].std(axis=0))
@@ -106,7 +106,7 @@ class ListedStill:
 
 
 def listed_stills(path: Path, every_seconds: float) -> Iterator[ListedStill]:
-    """A still every ``every_seconds``, those left out that are too plain to recognise.
+    """Yield a still every ``every_seconds``, those left out that are too plain to recognise.
 
     Raises UnreadableMediaError.
     """
@@ -146,7 +146,7 @@ def _find_exif_orientation(path: Path) -> Orientation | None:
 
 
 def _small(frame: av.VideoFrame) -> Picture:
-    """The picture as stored, small enough for a hash."""
+    """Return the picture as stored, small enough for a hash."""
     picture = np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
     scale = _SHORT_SIDE_PX / min(picture.shape[:2])
     if scale < 1:

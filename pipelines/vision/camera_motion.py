@@ -51,7 +51,7 @@ class PairMotion:
 
 
 def pair_times(times_ms: Times, start_ms: int, end_ms: int) -> list[tuple[int, int]]:
-    """Times of the frame pairs to compare: spread evenly over the scene, the same however
+    """Return times of the frame pairs to compare: spread evenly over the scene, the same however
     the video is cut into segments."""
     inside = times_ms[(times_ms >= start_ms) & (times_ms < end_ms)]
     if len(inside) < 2:
@@ -72,7 +72,7 @@ def pair_times(times_ms: Times, start_ms: int, end_ms: int) -> list[tuple[int, i
 def camera_motion(
     features: FrameFeatures, pairs: Sequence[tuple[int, int]], orientation: Orientation
 ) -> CameraMotion:
-    """The label of a scene; ``features`` holds the frames of ``pairs``."""
+    """Return the label of a scene; ``features`` holds the frames of ``pairs``."""
     motions = []
     for first_ms, second_ms in pairs:
         index = np.searchsorted(features.times_ms, [first_ms, second_ms])
@@ -125,7 +125,8 @@ def _fitted(flow: Flow, texture: Floats) -> tuple[float, float, float]:
 
 
 def label(motions: Sequence[PairMotion]) -> CameraMotion:
-    """One word for a scene's motion; content that moves right means a camera that pans left."""
+    """Return one word for a scene's motion; content that moves right means a camera that pans
+    left."""
     if len(motions) < _FEWEST_PAIRS:
         return CameraMotion.UNKNOWN
     moves = np.array([(motion.across, motion.down, motion.growth) for motion in motions])
@@ -144,8 +145,8 @@ def label(motions: Sequence[PairMotion]) -> CameraMotion:
 
 
 def _is_shaken(moves: Floats) -> bool:
-    """Whether most pairs move aside from the usual way, and to and fro: something that passes
-    before the camera, a cut that was missed or a pan that starts and stops do not."""
+    """Return whether most pairs move aside from the usual way, and to and fro: something that
+    passes before the camera, a cut that was missed or a pan that starts and stops do not."""
     if len(moves) < _FEWEST_SHAKEN:
         return False
     aside = moves - np.median(moves, axis=0)

@@ -136,7 +136,7 @@ SEEN_ONCE = 0.8
 def object_tracks(
     found: Mapping[int, Sequence[DetectedObject]], start_ms: int, end_ms: int
 ) -> tuple[ObjectTrack, ...]:
-    """Tracks of a scene by start and label; several things of one label are one track.
+    """Return tracks of a scene by start and label; several things of one label are one track.
 
     A sample stands for the times that are nearer to it than to the scene's other samples, so
     a thing in all of them is there from the scene's start to its end. Confidence is the mean of
@@ -176,7 +176,7 @@ def _confirmed(samples: Sequence[Sequence[DetectedObject]]) -> dict[str, dict[in
 def scene_things(
     found: Mapping[int, Sequence[DetectedObject]], start_ms: int, end_ms: int
 ) -> tuple[SeenThing, ...]:
-    """What is in a scene, one a label, the largest first."""
+    """Return what is in a scene, one a label, the largest first."""
     samples = [found[time_ms] for time_ms in sorted(found) if start_ms <= time_ms < end_ms]
     things = []
     for label, confidences in _confirmed(samples).items():
@@ -203,7 +203,8 @@ _ABOUT_MS = 1_500
 def seen_about(
     found: Mapping[int, Sequence[DetectedObject]], sampled_ms: Times, times_ms: Sequence[int]
 ) -> tuple[int, ...]:
-    """How many things are in the sampled frame nearest to each time, 0 where that is far away."""
+    """Return how many things are in the sampled frame nearest to each time, 0 where that is far
+    away."""
     nearest = [int(sampled_ms[nearest_frame(sampled_ms, time_ms)]) for time_ms in times_ms]
     return tuple(
         len(found[near]) if abs(near - time_ms) <= _ABOUT_MS else 0
@@ -311,7 +312,7 @@ FACES = Artifact.of(Faces, "vision/faces", version=FindFaces.version)
 
 
 def _portrait(still: Picture, box: Box) -> bytes:
-    """A JPEG of the face with what is around it."""
+    """Return a JPEG of the face with what is around it."""
     rows, columns = still.shape[:2]
     margin = _MARGIN * box.height * rows
     top, bottom = box.top * rows - margin, (box.top + box.height) * rows + margin
@@ -333,7 +334,8 @@ def sampled_stills(times_ms: Sequence[int]) -> list[int]:
 def group_faces(
     made: Sequence[Made], scenes: Mapping[int, int], store: ObjectStore
 ) -> list[Person]:
-    """The people of a video by their first appearance; ``scenes``: time of a still -> its scene.
+    """Return the people of a video by their first appearance; ``scenes``: time of a still -> its
+    scene.
 
     Deletes the vectors, and all pictures of faces that show nobody who is returned.
     """
@@ -352,8 +354,8 @@ def group_faces(
 
 
 def same_people(faces: Sequence[tuple[int, tuple[float, ...]]]) -> list[list[int]]:
-    """Which of the faces (time, unit vector) are of one person: indices that rise, of two faces at
-    least, by the first. Two faces of one time are of two people."""
+    """Return which of the faces (time, unit vector) are of one person: indices that rise, of two
+    faces at least, by the first. Two faces of one time are of two people."""
     if len(faces) < _FEWEST_FACES:
         return []
     vectors = np.array([vector for _, vector in faces], np.float32)

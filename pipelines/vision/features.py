@@ -53,7 +53,7 @@ _STROKES_PX = 640, 480
 
 
 def frame_strokes(frame: av.VideoFrame, aspect: float, orientation: Orientation) -> Bytes:
-    """Where in the upright picture writing may be, (90, 20) packed bits.
+    """Return where in the upright picture writing may be, (90, 20) packed bits.
 
     ``aspect`` is the width over the height of the stored picture with square pixels.
     """
@@ -88,7 +88,7 @@ def frame_features(frame: av.VideoFrame) -> tuple[Bytes, Bytes]:
 
 
 def _field(plane: Plane, height: int, frame: av.VideoFrame) -> Plane:
-    """The lines of one field, some of many, or all lines of a small progressive picture.
+    """Return the lines of one field, some of many, or all lines of a small progressive picture.
 
     Of two fields one: at a cut they may be of two scenes, and in motion they are of two times.
     Frames of telecined film are woven of two without being marked as interlaced.
@@ -110,7 +110,7 @@ def _plane(frame: av.VideoFrame, index: int, ten_bit: bool) -> Plane:
 
 
 def _shrunk(plane: Plane, width: int, height: int, ten_bit: bool) -> Bytes:
-    """The plane averaged down to (height, width).
+    """Return the plane averaged down to (height, width).
 
     First to half, then by whole factors, to the size itself or to about twice that:
     OpenCV does both many times faster than broken factors. That leaves out less than
@@ -182,11 +182,11 @@ class FrameFeatures:
         return len(self.times_ms)
 
     def looks(self) -> dict[int, FrameLook]:
-        """What is known of each frame, by its time in ms."""
+        """Return what is known of each frame, by its time in ms."""
         return dict(zip(self.times_ms.tolist(), self.looks_in_order(), strict=True))
 
     def looks_in_order(self) -> Iterator[FrameLook]:
-        """What is known of each frame."""
+        """Return what is known of each frame."""
         turns = (Orientation(turn % 4 * 90, turn > 3) for turn in self.turns.tolist())
         keys = np.isin(self.times_ms, self.key_times_ms).tolist()
         return map(FrameLook, self.luma, self.aspects.tolist(), turns, keys)
@@ -196,7 +196,7 @@ class FrameFeatures:
         return self.rows(slice(start, end))
 
     def rows(self, chosen: slice | list[int]) -> FrameFeatures:
-        """The chosen frames; which are damaged, and strokes are not kept."""
+        """Return the chosen frames; which are damaged, and strokes are not kept."""
         times_ms = self.times_ms[chosen]
         return FrameFeatures(
             times_ms,
@@ -252,7 +252,7 @@ def in_time_order(
 
 
 def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
-    """Parts of one video laid end to end."""
+    """Return parts of one video laid end to end."""
     if not parts:
         return no_frames()
     return FrameFeatures(
@@ -305,7 +305,7 @@ def to_bytes(features: FrameFeatures) -> bytes:
 
 
 def from_bytes(data: bytes) -> FrameFeatures:
-    """What ``to_bytes`` stored. Raises ValueError or KeyError on other bytes."""
+    """Return what ``to_bytes`` stored. Raises ValueError or KeyError on other bytes."""
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return FrameFeatures(**{name: arrays[name] for name in _ARRAYS})
 
@@ -342,7 +342,7 @@ def strokes_from_bytes(data: bytes) -> tuple[Times, Bytes]:
 
 
 def facts_from_bytes(data: bytes) -> FrameFacts:
-    """What ``to_bytes`` stored, without unpacking the rest.
+    """Return what ``to_bytes`` stored, without unpacking the rest.
 
     Raises ValueError or KeyError on other bytes.
     """
@@ -390,7 +390,7 @@ FEATURES = Artifact(
 
 
 def features_key(video: VideoSource, segment: Segment, workspace: Workspace) -> str:
-    """Where the features of ``segment`` are stored."""
+    """Return where the features of ``segment`` are stored."""
     part = video.part_of(segment)
     source = part.origin_ms, part.stream.index
     return FEATURES.key(workspace.prefix, segment, source, position=segment.index)

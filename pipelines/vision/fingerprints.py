@@ -88,7 +88,7 @@ class Fingerprints:
 
     @staticmethod
     def from_bytes(data: bytes) -> Fingerprints:
-        """What ``to_bytes`` wrote. Raises ValueError on other bytes."""
+        """Return what ``to_bytes`` wrote. Raises ValueError on other bytes."""
         buffer = io.BytesIO(data)
         starts, ends, counts, times, plain, packed = (
             np.lib.format.read_array(buffer, allow_pickle=False) for _ in range(6)
@@ -98,8 +98,8 @@ class Fingerprints:
 
 
 def sample_times(start_ms: int, end_ms: int) -> npt.NDArray[np.int64]:
-    """Where a shot is sampled: in the middle of each ``EVERY_MS``, or of more in a long one; in a
-    short one also between these."""
+    """Return where a shot is sampled: in the middle of each ``EVERY_MS``, or of more in a long one;
+    in a short one also between these."""
     every = EVERY_MS
     while (end_ms - start_ms) > every * MOST_SAMPLES:
         every *= 2
@@ -124,7 +124,7 @@ def picture_of(luma: npt.NDArray[np.uint8]) -> tuple[Pictures, bool]:
 
 
 def averaged(picture: Floats, rows: int, columns: int) -> Floats:
-    """The picture's means over a grid of rows and columns."""
+    """Return the picture's means over a grid of rows and columns."""
     height, width = picture.shape
     means = _means(height, 0.0, 1.0, rows) @ picture @ _means(width, 0.0, 1.0, columns).T
     found: Floats = means.astype(np.float32)

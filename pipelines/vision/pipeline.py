@@ -124,7 +124,7 @@ def analyse_vision(
     config: VisionConfig,
     mapper: Mapper = map_on_ray,
 ) -> VisionResult:
-    """The scenes of ``video``, none where it has no cuts, and its overview.
+    """Return the scenes of ``video``, none where it has no cuts, and its overview.
 
     Outputs that an earlier run stored in ``workspace`` are used again. Raises StageError
     (VISION_FAILED where nothing can be decoded, CONTENT_BLOCKED where the policy does not permit
@@ -199,7 +199,7 @@ def fingerprints_of(
     active: Sequence[Box],
     store: ObjectStore,
 ) -> Fingerprints:
-    """What the shots look like, from the stored features of each segment in turn."""
+    """Return what the shots look like, from the stored features of each segment in turn."""
     spans = [(shot.start_ms, shot.end_ms) for shot in shots]
     wanted = sorted({int(each) for span in spans for each in sample_times(*span)})
     found: dict[int, tuple[Pictures, bool]] = {}
@@ -216,7 +216,7 @@ def fingerprints_of(
 
 
 def _with_things(plans: Sequence[ScenePlan], seen: Detections) -> list[ScenePlan]:
-    """The plans with what is in their scenes, and about the times of their stills.
+    """Return the plans with what is in their scenes, and about the times of their stills.
 
     Where a sampled frame of a scene shows more than is about any of these, it is one of them.
     """
@@ -248,7 +248,8 @@ _MOST_WARNINGS = 20
 
 
 def damage_warnings(damaged_ms: Sequence[int]) -> Iterator[PipelineWarning]:
-    """One for each stretch of damaged pictures, whose times rise; the last for all the rest."""
+    """Yield one for each stretch of damaged pictures, whose times rise; the last for all the
+    rest."""
     gaps = [after for before, after in pairwise(damaged_ms) if after - before > _ONE_DAMAGE_MS]
     starts = [*damaged_ms[:1], *gaps[: _MOST_WARNINGS - 1]]
     for start_ms, next_ms in pairwise([*starts, math.inf]):
@@ -265,7 +266,8 @@ def _texts(
     control: Control,
     mapper: Mapper,
 ) -> list[tuple[ScreenText, ...]]:
-    """The writing in each scene and, last, in the whole video, which is that of all scenes."""
+    """Return the writing in each scene and, last, in the whole video, which is that of all
+    scenes."""
     scenes = plans[:-1] or plans
     places = [ScenePlaces.of(strokes, plan.start_ms, plan.end_ms) for plan in scenes]
     times: set[int] = set()
@@ -286,7 +288,7 @@ def _texts(
 
 
 def _shown(plan: ScenePlan, texts: Sequence[ScreenText]) -> tuple[TextLine, ...]:
-    """What of a scene's writing its middle still shows, or else what is there first."""
+    """Return what of a scene's writing its middle still shows, or else what is there first."""
     if not texts:
         return ()
     middle_ms = plan.still_times_ms[len(plan.still_times_ms) // 2]
@@ -301,7 +303,7 @@ _OVERVIEW_SHARES = (0.15, 0.5, 0.85)
 
 
 def _whole(plans: Sequence[ScenePlan], found: FoundCuts, duration_ms: int) -> ScenePlan:
-    """The whole video as one scene, with stills that its scenes have too."""
+    """Return the whole video as one scene, with stills that its scenes have too."""
     if not plans:
         return _plan(0, whole_video(duration_ms), found)
     shown = {round((len(plans) - 1) * share) for share in _OVERVIEW_SHARES}
@@ -333,7 +335,7 @@ def features_config(config: VisionConfig, video: VideoSource) -> FeaturesConfig:
 
 
 def by_segment(times_ms: Iterable[int], video: VideoSource) -> list[SegmentTimes]:
-    """The frames at ``times_ms``, rising, by the segments that they belong to."""
+    """Return the frames at ``times_ms``, rising, by the segments that they belong to."""
     return [
         SegmentTimes(segment, tuple(own))
         for segment, own in groupby(times_ms, key=lambda time_ms: segment_at(video, time_ms))
@@ -354,7 +356,7 @@ def _plan(index: int, scene: SceneBorders, found: FoundCuts) -> ScenePlan:
 
 
 def _between_bars(plan: ScenePlan, video: VideoSource, found: FoundCuts) -> ScenePlan:
-    """The plan with its picture between bars; all of it where the stills have several."""
+    """Return the plan with its picture between bars; all of it where the stills have several."""
     parts = {segment_at(video, time_ms).part for time_ms in plan.still_times_ms}
     boxes = {found.active[part] for part in parts}
     return replace(plan, active=boxes.pop()) if len(boxes) == 1 else plan

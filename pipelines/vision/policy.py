@@ -48,7 +48,7 @@ class Breach:
 def find_breach(
     stills: Sequence[Picture], policy: ContentPolicy, classifier: ContentClassifier | None
 ) -> Breach | None:
-    """The first of the stills that the policy does not permit.
+    """Return the first of the stills that the policy does not permit.
 
     ``classifier`` is needed where the policy limits labels; ValueError without it.
     """
@@ -99,7 +99,8 @@ class BlocklistError(ValueError):
 
 
 def read_blocklist(path: Path) -> bytes:
-    """The hashes of a text file, packed as ``ContentPolicy`` takes them. Raises BlocklistError.
+    """Return the hashes of a text file, packed as ``ContentPolicy`` takes them. Raises
+    BlocklistError.
 
     A line holds a hash of 16 hex digits and perhaps a note; empty lines and lines that begin
     with ``#`` are skipped.

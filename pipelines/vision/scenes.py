@@ -120,7 +120,8 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         return SCENES.key(self.workspace.prefix, *inputs, position=plan.index)
 
     def _pictured(self, plans: Sequence[ScenePlan]) -> list[_Seen]:
-        """What the models get: stills without bars, motion and writing, which may be in bars."""
+        """Return what the models get: stills without bars, motion and writing, which may be in
+        bars."""
         features = self._features(plans)
         looks = features.looks()
         stills = self._stills(plans, looks)
@@ -147,7 +148,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         return scenes
 
     def _features(self, plans: Sequence[ScenePlan]) -> FrameFeatures:
-        """Those of just the frames that the plans name, one segment in memory at a time."""
+        """Return those of just the frames that the plans name, one segment in memory at a time."""
         times = {time for plan in plans for pair in plan.motion_pairs_ms for time in pair}
         times |= {time for plan in plans for time in plan.still_times_ms}
         indices = {segment.index for plan in plans for segment in _touched(self.video, plan)}
@@ -233,7 +234,7 @@ SCENES = Artifact.of(Scene, "vision/scenes", version=DescribeScenes.version)
 
 
 def segment_at(video: VideoSource, time_ms: int) -> Segment:
-    """The segment that a frame at ``time_ms`` belongs to."""
+    """Return the segment that a frame at ``time_ms`` belongs to."""
     for segment in video.segments:
         if segment.start_ms <= time_ms < segment.end_ms:
             return segment
@@ -241,14 +242,14 @@ def segment_at(video: VideoSource, time_ms: int) -> Segment:
 
 
 def _touched(video: VideoSource, plan: ScenePlan) -> list[Segment]:
-    """Segments that hold any frame of the plan, in order."""
+    """Return segments that hold any frame of the plan, in order."""
     times = [*plan.still_times_ms, *(time for pair in plan.motion_pairs_ms for time in pair)]
     indices = {segment_at(video, time_ms).index for time_ms in times}
     return [segment for segment in video.segments if segment.index in indices]
 
 
 def thumbnail(still: Picture, config: DescribeConfig) -> bytes:
-    """A JPEG of the still, at most ``thumbnail_width_px`` wide."""
+    """Return a JPEG of the still, at most ``thumbnail_width_px`` wide."""
     height, width = still.shape[:2]
     if width > config.thumbnail_width_px:
         scale = config.thumbnail_width_px / width
@@ -298,7 +299,7 @@ def scenes_between(cuts: Sequence[Cut], duration_ms: int) -> list[SceneBorders]:
 
 
 def whole_video(duration_ms: int) -> SceneBorders:
-    """A video without cuts."""
+    """Return a video without cuts."""
     return SceneBorders(0, duration_ms, 1.0, 0, duration_ms)
 
 
@@ -322,7 +323,7 @@ def still_times(
     details: Shapes,
     scene: SceneBorders,
 ) -> tuple[int, ...]:
-    """Times of the frames to take as stills: one to four, rising.
+    """Return times of the frames to take as stills: one to four, rising.
 
     ``times_ms`` holds all frame times of the video, ``contrasts`` and ``details`` what they have
     (see FrameFacts), ``key_times_ms`` the times of its key frames. A scene without any frame (the

@@ -76,7 +76,8 @@ class StrokeSamples:
 
 
 def load_strokes(features: Sequence[Made], store: ObjectStore, duration_ms: int) -> StrokeSamples:
-    """One sample in each second of the video, or in each of longer stretches of equal length.
+    """Return one sample in each second of the video, or in each of longer stretches of equal
+    length.
 
     Of several frames in one the first counts, so that it does not matter where segments begin.
     """
@@ -123,7 +124,8 @@ class ScenePlaces:
 
 
 def _due(maps: Sequence[Strokes], moves: Sequence[Move]) -> Iterator[int]:
-    """Samples that show writing that was in none read before, and is there for two of them."""
+    """Yield samples that show writing that was in none read before, and is there for two of
+    them."""
     read, travelled = np.zeros((TEXT_ROWS, TEXT_COLUMNS), bool), 1.0
     for index, strokes in enumerate(maps):
         if int(strokes.sum()) < _FEWEST:
@@ -231,7 +233,7 @@ READINGS = Artifact.of(dict[int, tuple[TextLine, ...]], "vision/text", version=R
 def screen_texts(
     places: ScenePlaces, readings: Mapping[int, Sequence[TextLine]]
 ) -> tuple[ScreenText, ...]:
-    """The lines of a scene, each once, with the times at which it is there.
+    """Return the lines of a scene, each once, with the times at which it is there.
 
     A sample stands for the times that are nearer to it than to others.
     """
@@ -259,7 +261,8 @@ def screen_texts(
 
 
 def _stay(places: ScenePlaces, index: int, box: Box) -> tuple[int, int]:
-    """The first and the last sample that show the strokes in ``box`` of the one at ``index``."""
+    """Return the first and the last sample that show the strokes in ``box`` of the one at
+    ``index``."""
     top, left = int(box.top * TEXT_ROWS), int(box.left * TEXT_COLUMNS)
     bottom = int(np.ceil((box.top + box.height) * TEXT_ROWS))
     right = int(np.ceil((box.left + box.width) * TEXT_COLUMNS))
@@ -304,7 +307,7 @@ def _add(found: list[ScreenText], line: ScreenText, rolls: bool) -> None:
 
 
 def _is_same(one: ScreenText, other: ScreenText, rolls: bool) -> bool:
-    """Whether lines that are there at one time are one, read differently."""
+    """Return whether lines that are there at one time are one, read differently."""
     likeness = Indel.normalized_similarity(one.text.casefold(), other.text.casefold())
     if rolls:
         return likeness >= _SAME_ROLLING

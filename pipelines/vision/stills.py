@@ -80,7 +80,7 @@ def fetch_stills(
     config: StillsConfig,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
-    """Stills at the times ``wanted`` (with what is known of those frames), upright.
+    """Return stills at the times ``wanted`` (with what is known of those frames), upright.
 
     Times at which nothing can be decoded are left out. ``path`` is the
     segment's object on this machine. One picture of full size is in memory at a
@@ -118,7 +118,7 @@ class SegmentTimes:
 def segment_stills(
     video: VideoSource, frames: SegmentTimes, workspace: Workspace, config: StillsConfig
 ) -> dict[int, Picture]:
-    """Stills of one segment, whose features are stored, at some of its frame times."""
+    """Return stills of one segment, whose features are stored, at some of its frame times."""
     segment, times_ms = frames.segment, frames.times_ms
     features = FEATURES.load(workspace.store, features_key(video, segment, workspace))
     looks = features.looks()
@@ -146,7 +146,7 @@ def by_seeking(
     finish: Finish = _as_it_is,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
-    """Pictures as stored for those of ``times_ms`` that seeking leads to.
+    """Return pictures as stored for those of ``times_ms`` that seeking leads to.
 
     Of key frames one packet is decoded, of others all that they refer to. None of
     interlaced streams: a packet may hold a single field. None where the times of packets are not
@@ -171,7 +171,7 @@ def by_seeking(
 def _sought_frame(
     container: InputContainer, stream: AvVideoStream, time_ms: int, origin_ms: int
 ) -> av.VideoFrame | None:
-    """The frame at ``time_ms``, or None where seeking and decoding don't lead to it."""
+    """Return the frame at ``time_ms``, or None where seeking and decoding don't lead to it."""
     decoder = stream.codec_context
     decoder.flush_buffers()
     try:
@@ -196,7 +196,7 @@ def by_decord(
     finish: Finish = _as_it_is,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
-    """Pictures as stored, for those of ``wanted`` that decord reproduces; each ``finish``ed.
+    """Return pictures as stored, for those of ``wanted`` that decord reproduces; each ``finish``ed.
 
     Raises DecordUnsuitableError if it cannot read the file as PyAV does.
     """
@@ -273,7 +273,8 @@ def pictures_by_decord(
 
 
 def _shared_picture(memory: int, height: int, width: int) -> Picture:
-    """The picture that lies in the shared memory; raises TaskCrashedError if it does not fit."""
+    """Return the picture that lies in the shared memory; raises TaskCrashedError if it does not
+    fit."""
     size = height * width * 3
     if not 0 < size <= _LARGEST_PICTURE_BYTES:
         raise TaskCrashedError("The process that reads the pictures answered nonsense.")
@@ -284,7 +285,7 @@ def _shared_picture(memory: int, height: int, width: int) -> Picture:
 
 
 def _fit(picture: Picture, luma: Bytes) -> float:
-    """How well the picture matches a frame's luma features; 0 if it is another picture."""
+    """Return how well the picture matches a frame's luma features; 0 if it is another picture."""
     small = cv2.resize(picture, (LUMA_WIDTH, LUMA_HEIGHT), interpolation=cv2.INTER_AREA)
     grey = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float64)
     reference = luma.astype(np.float64)
@@ -306,7 +307,7 @@ def by_pyav(
     finish: Finish = _as_it_is,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
-    """Pictures as stored at ``times_ms``, each by seeking to it; HDR tone mapped to SDR."""
+    """Return pictures as stored at ``times_ms``, each by seeking to it; HDR tone mapped to SDR."""
     found: dict[int, Picture] = {}
     for time_ms in times_ms:
         check()
@@ -319,14 +320,14 @@ def by_pyav(
 
 
 def rgb(frame: av.VideoFrame) -> Picture:
-    """A frame in RGB as stored; an HDR one tone mapped, and shrunk if it is large."""
+    """Return a frame in RGB as stored; an HDR one tone mapped, and shrunk if it is large."""
     if is_high_dynamic_range(frame):
         return standard_range(frame)
     return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
 
 
 def upright(picture: Picture, stream: VideoStream, look: FrameLook, long_side_px: int) -> Picture:
-    """The stored picture with square pixels, made upright, no side over ``long_side_px``.
+    """Return the stored picture with square pixels, made upright, no side over ``long_side_px``.
 
     Of an interlaced picture one field is kept: half the lines, but no comb.
     """

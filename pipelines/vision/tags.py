@@ -42,7 +42,7 @@ class TagBank:
 
 
 def load_tag_bank(path: Path | None = None) -> TagBank:
-    """The bank of a file, or the service's own. Raises TagBankError."""
+    """Return the bank of a file, or the service's own. Raises TagBankError."""
     path = path or DEFAULT_BANK
     try:
         text = path.read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def load_tag_bank(path: Path | None = None) -> TagBank:
 
 
 def _faults(table: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """What is wrong, and the name at whose line."""
+    """Yield what is wrong, and the name at whose line."""
     for name, (least, most) in _RULES.items():
         value = table.get(name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -107,7 +107,7 @@ class Tagger:
         return hashlib.sha256(rules + self.vectors.tobytes()).hexdigest()
 
     def tags(self, embedder: PictureEmbedder, stills: Sequence[Picture]) -> list[tuple[Tag, ...]]:
-        """Those of each still, the most probable first. Raises what the model raises."""
+        """Return those of each still, the most probable first. Raises what the model raises."""
         shown = [still.reshape(-1, 3).std(axis=0).max() >= _FLAT_DEVIATION for still in stills]
         pictures = [still for still, any_shown in zip(stills, shown, strict=True) if any_shown]
         vectors = iter(embedder.embed_pictures(pictures) if pictures else ())
@@ -126,7 +126,7 @@ class Tagger:
 
 
 def open_tagger(embedder: PhraseEmbedder, bank: TagBank) -> Tagger:
-    """The bank with vectors. Raises what the model raises."""
+    """Return the bank with vectors. Raises what the model raises."""
     phrases = embedder.embed_phrases([caption for _, caption in bank.captions])
     vectors = np.array([each.vector for each in phrases], np.float32)
     return Tagger(bank, vectors, phrases[0].scale, phrases[0].bias)

@@ -91,7 +91,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def client_address(request: Request, trusted: Sequence[Network]) -> str:
-    """The nearest address that is not one of our proxies'.
+    """Return the nearest address that is not one of our proxies'.
 
     ``X-Forwarded-For`` grows to the right, so it is read from there, and only
     as far as each hop that added to it is trusted: what a client wrote itself
@@ -197,7 +197,7 @@ PAGES: Mapping[str, Permission | None] = {
 
 
 def may(role: Role, permission: Permission | None) -> bool:
-    """Whether a person of this role may do what needs this permission."""
+    """Return whether a person of this role may do what needs this permission."""
     return permission is None or permission in ROLES[role]
 
 
@@ -224,7 +224,7 @@ class Auth(StrEnum):
 
 
 def presented_key(request: Request) -> str | None:
-    """The key in the request's headers; None if there is none or it has not a key's form.
+    """Return the key in the request's headers; None if there is none or it has not a key's form.
 
     Two different keys in the two headers are no valid credential.
     """
@@ -437,12 +437,12 @@ async def _admit_session(request: Request, permission: Permission | None, bucket
 
 
 def session_actor(request: Request, user_id: uuid.UUID | None) -> Actor:
-    """Who acts by a request of a session."""
+    """Return who acts by a request of a session."""
     return actor_of(request, ActorKind.LINK if user_id is None else ActorKind.USER, user_id)
 
 
 def actor_of(request: Request, kind: ActorKind, actor_id: uuid.UUID | None = None) -> Actor:
-    """Who acts by this request, for the audit log."""
+    """Return who acts by this request, for the audit log."""
     context: AppContext = request.app.state.context
     address = client_address(request, context.settings.trusted_proxies)
     return Actor(kind, actor_id, address, request.scope["vas_request_id"])
@@ -462,7 +462,7 @@ async def count_requests(request: Request, counted: str, bucket: Bucket) -> None
 
 
 def account_of(request: Request) -> uuid.UUID:
-    """The account that a KeyedRoute or SessionRoute admitted."""
+    """Return the account that a KeyedRoute or SessionRoute admitted."""
     account_id: uuid.UUID = request.state.account_id
     return account_id
 

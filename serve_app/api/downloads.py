@@ -178,7 +178,7 @@ class DownloadPlace:
         headers: dict[str, str],
         status: int = 200,
     ) -> Response:
-        """An answer that is made while it is sent. ``body`` may hold nothing of all accounts
+        """Return an answer that is made while it is sent. ``body`` may hold nothing of all accounts
         while it yields, such as a connection of the database: a client may not read on."""
         return _Stream(body, status, headers=headers, media_type=media_type)
 
@@ -194,7 +194,7 @@ class _Stream(StreamingResponse):
 
 
 def new_downloads() -> dict[Download, Downloads]:
-    """The places of a process, kept as ``app.state.downloads``."""
+    """Return the places of a process, kept as ``app.state.downloads``."""
     return {kind: Downloads(limit) for kind, limit in LIMITS.items()}
 
 
@@ -246,7 +246,8 @@ class ResultAnswer:
     async def prepared(
         self, request: Request, characters: int, prepare: Callable[[], Prepared]
     ) -> Prepared:
-        """What ``prepare`` returns, in a thread, of stored results of so many ``characters``.
+        """Return what ``prepare`` returns, in a thread, of stored results of so many
+        ``characters``.
 
         Raises RATE_LIMITED where there is no place.
         """
@@ -367,7 +368,7 @@ def ranged_response(
     *,
     refuse_beyond: bool = True,
 ) -> Response:
-    """All of it, or the part that ``Range`` requests.
+    """Return all of it, or the part that ``Range`` requests.
 
     A range that begins beyond the end raises 416, or gets all too.
     """

@@ -142,7 +142,7 @@ def _parts_of(content: Any) -> Iterator[str]:
 
 
 def request_id(request: Request) -> str:
-    """The id of this request, as made by RequestIdMiddleware."""
+    """Return the id of this request, as made by RequestIdMiddleware."""
     identifier: str = request.scope["vas_request_id"]
     return identifier
 
@@ -171,7 +171,7 @@ def success(
 
 
 def failure(request: Request, error: ApiError) -> Response:
-    """The error envelope."""
+    """Return the error envelope."""
     body: dict[str, Any] = {
         "error": error.message,
         "code": error.code,
@@ -324,7 +324,7 @@ __all__ = ["API_PREFIX", "Context", "base_url", "context_of"]
 
 
 def context_of(request: Request) -> AppContext:
-    """What this process was built with."""
+    """Return what this process was built with."""
     context: AppContext = request.app.state.context
     return context
 
@@ -339,7 +339,7 @@ Context = Annotated[AppContext, Depends(_current_context)]
 
 
 def base_url(request: Request) -> str:
-    """The service's base address, path prefix included."""
+    """Return the service's base address, path prefix included."""
     return f"{public_url(request)}{API_PREFIX}"
 
 
@@ -347,7 +347,7 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def templates(folder: Path) -> Environment:
-    """The templates of ``folder``, with the filters ``prose`` and ``json``."""
+    """Return the templates of ``folder``, with the filters ``prose`` and ``json``."""
     environment = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
@@ -359,7 +359,7 @@ def templates(folder: Path) -> Environment:
 
 
 def prose(text: str) -> Markup:
-    """Text with `code` in backticks."""
+    """Return text with `code` in backticks."""
     parts = _CODE.split(text)
     marked = (
         Markup("<code>{}</code>").format(part) if n % 2 else escape(part)
@@ -369,5 +369,5 @@ def prose(text: str) -> Markup:
 
 
 def as_json(value: Any) -> str:
-    """A value as examples show it."""
+    """Return a value as examples show it."""
     return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)

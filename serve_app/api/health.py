@@ -137,7 +137,7 @@ class ReadinessProbe:
     _found_at: float = 0.0
 
     async def examine(self) -> Readiness:
-        """The last finding if it is fresh, else a new one."""
+        """Return the last finding if it is fresh, else a new one."""
         async with self._turn:
             if self._found is None or self.clock() - self._found_at >= REMEMBERED_SECONDS:
                 findings = await asyncio.gather(*(self._finding(name) for name in self.checks))
@@ -151,7 +151,8 @@ class ReadinessProbe:
             return self._found
 
     async def _finding(self, name: str) -> str | None:
-        """What is wrong with a part, in words for strangers; what exactly goes to the log."""
+        """Return what is wrong with a part, in words for strangers; what exactly goes to the
+        log."""
         # A check that hangs is waited for again, not started again: they must not pile up.
         if name not in self._under_way:
             self._under_way[name] = asyncio.create_task(self.checks[name](self.context))

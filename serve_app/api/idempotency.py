@@ -29,7 +29,8 @@ Creation = Callable[[Connection], Awaitable[Response]]
 
 
 def idempotency_key(header: str | None, body: dict[str, Any]) -> str | None:
-    """The key of a creation, from header or body; raises where they differ or are malformed."""
+    """Return the key of a creation, from header or body; raises where they differ or are
+    malformed."""
     in_body = body.get(BODY_FIELD)
     if in_body is not None and not (isinstance(in_body, str) and _KEY_FORM.fullmatch(in_body)):
         raise invalid("idempotencyKey must be 1 to 255 printable ASCII characters.", BODY_FIELD)

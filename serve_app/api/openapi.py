@@ -102,7 +102,7 @@ _HEADERS: dict[str, tuple[str, Schema]] = {
 
 
 def headers(*always: str, sometimes: Iterable[str] = ()) -> dict[str, Any]:
-    """A response's headers: references to those it always has, copies of the others."""
+    """Return a response's headers: references to those it always has, copies of the others."""
     shown: dict[str, Any] = {name: {"$ref": f"#/components/headers/{name}"} for name in always}
     for name in sometimes:
         description, schema = _HEADERS[name]
@@ -124,7 +124,7 @@ def errors(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
 
 
 def error_codes(route: OperationRoute) -> list[ErrorCode]:
-    """Every code that the operation may answer, in the catalogue's order."""
+    """Return every code that the operation may answer, in the catalogue's order."""
     own = {code for answer in route.responses.values() for code in answer.get("codes", ())}
     counted = {ErrorCode.RATE_LIMITED} if route.bucket else set()
     codes = own | counted | _COMMON_ERRORS[route.auth] | _ANY_ERRORS
@@ -283,7 +283,8 @@ _SAMPLES: dict[str, Any] = {"string": "…", "boolean": True, "null": None}
 
 
 def sample(schema: Schema, schemas: dict[str, Schema]) -> Any:
-    """A value that fits: ``examples`` where given; required fields and those with examples."""
+    """Return a value that fits: ``examples`` where given; required fields and those with
+    examples."""
     for keyword in ("examples", "enum"):
         if keyword in schema:
             return schema[keyword][0]

@@ -30,7 +30,7 @@ MAX_DEPTH = 32
 
 
 async def read_json_object(request: Request, *, max_bytes: int) -> dict[str, Any]:
-    """The request's body as a JSON object; raises ApiError INVALID_REQUEST otherwise."""
+    """Return the request's body as a JSON object; raises ApiError INVALID_REQUEST otherwise."""
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if media_type != "application/json":
         raise invalid("The Content-Type must be application/json.")
@@ -39,7 +39,8 @@ async def read_json_object(request: Request, *, max_bytes: int) -> dict[str, Any
 
 
 async def read_bounded(request: Request, max_bytes: int) -> bytes:
-    """The request's body as it came; raises ApiError INVALID_REQUEST beyond ``max_bytes``."""
+    """Return the request's body as it came; raises ApiError INVALID_REQUEST beyond
+    ``max_bytes``."""
     too_large = invalid(f"The body must not be larger than {max_bytes} bytes.")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
@@ -112,7 +113,7 @@ class JsonRequest(Request):
         return b"{}"
 
     async def json(self) -> dict[str, Any]:
-        """The object."""
+        """Return the object."""
         return self._value
 
 
@@ -138,12 +139,12 @@ def require_plain_query(request: Request, names: Iterable[str]) -> None:
 
 
 def whole_number(text: str) -> int | None:
-    """The number that the text is in ASCII digits; None for any other text."""
+    """Return the number that the text is in ASCII digits; None for any other text."""
     return int(text) if _INTEGER.fullmatch(text) else None
 
 
 def matching(form: re.Pattern[str], kind: str) -> BeforeValidator:
-    """Text in a form; refused in words, where ``pattern`` of pydantic shows the expression.
+    """Return text in a form; refused in words, where ``pattern`` of pydantic shows the expression.
 
     Last in an annotation.
     """
@@ -157,7 +158,7 @@ def matching(form: re.Pattern[str], kind: str) -> BeforeValidator:
 
 
 def shown(form: re.Pattern[str]) -> Any:
-    """The form of ``matching`` in the interface document."""
+    """Return the form of ``matching`` in the interface document."""
     return Field(json_schema_extra={"pattern": f"^{form.pattern}$"})
 
 
@@ -167,7 +168,7 @@ NUMBER = matching(_NUMBER, "number")
 
 
 def one_of(allowed: Iterable[str]) -> AfterValidator:
-    """Text that is one of ``allowed``."""
+    """Return text that is one of ``allowed``."""
     choices = [str(choice) for choice in allowed]
 
     def check(value: str) -> str:
@@ -210,7 +211,7 @@ def decode_cursor(text: str, *, secret: bytes, account_id: uuid.UUID) -> Cursor:
 
 
 def sign_payload(payload: bytes, *, secret: bytes, account_id: uuid.UUID, purpose: bytes) -> str:
-    """The payload as URL-safe text, good for this account and purpose."""
+    """Return the payload as URL-safe text, good for this account and purpose."""
     return _written(payload + _mac(payload, secret, account_id, purpose))
 
 
@@ -229,7 +230,8 @@ def read_payload(text: str, *, secret: bytes, account_id: uuid.UUID, purpose: by
 
 
 def read_cursor(text: str | None, *, secret: bytes, account_id: uuid.UUID, purpose: bytes) -> bytes:
-    """What ``sign_payload`` signed, empty for a first page. Raises ApiError naming ``cursor``."""
+    """Return what ``sign_payload`` signed, empty for a first page. Raises ApiError naming
+    ``cursor``."""
     if text is None:
         return b""
     try:

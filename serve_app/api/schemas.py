@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from types import UnionType
 from typing import (
     Annotated,
@@ -58,7 +59,8 @@ WHOLE = BeforeValidator(_whole)
 
 
 def doc(description: str, *examples: Any, **rules: Any) -> Any:
-    """A pydantic ``Field`` for an annotation: its description in the document, with examples."""
+    """Return a pydantic ``Field`` for an annotation: its description in the document, with
+    examples."""
     if examples:
         rules["examples"] = list(examples)
     return Field(description=description, **rules)
@@ -160,7 +162,7 @@ RESULT_REASONS = (*SkipReason, "track_failed")
 
 
 def _stage_fields(state: JobState, stage: StageName, status: StageStatus) -> dict[str, Any]:
-    """Where a stage stands, with the values of the example."""
+    """Return where a stage stands, with the values of the example."""
     return {
         "state": Annotated[JobState, Field(examples=[str(state)])],
         "stage": Annotated[StageName, Field(examples=[str(stage)])],
@@ -268,33 +270,48 @@ def rendered(form: type[Form], record: Any, **given: Any) -> Form:
 
 @functools.cache
 def _renderer(form: Any, record: Any, given: frozenset[str]) -> Callable[[Any, Any], Any]:
-    """Compile ``form`` for a type of records: answers may have a hundred thousand of them."""
-    names: dict[str, Any] = {}
-    always, maybe = list[str](), list[str]()
-    for number, (key, hint) in enumerate(get_type_hints(form, include_extras=True).items()):
-        attribute, may_lack = _attribute(record, key), get_origin(hint) is NotRequired
-        if key in given or (attribute is None and may_lack):
+    """Prepare ``form`` for a type of records: answers may have a hundred thousand of them."""
+    attributes, conversions, may_lack = dict[str, str](), dict[str, Callable[[Any], Any]](), set()
+    order = get_type_hints(form, include_extras=True)
+    for key, hint in order.items():
+        attribute, is_optional = _attribute(record, key), get_origin(hint) is NotRequired
+        if key in given or (attribute is None and is_optional):
             continue
         if attribute is None:
             raise TypeError(f"{record.__name__} has no {key}, which {form.__name__} shows")
-        value, expression = f"record.{attribute}", f"convert{number}({{}})"
-        names[f"convert{number}"] = convert = _converter(hint)
-        if attribute.endswith("_ms"):
-            expression = "{} / 1000"
-        elif convert is None:
-            expression = "{}"
-        if may_lack:
-            maybe.append(f"value = {value}\n    if value is not None: shown[{key!r}] = ")
-            maybe[-1] += expression.format("value")
-        elif convert is None and expression == "{}":
-            always.append(f"{key!r}: {value}")
-        else:
-            none = f"None if {value} is None else "
-            always.append(f"{key!r}: {none}{expression.format(value)}")
-    body = "\n    ".join((f"shown = {{{', '.join(always)}, **given}}", *maybe, "return shown"))
-    exec(f"def render(record, given):\n    {body}", names)  # noqa: S102 - names of our own classes
-    renderer: Callable[[Any, Any], Any] = names["render"]
-    return renderer
+        attributes[key] = attribute
+        convert = _in_seconds if attribute.endswith("_ms") else _converter(hint)
+        if convert is not None:
+            conversions[key] = convert
+        if is_optional:
+            may_lack.add(key)
+    keys, values_of = [*attributes], attrgetter(*attributes.values(), "__class__")
+
+    def render(found: Any, given: Any) -> Any:
+        shown = dict(zip(keys, values_of(found), strict=False))
+        for key, convert in conversions.items():
+            if (value := shown[key]) is not None:
+                shown[key] = convert(value)
+        for key in may_lack:
+            if shown[key] is None:
+                del shown[key]
+        if given:
+            shown |= given
+            shown = {key: shown[key] for key in order if key in shown}
+        return shown
+
+    return render
+
+
+def _rendered_list(form: Any, records: Sequence[Any]) -> list[Any]:
+    if not records:
+        return []
+    render = _renderer(form, cast("Hashable", type(records[0])), _NONE)
+    return [render(each, None) for each in records]
+
+
+def _in_seconds(milliseconds: int) -> float:
+    return milliseconds / 1000
 
 
 def _attribute(record: type, key: str) -> str | None:
@@ -304,13 +321,13 @@ def _attribute(record: type, key: str) -> str | None:
 
 
 def _converter(hint: Any) -> Callable[[Any], Any] | None:
-    """What a value of this type is turned by; None where it goes out as it is."""
+    """Return what a value of this type is turned by; None where it goes out as it is."""
     if get_origin(hint) in {Annotated, NotRequired}:
         own = [it.convert for it in getattr(hint, "__metadata__", ()) if isinstance(it, Shown)]
         return own[-1] if own else _converter(get_args(hint)[0])
     if get_origin(hint) is UnionType or get_origin(hint) is Union:
         return next((found for it in get_args(hint) if (found := _converter(it))), None)
     if get_origin(hint) is list:
-        each = _converter(get_args(hint)[0])
-        return list if each is None else lambda values: [each(value) for value in values]
+        each = get_args(hint)[0]
+        return functools.partial(_rendered_list, each) if is_typeddict(each) else list
     return functools.partial(rendered, hint) if is_typeddict(hint) else None

@@ -97,7 +97,7 @@ OVERVIEW_STILL = "overview"
 
 
 def still_path(signer: Signer, job_id: uuid.UUID, name: int | str) -> str:
-    """The signed path of the still of a scene (its index) or of all, or of their second one
+    """Return the signed path of the still of a scene (its index) or of all, or of their second one
     (``-2`` behind it); good for a day."""
     # Whole hours, so that a list that is read twice shows the same addresses.
     expires_at = (int(time.time()) // 3600 + _STILL_HOURS + 1) * 3600
@@ -106,7 +106,7 @@ def still_path(signer: Signer, job_id: uuid.UUID, name: int | str) -> str:
 
 
 def parse_job_id(text: str) -> uuid.UUID:
-    """The id; for text that is none, the nil UUID, which no job has.
+    """Return the id; for text that is none, the nil UUID, which no job has.
 
     A malformed id thus takes the same way, and the same time, as a missing one.
     """

@@ -267,7 +267,7 @@ def _checked_access(
 
 
 def _options(body: NewArchiveBody) -> dict[str, object]:
-    """What is given of a job's options; the priority too, whose default is another here."""
+    """Return what is given of a job's options; the priority too, whose default is another here."""
     given = body.model_dump(
         mode="json",
         include=set(JobOptions.model_fields) - {"bucketAccess", "idempotencyKey"},

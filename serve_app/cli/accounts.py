@@ -370,7 +370,7 @@ async def end_sessions(
 
 
 async def _find_id(connection: Connection, account: str | None, operator: bool) -> UUID | None:
-    """None for operators. Raises UsageError and keys.AccountNotFoundError."""
+    """Return None for operators. Raises UsageError and keys.AccountNotFoundError."""
     _require_one(account, operator)
     return None if account is None else (await keys.get_account(connection, account)).id
 
@@ -382,7 +382,7 @@ def _require_one(account: str | None, operator: bool) -> None:
 
 
 def demo_key(settings: Settings) -> str:
-    """The key that ``ensure_demo_account`` gives in the database of ``settings``."""
+    """Return the key that ``ensure_demo_account`` gives in the database of ``settings``."""
 
     async def ensure(connection: Connection, complete: Settings) -> str:
         key = await ensure_demo_account(connection, complete.data_dir)
@@ -394,7 +394,7 @@ def demo_key(settings: Settings) -> str:
 
 
 async def ensure_demo_account(connection: Connection, data_dir: Path) -> str:
-    """A key of the local account ``demo``, which gets some credits.
+    """Return a key of the local account ``demo``, which gets some credits.
 
     The key is kept in ``data_dir`` and replaced once it is valid no more: revoked, rotated, or of
     another database.

@@ -153,7 +153,7 @@ class _Importer:
         )
 
     def _with_stills(self, job: ImportedJob, outcome: ItemOutcome) -> ImportedJob:
-        """The job with its scenes, their stills in the object store."""
+        """Return the job with its scenes, their stills in the object store."""
         if StageName.VISION in job.skipped:
             return job
         scenes = [

@@ -194,7 +194,7 @@ def restore(
 
 
 def _erased_since(backup: Path) -> set[str]:
-    """Jobs that the backup, or one beside it, has as erased. Raises UsageError."""
+    """Return jobs that the backup, or one beside it, has as erased. Raises UsageError."""
     erased: set[str] = set()
     for path in backup.resolve().parent.glob(f"*/{_ERASED}"):
         try:
@@ -224,7 +224,7 @@ async def _erase_again(url: str, job_ids: Iterable[str]) -> int:
 
 
 def _complete_backup(backup: Path) -> Record:
-    """The backup's record. Raises UsageError where it is none, or not as it was made."""
+    """Return the backup's record. Raises UsageError where it is none, or not as it was made."""
     from storage.backup import measure_objects, sha256_of
 
     for folder, folders, files in os.walk(backup):

@@ -177,7 +177,7 @@ class LazyGroup(TyperGroup):
 
 
 def load(name: str) -> TyperCommand | TyperGroup:
-    """The command of this name, or the group."""
+    """Return the command of this name, or the group."""
     module, _, attribute = COMMANDS[name].place.partition(":")
     found = getattr(import_module(f"serve_app.cli.{module}"), attribute)
     if isinstance(found, typer.Typer):
@@ -235,7 +235,7 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def user_sentence(error: Exception) -> str | None:
-    """An error as a sentence for users; None if it is not one that a user can put right."""
+    """Return an error as a sentence for users; None if it is not one that a user can put right."""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         return f"No more can be written ({what}): make room, then repeat the command."

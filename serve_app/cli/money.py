@@ -147,7 +147,7 @@ async def audit_ledger(connection: Connection) -> Record:
 
 
 def usage_csv(lines: Iterable[JobUsage]) -> str:
-    """A header and a line a job."""
+    """Return a header and a line a job."""
     from serve_app.exports.timeline import csv_table
 
     header = [

@@ -71,7 +71,8 @@ class UsageError(Exception):
 
 
 def settings_with(data: Path | None = None, **changes: Any) -> Settings:
-    """The environment's settings with the command line's changes. Raises InvalidSettingsError."""
+    """Return the environment's settings with the command line's changes. Raises
+    InvalidSettingsError."""
     from serve_app.settings import load_settings
 
     given = {name: value for name, value in changes.items() if value is not None}
@@ -81,7 +82,7 @@ def settings_with(data: Path | None = None, **changes: Any) -> Settings:
 
 
 def base_address(url: str) -> str:
-    """A service's base URL, also where its path was left out. Raises UsageError."""
+    """Return a service's base URL, also where its path was left out. Raises UsageError."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise UsageError(f"--url {url} is no address: write it as http://host:port{API_PREFIX}.")
@@ -145,7 +146,8 @@ def show_rows(rows: list[Record]) -> None:
 
 
 def cell(value: Any) -> Text:
-    """A value in words: nothing for None, ``name value, …`` for a record, ``…, …`` for a list."""
+    """Return a value in words: nothing for None, ``name value, …`` for a record, ``…, …`` for a
+    list."""
     match value:
         case None:
             return Text("")
@@ -228,7 +230,7 @@ def encrypter_of(settings: Settings) -> Encrypter:
 
 
 def fetch(data: Path | None, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-    """What ``work`` returns from a transaction on the service's database."""
+    """Return what ``work`` returns from a transaction on the service's database."""
     return in_transaction(settings_with(data), work)
 
 
@@ -242,7 +244,8 @@ def group(about: str, commands: dict[str, Callable[..., Any]]) -> typer.Typer:
 
 
 def operation(work: Work, question: str = "") -> Callable[..., None]:
-    """A command that awaits ``work`` in one transaction and prints the record that it returns.
+    """Return a command that awaits ``work`` in one transaction and prints the record that it
+    returns.
 
     Its docstring is the command's help, and its parameters are the command's, but for the first,
     the connection, and ``settings``, the service's own, completed. A ``question``, with names of
@@ -270,14 +273,14 @@ def operation(work: Work, question: str = "") -> Callable[..., None]:
 
 
 def parameter(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter:
-    """A parameter of a command; without a default it must be given."""
+    """Return a parameter of a command; without a default it must be given."""
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def command_of(
     run: Callable[..., None], about: str, parameters: Iterable[Parameter]
 ) -> Callable[..., None]:
-    """A function in which typer finds ``parameters``, in this order, and the help."""
+    """Return a function in which typer finds ``parameters``, in this order, and the help."""
 
     def command(**given: Any) -> None:
         run(**given)

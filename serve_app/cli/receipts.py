@@ -105,7 +105,7 @@ def read_statement(text: bytes, keys: dict[str, str]) -> Statement | None:
 
 
 def _public_keys(place: str | None, url: str | None, settings: Settings) -> dict[str, str]:
-    """Keys by their ids. Raises UsageError where there are none."""
+    """Return keys by their ids. Raises UsageError where there are none."""
     import httpx
 
     from serve_app.crypto import ReceiptSigner
@@ -136,7 +136,7 @@ def _public_keys(place: str | None, url: str | None, settings: Settings) -> dict
 
 
 def _result_check(path: Path, receipt: ReceiptJson) -> Check:
-    """A result's file against the digest that the receipt has of it."""
+    """Return a result's file against the digest that the receipt has of it."""
     from serve_app.results.receipts import field_names, result_digest
 
     what = f"result {path.name}"

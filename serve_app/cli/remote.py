@@ -73,7 +73,7 @@ SessionOption = Annotated[
 
 
 def _choices(name: str, values: Iterable[str]) -> Any:
-    """The type of an option that is one of ``values``."""
+    """Return the type of an option that is one of ``values``."""
     return StrEnum(name, {each: each for each in values})
 
 
@@ -93,7 +93,7 @@ class ExportContent(StrEnum):
 
 
 def connected(url: str, key: str | None) -> ApiClient:
-    """A client with the options of a command. Raises UsageError."""
+    """Return a client with the options of a command. Raises UsageError."""
     return ApiClient(base_address(url), usable_key(key))
 
 
@@ -107,7 +107,7 @@ def remote(
     fixed: Mapping[str, object] = _NONE,
     either: Sequence[str] = (),
 ) -> Callable[..., None]:
-    """A command that calls an operation of the API.
+    """Return a command that calls an operation of the API.
 
     ``about`` is its help. What the operation answers is given to ``present``, with the service's
     base address, to be printed. Its parameters become options, or arguments where they stand in
@@ -156,7 +156,7 @@ def remote(
 
 
 def _parameter(documented: JsonObject, name: str) -> Parameter:
-    """A parameter of an operation as one of a command that is called ``name``."""
+    """Return a parameter of an operation as one of a command that is called ``name``."""
     kind = _TYPES[documented["type"]]
     if "enum" in documented:
         kind = _choices(name, documented["enum"])
@@ -233,7 +233,7 @@ def _show_job(job: JsonObject, base: str) -> None:
 
 
 def _words_of(coded: JsonObject | None) -> str:
-    """An error or a warning."""
+    """Return an error or a warning."""
     return "" if coded is None else f"{coded['code']} {coded['message']}"
 
 
@@ -262,7 +262,7 @@ def _show_hits(page: JsonObject, _: str) -> None:
 
 
 def _line(hit: dict[str, Any]) -> Text:
-    """Its place and its text, with what matches in bold; text cannot steer the terminal."""
+    """Return its place and its text, with what matches in bold; text cannot steer the terminal."""
     snippet = hit["snippet"]
     said = Text("".join(c if c.isprintable() else " " for c in snippet["text"]))
     for matched in snippet["ranges"]:

@@ -242,7 +242,7 @@ def models_pull(
 
 
 def _pull_all(wanted: list[ListedWeights], folder: Path, *, quiet: bool) -> list[str]:
-    """Each in turn; a gated one does not keep the others from being fetched."""
+    """Return each in turn; a gated one does not keep the others from being fetched."""
     from models.weights import GatedCheckpointError
 
     closed: list[GatedCheckpointError] = []

@@ -67,7 +67,7 @@ _TAKE_EFFECT = frozenset({"cancelJob"})
 def retry_delay_seconds(
     status: int, code: str, headers: Mapping[str, str], *, attempt: int, waited_seconds: float
 ) -> float | None:
-    """Seconds until the next attempt after an error answer; None when it is final.
+    """Return seconds until the next attempt after an error answer; None when it is final.
 
     ``attempt`` counts from 1. Every 429 and 503, and the two codes of 409 that pass,
     are retried after the server's Retry-After; 500, 502 and 504 with growing pauses.
@@ -190,7 +190,7 @@ class ApiClient:
             ) from error
 
     def request(self, operation: str, **arguments: object) -> httpx.Response:
-        """The whole answer to a ``call``, for operations that answer with a file."""
+        """Return the whole answer to a ``call``, for operations that answer with a file."""
         known = operations()[operation]
         places = {each["name"]: each["in"] for each in known["parameters"]}
         parts, query, body = dict[str, str](), dict[str, str](), dict[str, object]()
@@ -318,7 +318,8 @@ class ApiClient:
         self._send(send, retry_on=httpx.ConnectError)
 
     def get_job(self, job_id: str, include: str = "none") -> JsonObject:
-        """A job; ``include`` is ``none`` or a comma list of ``scenes`` and ``transcript``."""
+        """Return a job; ``include`` is ``none`` or a comma list of ``scenes`` and
+        ``transcript``."""
         job: JsonObject = self.call("getJob", jobId=job_id, include=include)
         return job
 
@@ -345,13 +346,13 @@ class ApiClient:
         raise AssertionError("The pauses have no end.")
 
     def get_scenes(self, job_id: str) -> list[JsonObject]:
-        """The scenes; empty when the video has no cuts."""
+        """Return the scenes; empty when the video has no cuts."""
         scenes: list[JsonObject] = self.call("getScenes", jobId=job_id)["scenes"]
         return scenes
 
     def get_summary(self, job_id: str) -> list[JsonObject]:
-        """The sentences of the summary. Raises RequestFailedError RESULTS_UNAVAILABLE where none
-        is made."""
+        """Return the sentences of the summary. Raises RequestFailedError RESULTS_UNAVAILABLE where
+        none is made."""
         sentences: list[JsonObject] = self.call("getSummary", jobId=job_id)["sentences"]
         return sentences
 
@@ -367,7 +368,7 @@ class ApiClient:
         after: str,
         format: Literal["otio", "edl"] | None = None,  # noqa: A002
     ) -> JsonObject | str:
-        """What became of the shots, words and titles of a cut in another; or as a file.
+        """Return what became of the shots, words and titles of a cut in another; or as a file.
 
         Waits until the comparison is made. Raises RequestFailedError where there is none.
         """
@@ -401,7 +402,7 @@ class ApiClient:
         format: Literal["json"] | CaptionFormat = "json",  # noqa: A002 - the API's name
         track: int | None = None,
     ) -> JsonObject | str:
-        """The transcript as an object, or as the text of a caption or text file."""
+        """Return the transcript as an object, or as the text of a caption or text file."""
         if format == "json":
             transcript: JsonObject = self.call("getTranscript", jobId=job_id, track=track)
             return transcript
@@ -409,7 +410,7 @@ class ApiClient:
         return answer.content.decode("utf-8")
 
     def search(self, q: str | None = None, **query: object) -> JsonObject:
-        """A page of hits, best first, under ``data``; the next one by ``cursor=nextCursor``.
+        """Return a page of hits, best first, under ``data``; the next one by ``cursor=nextCursor``.
 
         Without ``q`` ``like`` names a scene, ``JOB:INDEX``.
         """
@@ -422,7 +423,7 @@ class ApiClient:
         return job
 
     def get_thumbnail(self, thumbnail_url: str) -> bytes:
-        """The still behind a scene's ``thumbnailUrl``, which is signed and needs no key."""
+        """Return the still behind a scene's ``thumbnailUrl``, which is signed and needs no key."""
         return self._send(lambda: self._http.get(thumbnail_url)).content
 
     def _send(
@@ -467,7 +468,7 @@ def operations() -> dict[str, JsonObject]:
 
 
 def _part(text: str) -> str:
-    """Text as one part of a path, whatever it consists of."""
+    """Return text as one part of a path, whatever it consists of."""
     # A part of dots alone would lead up the path.
     return quote(text, safe="").replace(".", "%2E")
 
@@ -492,7 +493,7 @@ def _read_pieces(
 
 
 def _error_of(response: httpx.Response) -> RequestFailedError:
-    """The error envelope; something else (a proxy's page) keeps its HTTP status as code."""
+    """Return the error envelope; something else (a proxy's page) keeps its HTTP status as code."""
     try:
         body = response.json()
     except ValueError:

@@ -160,7 +160,7 @@ def font(size: int) -> Font:
 
 
 def plain(text: str) -> str:
-    """Text in the letters that the bundled font has: which has hardly more than ASCII."""
+    """Return text in the letters that the bundled font has: which has hardly more than ASCII."""
     spelled = "".join(_SPELLED.get(letter, letter) for letter in text)
     apart = unicodedata.normalize("NFKD", spelled.replace("…", "\0"))
     return "".join(c for c in apart if not unicodedata.combining(c)).replace("\0", "…")
@@ -176,7 +176,7 @@ def shortened(text: str, typeface: Font, width: float) -> str:
 
 
 def _longest_fit(text: str, typeface: Font, width: float) -> int:
-    """How many letters fit, by bisection: descriptions may be long."""
+    """Return how many letters fit, by bisection: descriptions may be long."""
     low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2
@@ -188,7 +188,7 @@ def _longest_fit(text: str, typeface: Font, width: float) -> int:
 
 
 def wrapped(text: str, typeface: Font, width: float, max_lines: int) -> list[str]:
-    """The text in at most ``max_lines`` lines, broken between words; the rest is cut off."""
+    """Return the text in at most ``max_lines`` lines, broken between words; the rest is cut off."""
     lines: list[str] = []
     words = plain(text).split()
     while words and len(lines) < max_lines - 1:
@@ -247,7 +247,7 @@ class _Grid:
 
 
 def chosen_scenes(count: int, limit: int = MAX_SCENES) -> list[int]:
-    """Places of the scenes that a sheet shows: all, or ``limit`` evenly spread ones."""
+    """Return places of the scenes that a sheet shows: all, or ``limit`` evenly spread ones."""
     if count <= limit:
         return list(range(count))
     return [round(place * (count - 1) / (limit - 1)) for place in range(limit)]
@@ -379,7 +379,7 @@ def _card(
 
 
 def _framed(still: Image.Image | None, grid: _Grid) -> Image.Image:
-    """The still, whole and undistorted, in the middle of its box."""
+    """Return the still, whole and undistorted, in the middle of its box."""
     box = (grid.card_width, grid.still_height)
     well = Image.new("RGB", box, _WELL)
     if still is None:
@@ -423,7 +423,7 @@ def _draw_words(pen: ImageDraw.ImageDraw, scene: Scene, grid: _Grid) -> None:
 
 
 def _largest_line(scene: Scene) -> str:
-    """The largest writing on the screen, in quotes; empty where there is none."""
+    """Return the largest writing on the screen, in quotes; empty where there is none."""
     lines = scene.get("onScreenText") or []
     if not lines:
         return ""

@@ -65,7 +65,7 @@ _STARTS = ToolAnnotations(
 
 
 def build_server(base_url: str, api_key: str | None) -> MCPServer[Any]:
-    """The server. Without ``api_key`` each HTTP request must have its own."""
+    """Return the server. Without ``api_key`` each HTTP request must have its own."""
     server = MCPServer(
         "vas",
         version=__version__,
@@ -92,7 +92,7 @@ def _key_of_request(context: Context) -> str:
 
 
 def presented(headers: dict[str, str]) -> str:
-    """The API key in a request's headers; empty if there is none."""
+    """Return the API key in a request's headers; empty if there is none."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
 
@@ -117,7 +117,8 @@ class KeyRequired:
         await send({"type": "http.response.body", "body": b""})
 
     async def _is_good(self, key: str) -> bool:
-        """Whether the API accepts the key; also where it cannot be asked, for tools report that."""
+        """Return whether the API accepts the key; also where it cannot be asked, for tools report
+        that."""
         now = time.monotonic()
         if self._good.get(key, 0) > now:
             return True
@@ -143,7 +144,7 @@ class _Caller:
         self._turns = asyncio.Semaphore(_REQUESTS_AT_ONCE)
 
     async def call(self, operation: str, **arguments: object) -> Any:
-        """What the API answers; its refusals as errors that a model can read."""
+        """Return what the API answers; its refusals as errors that a model can read."""
         request = partial(self.client.call, operation, **arguments)
         try:
             async with self._turns:
@@ -155,7 +156,7 @@ class _Caller:
 
 
 def _refusal(error: RequestFailedError) -> str:
-    """Names the tool's parameter that is to blame, as the tool calls it."""
+    """Return the tool's parameter that is to blame, as the tool calls it."""
     blamed = error.param or ("job_id" if error.code == "NOT_FOUND" else None)
     text = _RENAMED.sub(lambda found: _TOOLS_NAMES[found[0]], str(error))
     return text if blamed is None else f"{text} Parameter: {_TOOLS_NAMES.get(blamed, blamed)}."

@@ -33,7 +33,7 @@ def clock(seconds: float) -> str:
 
 
 def time_range(item: Mapping[str, Any], dash: str = "–") -> str:
-    """The start and end of a scene or segment."""
+    """Return the start and end of a scene or segment."""
     return f"{clock(item['startTime'])} {dash} {clock(item['endTime'])}"
 
 
@@ -47,19 +47,19 @@ def shot_words(scene: Mapping[str, Any]) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """Text from the network without control characters: they could steer a terminal."""
+    """Return text from the network without control characters: they could steer a terminal."""
     kept = ("".join(ch if unicodedata.category(ch)[0] != "C" else " ") for ch in text)
     return " ".join("".join(kept).split())
 
 
 def palette_of(scene: Mapping[str, Any]) -> list[str]:
-    """The well-formed ``#rrggbb`` colours of a scene, at most five."""
+    """Return the well-formed ``#rrggbb`` colours of a scene, at most five."""
     colors = [str(color) for color in scene.get("colorPalette") or []]
     return [color for color in colors if re.fullmatch("#[0-9a-fA-F]{6}", color)][:5]
 
 
 def warning_text(warning: Mapping[str, Any]) -> Text:
-    """A job's warning: its code, its message, and the track and times that it is about."""
+    """Return a job's warning: its code, its message, and the track and times that it is about."""
     times = [clock(warning[at]) for at in ("startTime", "endTime") if at in warning]
     track = [f"track {warning['trackIndex'] + 1}"] if "trackIndex" in warning else []
     place = ", ".join([*track, " – ".join(times)] if times else track)
@@ -70,7 +70,7 @@ def warning_text(warning: Mapping[str, Any]) -> Text:
 def scenes_table(
     scenes: Sequence[Mapping[str, Any]], overview: Mapping[str, Any] | None = None
 ) -> Table:
-    """A row a scene: time, shot, palette, objects and description.
+    """Return a row a scene: time, shot, palette, objects and description.
 
     Of a video without cuts it is that of its overview.
     """
@@ -92,7 +92,7 @@ def scenes_table(
 
 
 def labels_of(scene: Mapping[str, Any]) -> list[str]:
-    """What is named of a scene: objects, then tags, each once."""
+    """Return what is named of a scene: objects, then tags, each once."""
     tags = [tag["label"] for tag in scene.get("tags") or []]
     return [*dict.fromkeys(map(str, [*(scene.get("objects") or []), *tags]))]
 
@@ -110,7 +110,7 @@ def _scene_cells(scene: Mapping[str, Any]) -> list[Text]:
 
 
 def palette_swatches(colors: Sequence[str]) -> Text:
-    """A coloured block for each ``#rrggbb``."""
+    """Return a coloured block for each ``#rrggbb``."""
     swatches = Text()
     for color in colors:
         swatches.append("██", style=color)
@@ -118,7 +118,7 @@ def palette_swatches(colors: Sequence[str]) -> Text:
 
 
 def transcript_text(transcript: Mapping[str, Any]) -> RenderableType:
-    """The transcript by speaker turns, each with the time at which it starts."""
+    """Return the transcript by speaker turns, each with the time at which it starts."""
     segments = transcript.get("segments") or []
     if not segments:
         return Text(NO_SPEECH, style="italic")

@@ -123,7 +123,7 @@ class WatchRecord:
 
     @classmethod
     def read(cls, folder: Path) -> WatchRecord | None:
-        """None where there is none; raises ForeignResultsError for what is no record."""
+        """Return None where there is none; raises ForeignResultsError for what is no record."""
         try:
             with opened(folder / STATE_NAME, os.O_RDONLY) as file:
                 stored = json.loads(file.read_bytes())
@@ -147,7 +147,7 @@ class WatchRecord:
 
 
 def pausing(stop: threading.Event) -> Callable[[float], None]:
-    """A sleep that raises StoppedError once ``stop`` is set; for the watcher's client."""
+    """Return a sleep that raises StoppedError once ``stop`` is set; for the watcher's client."""
 
     def pause(seconds: float) -> None:
         if stop.wait(seconds):
@@ -246,7 +246,7 @@ class Watcher:
         self._lying = found
 
     def _version(self, path: Path, entry: os.DirEntry[str]) -> Version | None:
-        """None for what is no file with content."""
+        """Return None for what is no file with content."""
         try:
             status = entry.stat(follow_symlinks=False)
         except OSError as error:
@@ -339,7 +339,7 @@ class Watcher:
             self._keep_error(path, error, jobId=job["jobId"], stages=job["stages"])
 
     def _ended_job(self, path: Path, folder: Path, record: WatchRecord) -> JsonObject:
-        """The file's job, created and sent as far as it was not, in its last state."""
+        """Return the file's job, created and sent as far as it was not, in its last state."""
         while True:
             job = self._job(path, folder, record)
             if job["state"] == "awaiting_upload":
@@ -367,7 +367,7 @@ class Watcher:
         return job
 
     def _create(self, path: Path, record: WatchRecord) -> JsonObject:
-        """A job for the file; again and again the same one."""
+        """Return a job for the file; again and again the same one."""
         return self.client.create_job(
             path.name,
             record.version.size_bytes,

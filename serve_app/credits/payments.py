@@ -180,7 +180,8 @@ def _paid_intent(intent: dict[str, Any]) -> Change:
 
 
 def _payment(paid: dict[str, Any], account: Any, amount: Any, reference: Any) -> Payment | None:
-    """A payment that names no account, or paid nothing, is some other business of the merchant."""
+    """Return a payment that names no account, or paid nothing, is some other business of the
+    merchant."""
     if not account or not reference or amount == 0:
         return None
     _require_cents(paid, amount)

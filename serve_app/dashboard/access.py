@@ -79,7 +79,7 @@ class Viewer:
     """Both None: of a one-time link of the account."""
 
     def may(self, permission: str) -> bool:
-        """Whether their role includes it."""
+        """Return whether their role includes it."""
         return may(self.role, Permission(permission))
 
 
@@ -118,7 +118,7 @@ SentForm = Annotated[dict[str, str], Depends(_sent_form)]
 
 
 async def find_viewer(request: Request) -> Viewer | None:
-    """The viewer behind the session cookie; None where it is missing, unknown or over.
+    """Return the viewer behind the session cookie; None where it is missing, unknown or over.
 
     Raises ACCOUNT_SUSPENDED.
     """
@@ -139,7 +139,8 @@ async def find_viewer(request: Request) -> Viewer | None:
 
 
 async def find_operator(request: Request) -> Operator | None:
-    """The operator behind the cookie of operators; None where it is missing, unknown or over."""
+    """Return the operator behind the cookie of operators; None where it is missing, unknown or
+    over."""
     session = request.cookies.get(OPERATOR_COOKIE, "")
     context = context_of(request)
     if not session.startswith(keys.OPERATOR_PREFIX):
@@ -185,7 +186,7 @@ def _forged() -> ApiError:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form; raises INVALID_REQUEST for other bodies."""
+    """Return the fields of a form; raises INVALID_REQUEST for other bodies."""
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     raw = await read_bounded(request, _MOST_FORM_BYTES)
     if media_type != "application/x-www-form-urlencoded":
@@ -354,7 +355,7 @@ class SessionApiRoute(KeyedRoute):
 
     @classmethod
     def of(cls, operation: OperationRoute, path: str) -> SessionApiRoute:
-        """The operation at another path, counted with the requests that come with a key."""
+        """Return the operation at another path, counted with the requests that come with a key."""
         options: dict[str, Any] = {"methods": operation.methods, "deprecated": operation.deprecated}
         # By which the table of permissions has it.
         options["name"] = operation.operation_id or operation.name

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from serve_app import pricing
-from serve_app.api.authentication import LIMITS
+from serve_app.api.authentication import LIMITS, Bucket, count_requests
 from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import Context, public_url
 from serve_app.api.parameters import WHOLE_NUMBER, whole_number
@@ -26,23 +26,35 @@ from serve_app.api.urls import (
     require_callback_url,
 )
 from serve_app.context import AppContext
+from serve_app.crypto import BadSignatureError
 from serve_app.dashboard import PATH, SIGN_IN_PATH
-from serve_app.dashboard.access import CurrentViewer, PageRoute, SentForm
+from serve_app.dashboard.access import CurrentViewer, OpenPageRoute, PageRoute, SentForm
 from serve_app.dashboard.pages import HEADERS, page
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.keys.routes import entry_line
+from serve_app.keys.routes import PORTAL_PATH, PORTAL_PURPOSE, entry_line
 from serve_app.media import formats
 from serve_app.pricing import PriceTable
 from serve_app.webhooks.signing import new_signing_secret
 from storage import audit, endpoints, jobs, keys, ledger, people, webhooks
-from storage.keys import KeyCaps
+from storage.database import Connection
+from storage.keys import Account, KeyCaps
 from storage.ledger import DayUsage, Month
 from storage.types import EventType, ProcessingMode, Role, StageName, Tier
 
-RECEIPTS_SHOWN = 50
+RECEIPTS_SHOWN = 200
 KEYS_PATH = f"{PATH}/keys"
 
+_PORTAL_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    ),
+    # The address is the permission: it goes to nobody else.
+    "Referrer-Policy": "no-referrer",
+}
+
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
+portal_router = APIRouter(route_class=OpenPageRoute, include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +68,7 @@ class Bar:
 
 
 def month_bars(month: Month, days: list[DayUsage]) -> list[Bar]:
-    """Every day of the month, those without charges too."""
+    """Return every day of the month, those without charges too."""
     used = {each.day: each for each in days}
     highest = max((each.cents for each in days), default=0) or 1
     bars, day = [], month.start.date()
@@ -77,37 +89,61 @@ async def get_account(
     tier: str = "standard",
 ) -> Response:
     """Credits, this month by day, receipts, prices with an estimate, limits."""
-    account = viewer.account
-    month = Month.of(datetime.now(UTC))
     async with context.database.statement() as connection:
-        days = await ledger.list_day_usage(connection, account.id, month)
-        stages = await ledger.list_stage_usage(connection, account.id, month)
-        seconds = await jobs.month_usage_seconds(connection, account.id)
-        receipts = await ledger.list_receipts(connection, account.id, limit=RECEIPTS_SHOWN)
-        active = await jobs.count_unfinished(connection, account.id)
-    return await page(
-        request,
-        "account.html",
-        month=month,
-        bars=month_bars(month, days),
-        stages=stages,
-        month_seconds=seconds,
-        receipts=receipts,
-        prices=context.prices,
-        settings=context.settings,
-        max_duration=formats.MAX_DURATION_SECONDS,
-        rates=LIMITS,
-        active=active,
-        max_active=account.max_active_jobs or context.settings.max_active_jobs,
-        estimate=_estimate(context.prices, hours, minutes, tier, seconds),
-        asked={"hours": hours, "minutes": minutes, "tier": tier},
-    )
+        values = await _read_account(connection, context, viewer.account)
+    estimate = _estimate(context.prices, hours, minutes, tier, values["month_seconds"])
+    asked = {"hours": hours, "minutes": minutes, "tier": tier}
+    return await page(request, "account.html", **values, estimate=estimate, asked=asked)
+
+
+async def _read_account(
+    connection: Connection, context: AppContext, account: Account
+) -> dict[str, Any]:
+    month = Month.of(datetime.now(UTC))
+    days = await ledger.list_day_usage(connection, account.id, month)
+    return {
+        "account": account,
+        "month": month,
+        "bars": month_bars(month, days),
+        "stages": await ledger.list_stage_usage(connection, account.id, month),
+        "month_seconds": await jobs.month_usage_seconds(connection, account.id),
+        "receipts": await ledger.list_receipts(connection, account.id, limit=RECEIPTS_SHOWN),
+        "refund_cents": await ledger.outstanding_refund_cents(connection, account.id),
+        "prices": context.prices,
+        "settings": context.settings,
+        "max_duration": formats.MAX_DURATION_SECONDS,
+        "rates": LIMITS,
+        "active": await jobs.count_unfinished(connection, account.id),
+        "max_active": account.max_active_jobs or context.settings.max_active_jobs,
+    }
+
+
+@portal_router.get(f"{PORTAL_PATH}/{{account_id}}")
+async def get_billing_page(
+    request: Request, context: Context, account_id: str, expires: str = "", signature: str = ""
+) -> Response:
+    """The account's page with its keys, for whoever holds a link to it; it changes nothing."""
+    path, values = f"{PORTAL_PATH}/{account_id}", dict[str, Any]()
+    try:
+        context.signer.check_path(PORTAL_PURPOSE, path, expires=expires, signature=signature)
+    except BadSignatureError:
+        pass
+    else:
+        await count_requests(request, f"{account_id}:{Bucket.READS}", Bucket.READS)
+        async with context.database.statement() as connection:
+            account = await keys.get_account(connection, account_id)
+            if account.suspended_at is None:
+                values = await _read_account(connection, context, account)
+                values["api_keys"] = await keys.list_keys(connection, account.id)
+    shown = await page(request, "account.html", status=200 if values else 403, **values)
+    shown.headers.update(_PORTAL_HEADERS)
+    return shown
 
 
 def _estimate(
     prices: PriceTable, hours: str, minutes: str, tier: str, prior_seconds: int
 ) -> dict[StageName, int] | None:
-    """What a job of this length costs, by stage; None where none was given."""
+    """Return what a job of this length costs, by stage; None where none was given."""
     if not hours and not minutes:
         return None
     whole_hours, whole_minutes = whole_number(hours or "0"), whole_number(minutes or "0")

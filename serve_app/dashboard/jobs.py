@@ -152,7 +152,7 @@ async def _jobs_page(
 
 
 def _still(signer: Signer, job: JobRecord) -> str | None:
-    """A picture from a third into the job; the first one is often black."""
+    """Return a picture from a third into the job; the first one is often black."""
     if not job.scene_count:
         return None
     return still_path(signer, job.id, job.scene_count // 3)
@@ -283,7 +283,7 @@ async def get_job(
 
 
 def _by_job(found: list[tuple[StoredDuplicate, str]]) -> list[OtherJob]:
-    """Files first, then those with most in common."""
+    """Return files first, then those with most in common."""
     summed: dict[uuid.UUID, OtherJob] = {}
     for each, file_name in found:
         begins, speed = each.start_ms / 1000, each.speed

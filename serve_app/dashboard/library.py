@@ -94,7 +94,7 @@ _SEEN = {SearchKind.SCENE, SearchKind.TEXT, SearchKind.OBJECT}
 
 
 def marked(snippet: Snippet) -> Markup:
-    """The text with what matches in ``<mark>``, all else as text."""
+    """Return the text with what matches in ``<mark>``, all else as text."""
     text, parts, at = snippet["text"], list[Markup](), 0
     for found in snippet["ranges"]:
         parts.append(escape(text[at : found["start"]]))

@@ -139,7 +139,7 @@ class ModelRow:
 
 
 def served_models(profile: str, models_dir: Path | None) -> Iterator[ModelRow]:
-    """The models of a profile; nothing for ``auto``, where it was not decided yet."""
+    """Yield the models of a profile; nothing for ``auto``, where it was not decided yet."""
     for task in REGISTRY.get(profile, {}):
         weights = [each for each in listed_weights(profile) if each.task == task.name]
         names = ", ".join(dict.fromkeys(each.weights.origin for each in weights))

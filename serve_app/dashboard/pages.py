@@ -52,7 +52,7 @@ class StaticFile:
 
 @lru_cache(maxsize=1)
 def static_files() -> dict[str, StaticFile]:
-    """All of them by their path below ``static``."""
+    """Return all of them by their path below ``static``."""
     return {
         path.relative_to(STATIC).as_posix(): _static_file(path)
         for path in sorted(STATIC.rglob("*"))
@@ -75,13 +75,14 @@ def static_version() -> str:
 
 
 def takes_gzip(request: Request) -> bool:
-    """Whether the answer may be compressed."""
+    """Return whether the answer may be compressed."""
     offered = request.headers.get("accept-encoding", "").lower().split(",")
     return any(part.split(";")[0].strip() == "gzip" for part in offered)
 
 
 async def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-    """A template as an answer; ``viewer`` or ``operator`` is in it who is signed in, or neither.
+    """Return a template as an answer; ``viewer`` or ``operator`` is in it who is signed in, or
+    neither.
 
     It is rendered in a thread, where other requests are answered meanwhile.
     """
@@ -110,7 +111,7 @@ _CLEAR = (ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND)
 
 
 async def error_page(request: Request, error: ApiError) -> Response:
-    """A refusal as a page: what happened, and what to do."""
+    """Return a refusal as a page: what happened, and what to do."""
     shown = await page(
         request,
         "error.html",
@@ -123,7 +124,7 @@ async def error_page(request: Request, error: ApiError) -> Response:
 
 
 def clock(seconds: float | None) -> str:
-    """A length or a place in media: ``1:02:03``, ``2:05``."""
+    """Return a length or a place in media: ``1:02:03``, ``2:05``."""
     if seconds is None:
         return "–"
     minutes, rest = divmod(int(seconds), 60)
@@ -132,14 +133,14 @@ def clock(seconds: float | None) -> str:
 
 
 def length(seconds: int) -> str:
-    """How much was analysed, in words: ``2 h 05 min``, ``4 min 8 s``."""
+    """Return how much was analysed, in words: ``2 h 05 min``, ``4 min 8 s``."""
     minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:,} h {minutes:02} min" if hours else f"{minutes} min {rest} s"
 
 
 def wait(seconds: int) -> str:
-    """How long something waits, in one unit: ``40 s``, ``12 min``, ``5 h``, ``3 d``."""
+    """Return how long something waits, in one unit: ``40 s``, ``12 min``, ``5 h``, ``3 d``."""
     for unit, size_seconds in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size_seconds:
             return f"{seconds // size_seconds} {unit}"
@@ -153,13 +154,13 @@ def dollars(cents: int) -> str:
 
 
 def moment(at: datetime | str) -> str:
-    """A point in time to the minute, in UTC."""
+    """Return a point in time to the minute, in UTC."""
     parsed = datetime.fromisoformat(at) if isinstance(at, str) else at
     return parsed.astimezone(UTC).strftime("%d %b %Y, %H:%M").removeprefix("0")
 
 
 def size(count: int) -> str:
-    """Bytes in a unit that fits."""
+    """Return bytes in a unit that fits."""
     value = float(count)
     for unit in ("B", "KB", "MB", "GB"):
         if value < 1000:

@@ -85,14 +85,14 @@ class Part:
 
 
 def scenes_part(signer: Signer, job: JobRecord, parts: Parts, first: int = 0) -> Part:
-    """The part that scene ``first`` is in."""
+    """Return the part that scene ``first`` is in."""
     scenes = scenes_of(parts.read_json(first))
     rows = [scene_json(scene, partial(still_path, signer, job.id)) for scene in scenes]
     return Part(rows, parts, f"{PATH}/jobs/{job.id}", "/scenes?from=")
 
 
 def lines_part(job: JobRecord, track: Track, parts: Parts, first: int = 0) -> Part:
-    """The part that segment ``first`` is in; ``speaker`` where another one begins."""
+    """Return the part that segment ``first`` is in; ``speaker`` where another one begins."""
     segments = parts.read(first)
     ahead = parts.read(segments[0]["index"] - 1)[-1:] if segments else []
     before, rows = (each["speaker"] for each in [*ahead, *segments]), []
@@ -116,7 +116,7 @@ def lines_part(job: JobRecord, track: Track, parts: Parts, first: int = 0) -> Pa
 
 
 def speaker_labels(track: Track, parts: Parts) -> dict[str, str]:
-    """Names by the ids that stand in the transcript, those that were given before others."""
+    """Return names by the ids that stand in the transcript, those that were given before others."""
     return {each["id"]: track.labels.get(each["id"], each["label"]) for each in parts.speakers}
 
 

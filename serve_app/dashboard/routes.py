@@ -159,7 +159,8 @@ async def sign_out(context: Context, viewer: CurrentViewer) -> Response:
 
 
 def session_api(routers: Iterable[APIRouter]) -> APIRouter:
-    """The operations of keys and of sessions, with the same handlers, under ``/dashboard/api``."""
+    """Return the operations of keys and of sessions, with the same handlers, under
+    ``/dashboard/api``."""
     routes: list[BaseRoute] = [
         SessionApiRoute.of(route, API_PATH + route.path.removeprefix(API_PREFIX))
         for router in routers

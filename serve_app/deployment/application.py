@@ -106,7 +106,7 @@ _PLACEMENT_SHARE = 0.001
 
 
 def model_application(settings: Settings, task: Task[Any]) -> Application:
-    """One task as a deployment that grows with its queue and shrinks when idle."""
+    """Return one task as a deployment that grows with its queue and shrinks when idle."""
     from serve_app.deployment.model_choice import own_weights
 
     row = REGISTRY[settings.model_profile][task]
@@ -147,7 +147,7 @@ def _models(settings: Settings) -> ServedModels:
 
 
 def _searching_context(settings: Settings) -> AppContext:
-    """The context of a process that searches, or keeps what is searched."""
+    """Return the context of a process that searches, or keeps what is searched."""
     from serve_app.context import build_context
     from serve_app.deployment.model_choice import encoder_of, picture_encoder_of
 
@@ -202,7 +202,7 @@ class RunnerReplica:
         _require_running(self._running)
 
     async def pid(self) -> int:
-        """The process id, for tests that kill it."""
+        """Return the process id, for tests that kill it."""
         return os.getpid()
 
     async def __del__(self) -> None:
@@ -231,7 +231,8 @@ class WebhookSender:
 
 
 def build_app(settings: Settings) -> Application:
-    """The application graph. Nothing of it but models takes CPUs: Ray Data's tasks need them.
+    """Return the application graph. Nothing of it but models takes CPUs: Ray Data's tasks need
+    them.
 
     Raises ContentPolicyError where the settings' content policy cannot be applied, and
     ModelProfileError where their models cannot serve.
@@ -242,7 +243,8 @@ def build_app(settings: Settings) -> Application:
 
 
 def build_named_app(settings: Settings) -> Application:
-    """The application graph for settings that name their models, which may serve on other nodes.
+    """Return the application graph for settings that name their models, which may serve on other
+    nodes.
 
     Raises ContentPolicyError where the settings' content policy cannot be applied, and
     TagBankError.

@@ -33,7 +33,7 @@ class ClusterSettingsError(ValueError):
 
 
 def app(args: dict[str, Any]) -> Application:
-    """The application graph for ``serve deploy``, over a migrated database.
+    """Return the application graph for ``serve deploy``, over a migrated database.
 
     ``args`` are settings by their names (``api_replicas: 8``); they go before the
     environment. Raises ClusterSettingsError, PriceFileError, CaptionRulesError,
@@ -54,7 +54,7 @@ def app(args: dict[str, Any]) -> Application:
 
 
 def cluster_settings(changes: Mapping[str, Any]) -> Settings:
-    """The environment's settings with ``changes``; raises ClusterSettingsError."""
+    """Return the environment's settings with ``changes``; raises ClusterSettingsError."""
     unknown = sorted(changes.keys() - Settings.model_fields.keys() - DEPRECATED_NAMES.keys())
     if unknown:
         raise ClusterSettingsError(f"There are no settings named {', '.join(unknown)}.")

@@ -95,7 +95,7 @@ def prepared(
 
 
 def _with_folder(settings: Settings, *, existing: bool) -> Settings:
-    """Settings with a data folder that is there, and a log folder."""
+    """Return settings with a data folder that is there, and a log folder."""
     data_dir = settings.data_dir.expanduser().resolve()
     own = settings.database_url is None
     if existing and own and not (data_dir / "postgres" / "PG_VERSION").exists():
@@ -129,7 +129,8 @@ def _usable(data_dir: Path) -> Iterator[None]:
 
 
 async def marks(url: str) -> tuple[str | None, bytes | None]:
-    """The schema's revision, and a text that the service encrypted; None where there is none."""
+    """Return the schema's revision, and a text that the service encrypted; None where there is
+    none."""
     database = Database(url, pool_size=2)
     try:
         async with database.statement() as connection:
@@ -158,7 +159,8 @@ def _require_known(revision: str | None, settings: Settings) -> None:
 
 
 def _with_secret_key(settings: Settings, encrypted: bytes | None, *, existing: bool) -> Settings:
-    """Settings with the key given, or the data folder's, which is made where nothing needs it yet.
+    """Return settings with the key given, or the data folder's, which is made where nothing needs
+    it yet.
 
     Raises OtherDataError where ``encrypted`` was encrypted with another, and DataFolderError.
     """
@@ -182,7 +184,7 @@ def _with_secret_key(settings: Settings, encrypted: bytes | None, *, existing: b
 
 
 def own_secret_key(data_dir: Path) -> str:
-    """The data folder's key, made once. Raises OSError."""
+    """Return the data folder's key, made once. Raises OSError."""
     path = data_dir / SECRET_KEY_FILE
     if path.exists() and not path.read_text():
         path.unlink()  # of a version that wrote it in place, as the machine went down
@@ -196,7 +198,7 @@ def own_secret_key(data_dir: Path) -> str:
 
 
 def write_privately(path: Path, text: str) -> Path:
-    """All of ``text`` in a file beside ``path``, on the disk, readable by us alone."""
+    """Return all of ``text`` in a file beside ``path``, on the disk, readable by us alone."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

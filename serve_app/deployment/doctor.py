@@ -60,7 +60,7 @@ class CheckFailedError(Exception):
 
 
 def examine(settings: Settings) -> list[dict[str, Any]]:
-    """One finding a check, ``{check, ok, detail}``, in their order.
+    """Return one finding a check, ``{check, ok, detail}``, in their order.
 
     The database is begun aside: it waits for the disk, models for the processor.
     """
@@ -81,7 +81,8 @@ def _finding(name: str, check: Check, machine: MachineFacts) -> dict[str, Any]:
 
 
 def _port(machine: MachineFacts) -> str:
-    """That of the service which runs on the data folder, or one that it could be started at."""
+    """Return the address of the service which runs on the data folder, or one that it could be
+    started at."""
     from serve_app.deployment.local import require_free_port, with_running_address
 
     settings, runs = with_running_address(machine.settings)
@@ -118,7 +119,8 @@ def _codecs(_: MachineFacts) -> str:
 
 
 def _database(machine: MachineFacts) -> str:
-    """The service's own; before there is one, that a server answers, or that one can be started."""
+    """Return the service's own; before there is one, that a server answers, or that one can be
+    started."""
 
     async def version(url: str) -> str:
         database = Database(url, pool_size=2)
@@ -144,7 +146,7 @@ def _database(machine: MachineFacts) -> str:
 
 
 def _objects(machine: MachineFacts) -> str:
-    """One object through the store that the settings name, as jobs use it."""
+    """Return one object through the store that the settings name, as jobs use it."""
     settings = machine.settings
     if settings.s3_bucket is None:
         return "a folder in the data folder"
@@ -160,7 +162,7 @@ def _objects(machine: MachineFacts) -> str:
 
 
 def _model(task: Task[Any]) -> Check:
-    """One real inference of a task's model, and which weights it is done with."""
+    """Return one real inference of a task's model, and which weights it is done with."""
 
     def check(machine: MachineFacts) -> str:
         settings, profile = machine.settings, machine.models.profile

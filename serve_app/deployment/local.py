@@ -140,7 +140,8 @@ def require_free_port(host: str, port: int) -> None:
 
 
 def free_port() -> int:
-    """A TCP port that nothing listens on at the moment, at any address, and that was not given yet.
+    """Return a TCP port that nothing listens on at the moment, at any address, and that was not
+    given yet.
 
     Taken from :data:`QUIET_PORTS`, as it is bound only after a service of many processes has come
     up, any of whose connections may be given a port of the system's own choice meanwhile.
@@ -330,7 +331,8 @@ def _clear_earlier_run(data_dir: Path) -> None:
 
 
 def with_running_address(settings: Settings) -> tuple[Settings, bool]:
-    """The settings with host and port of the service that runs on the data folder, if one does."""
+    """Return the settings with host and port of the service that runs on the data folder, if one
+    does."""
     path = settings.data_dir.expanduser() / _RUN_RECORD
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         record = json.loads(path.read_text())
@@ -341,7 +343,8 @@ def with_running_address(settings: Settings) -> tuple[Settings, bool]:
 
 
 def _runs(pid: int, created: float) -> bool:
-    """Whether this process still runs: the same id with another start time is another process."""
+    """Return whether this process still runs: the same id with another start time is another
+    process."""
     try:
         process = psutil.Process(pid)
         return process.create_time() == created and process.status() != psutil.STATUS_ZOMBIE

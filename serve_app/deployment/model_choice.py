@@ -36,7 +36,7 @@ class ModelProfileError(ValueError):
 
 
 def chosen_models(settings: Settings) -> Choice:
-    """The profile to serve, and why. Raises ModelProfileError where it lacks something."""
+    """Return the profile to serve, and why. Raises ModelProfileError where it lacks something."""
     lacking = missing_packages()
     if settings.model_profile == "auto" and lacking:
         _require("packaged", settings, lacking)
@@ -49,7 +49,7 @@ def chosen_models(settings: Settings) -> Choice:
 
 
 def with_models_chosen(settings: Settings) -> Settings:
-    """The settings with a profile in place of ``auto``. Raises ModelProfileError."""
+    """Return the settings with a profile in place of ``auto``. Raises ModelProfileError."""
     return settings.model_copy(update={"model_profile": chosen_models(settings).profile})
 
 
@@ -84,20 +84,20 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
 
 
 def own_weights(settings: Settings, task: Task[Any]) -> Path | None:
-    """The folder of the user's own weights for a task, in place of its profile's."""
+    """Return the folder of the user's own weights for a task, in place of its profile's."""
     return getattr(settings, task.own_weights) if task.own_weights else None
 
 
 def encoder_of(models: LocalModels | ServedModels) -> TextEncoder | None:
-    """The profile's model of texts, for searches by meaning; None where it has none here."""
+    """Return the profile's model of texts, for searches by meaning; None where it has none here."""
     if not has_task(models.profile, EMBED_TEXT, models.models_dir):
         return None
     return TextEncoder(lambda: models.find(EMBED_TEXT), digest_of(models.profile, [EMBED_TEXT]))
 
 
 def picture_encoder_of(models: LocalModels | ServedModels) -> PictureEncoder | None:
-    """The profile's model of stills, for scenes that look alike or as is described; None where it
-    has none here."""
+    """Return the profile's model of stills, for scenes that look alike or as is described; None
+    where it has none here."""
     if not has_task(models.profile, EMBED_PICTURES, models.models_dir):
         return None
     return PictureEncoder(

@@ -113,7 +113,7 @@ def write_front(folder: Path, *, docs_url: str) -> Path:
 
 
 def _unavailable(docs_url: str) -> bytes:
-    """What clients get while no replica can answer: 503 in the error envelope."""
+    """Return what clients get while no replica can answer: 503 in the error envelope."""
     code = ErrorCode.SERVICE_UNAVAILABLE
     identifier = f"req_{0:032x}"
     body = json.dumps(
@@ -169,7 +169,8 @@ class HaproxyFolderError(ValueError):
 
 
 def node_environment(settings: Settings, folder: Path) -> dict[str, str]:
-    """The environment of a node that keeps HAProxy's files in ``folder``; writes its start script.
+    """Return the environment of a node that keeps HAProxy's files in ``folder``; writes its start
+    script.
 
     Raises HaproxyFolderError, OSError.
     """
@@ -191,12 +192,12 @@ def node_environment(settings: Settings, folder: Path) -> dict[str, str]:
 
 
 def public_address(settings: Settings) -> str:
-    """Where clients reach the service, without a slash at its end."""
+    """Return where clients reach the service, without a slash at its end."""
     return settings.public_url or f"http://{reachable(settings.host)}:{settings.port}"
 
 
 def reachable(host: str) -> str:
-    """The address by which this machine reaches what listens on ``host``."""
+    """Return the address by which this machine reaches what listens on ``host``."""
     return "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104  (compared, not bound)
 
 

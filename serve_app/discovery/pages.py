@@ -158,7 +158,7 @@ JOB_ERRORS: dict[StageCode, tuple[str, str]] = {
 
 
 def retry_rule(code: ErrorCode) -> str:
-    """Whether and when to send the same request again."""
+    """Return whether and when to send the same request again."""
     if code in _RETRY:
         return _RETRY[code]
     wait_seconds = CATALOGUE[code].retry_after_seconds
@@ -166,7 +166,7 @@ def retry_rule(code: ErrorCode) -> str:
 
 
 def errors_page(document: dict[str, Any]) -> str:
-    """The whole page as HTML, from the interface document."""
+    """Return the whole page as HTML, from the interface document."""
     operations = [operation for item in document["paths"].values() for operation in item.values()]
     return (
         templates(TEMPLATES)
@@ -213,7 +213,7 @@ _CREDENTIALS = {
 
 
 def reference_page(document: dict[str, Any]) -> str:
-    """The whole page as HTML."""
+    """Return the whole page as HTML."""
     entries = [
         _operation(path, method.upper(), operation)
         for path, item in document["paths"].items()
@@ -243,7 +243,7 @@ def _operation(path: str, method: str, operation: dict[str, Any]) -> dict[str, A
 
 
 def curl_sample(path: str, method: str, operation: dict[str, Any]) -> str:
-    """A command that calls the operation."""
+    """Return a command that calls the operation."""
     query = "&".join(
         f"{parameter['name']}={parameter['schema']['examples'][0]}"
         for parameter in operation.get("parameters", ())

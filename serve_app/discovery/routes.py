@@ -82,7 +82,7 @@ async def get_open_api(
 
 @lru_cache(maxsize=1)
 def _document(app: FastAPI) -> tuple[bytes, str]:
-    """The document as served, and its ETag."""
+    """Return the document as served, and its ETag."""
     body = json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
     return body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
 

@@ -314,7 +314,7 @@ async def lint(
     sounds: bool = False,
     speaker_labels: bool = False,
 ) -> CaptionLint:
-    """The captions of a track by a house's rules, checked. Raises ApiError."""
+    """Return the captions of a track by a house's rules, checked. Raises ApiError."""
     transcripts.require_choice(job, index)
     require_stage(job, StageName.TRANSCRIPT)
     async with context.database.statement() as connection:
@@ -355,7 +355,7 @@ async def house_rules(
     track: TrackTranscript,
     house: str,
 ) -> HouseRules:
-    """The rules for the track's language and the picture's frame rate. Raises ApiError."""
+    """Return the rules for the track's language and the picture's frame rate. Raises ApiError."""
     sources = find_sources(job.file_name, await find_ingest_result(connection, job.id))
     rate = sources[0].rate if sources else None
     found = find_rules(context.caption_rules, house, track.language, rate)
@@ -384,7 +384,8 @@ async def _file_response(
     extension: str,
     style: _Style,
 ) -> Response:
-    """A track as an attachment named after the media; ``extension`` is one of _MEDIA_TYPES."""
+    """Return a track as an attachment named after the media; ``extension`` is one of
+    _MEDIA_TYPES."""
     transcripts.require_choice(job, which.track)
     require_stage(job, StageName.TRANSCRIPT)
     asked: tuple[object, ...] = (job.id, which, extension, style)

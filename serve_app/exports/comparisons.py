@@ -194,7 +194,7 @@ async def request_comparison(
 
 
 def status_json(found: stored.CutComparison) -> ComparisonStatus:
-    """A comparison as the API shows it, without its result."""
+    """Return a comparison as the API shows it, without its result."""
     shown: ComparisonStatus = {
         "comparisonId": str(found.id),
         "state": found.state,
@@ -218,7 +218,7 @@ def status_json(found: stored.CutComparison) -> ComparisonStatus:
 def result_json(
     found: stored.CutComparison, document: str, context: AppContext, root: str
 ) -> ComparisonJson:
-    """What was made, its stills at signed addresses below ``root``."""
+    """Return what was made, its stills at signed addresses below ``root``."""
     result: ComparisonJson = from_json(document)["result"]
     sides: dict[Side, uuid.UUID] = {"from": found.before_id, "to": found.after_id}
     for pair in result["shots"]:
@@ -247,14 +247,14 @@ class JobCut:
         return [line for line in lines if _is_within(line, *span)]
 
     def scene_at(self, time_ms: int) -> int:
-        """The scene at a time, 0 where there are none."""
+        """Return the scene at a time, 0 where there are none."""
         found = (scene.index for scene in self.scenes if scene.start_ms <= time_ms < scene.end_ms)
         return next(found, 0)
 
 
 def _is_within(line: ScreenText, start_ms: int, end_ms: int) -> bool:
-    """Whether a line is there for half a second of a span, or half of its own time where that is
-    shorter: borders of lines are found to as much."""
+    """Return whether a line is there for half a second of a span, or half of its own time where
+    that is shorter: borders of lines are found to as much."""
     if line.start_ms is None or line.end_ms is None:
         return True
     shared = min(end_ms, line.end_ms) - max(start_ms, line.start_ms)
@@ -358,8 +358,8 @@ async def _cut(
 
 
 def compared(before: JobCut, after: JobCut, check: Callable[[], None]) -> dict[str, object]:
-    """What is stored of a comparison: its result, with names of stills in place of addresses, and
-    the sections of its files.
+    """Return what is stored of a comparison: its result, with names of stills in place of
+    addresses, and the sections of its files.
 
     Takes 38 processor seconds for two films of two hours and 1,000 shots, some minutes at most.
     ``check`` may raise, to stop it.
@@ -463,8 +463,8 @@ def _written(cut: JobCut, line: ScreenText) -> WrittenJson:
 
 
 def comparison_sections(found: Comparison) -> list[Section]:
-    """The shots of the second cut; what was removed stands in the note of the one before it, or of
-    the first."""
+    """Return the shots of the second cut; what was removed stands in the note of the one before it,
+    or of the first."""
     sections = list[Section]()
     removed = list[str]()
     for pair in found.shots:

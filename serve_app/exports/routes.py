@@ -168,7 +168,7 @@ async def export_job(
 
 
 def scene_sections(job: JobRecord, scenes: list[SceneSpan]) -> list[Section]:
-    """The scenes; the whole video where it has no cuts."""
+    """Return the scenes; the whole video where it has no cuts."""
     if not scenes:
         return [Section(0, max(1, job.duration_ms or 0), "Scene 1")]
     return [
@@ -183,7 +183,7 @@ def scene_sections(job: JobRecord, scenes: list[SceneSpan]) -> list[Section]:
 
 
 def chapter_sections(job: JobRecord, chapters: list[Chapter]) -> list[Section]:
-    """The chapters; one for the whole media without speech."""
+    """Return the chapters; one for the whole media without speech."""
     if not chapters:
         return [Section(0, max(1, job.duration_ms or 0), "Chapter 1")]
     return [Section(each.start_ms, each.end_ms, each.title) for each in chapters]

@@ -44,7 +44,8 @@ quotes are not where they then look for them, so that a line end is the end of a
 
 
 def csv_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A header and a line a row; every cell quoted, text that looks like a formula defused."""
+    """Return a header and a line a row; every cell quoted, text that looks like a formula
+    defused."""
     target = io.StringIO(newline="")
     writer = csv.writer(target, quoting=csv.QUOTE_ALL)
     writer.writerow(columns)
@@ -105,7 +106,7 @@ class ExportSource:
     """Where the next file begins there."""
 
     def frame_at(self, time_ms: int) -> int:
-        """The number of the frame that begins nearest to a time, within the file."""
+        """Return the number of the frame that begins nearest to a time, within the file."""
         frame = round((time_ms - self.start_ms) * self.rate / 1000)
         return min(max(0, frame), self.frames)
 
@@ -163,8 +164,8 @@ class FrameTimeline:
 
 
 def find_sources(file_name: str, ingested: Values | None) -> tuple[ExportSource, ...]:
-    """The files of a job's picture by its ``IngestResult`` as stored, which an earlier version may
-    have written; empty where nothing is known of a picture and its rate."""
+    """Return the files of a job's picture by its ``IngestResult`` as stored, which an earlier
+    version may have written; empty where nothing is known of a picture and its rate."""
     video = (ingested or {}).get("video")
     media = (ingested or {}).get("media") or {}
     clips = (ingested or {}).get("clips") or []
@@ -215,13 +216,13 @@ def _source(
 
 
 def _frame_of(timecode: str, rate: Fraction) -> int:
-    """Frames after midnight; 0 for what is no timecode of that rate."""
+    """Return frames after midnight; 0 for what is no timecode of that rate."""
     start = parse_timecode(timecode, float(rate))
     return 0 if start is None else round(start.seconds * rate)
 
 
 def timeline_rate(stream: Values) -> Fraction:
-    """One of RATES for a stream as ingest describes it."""
+    """Return one of RATES for a stream as ingest describes it."""
     named = stream.get("exact_rate")
     rate = Fraction(named) if named else Fraction(stream["frame_rate"]).limit_denominator(100_000)
     for same in RATES:
@@ -238,7 +239,7 @@ def timeline_rate(stream: Values) -> Fraction:
 
 
 def _with_own_reels(sources: Sequence[ExportSource]) -> Iterator[ExportSource]:
-    """The sources; one whose reel an earlier one has gets a number."""
+    """Yield the sources; one whose reel an earlier one has gets a number."""
     taken: set[str] = set()
     for source in sources:
         reel, number = source.reel, 1
@@ -252,7 +253,7 @@ def _with_own_reels(sources: Sequence[ExportSource]) -> Iterator[ExportSource]:
 def frame_timeline(
     file_name: str, sources: Sequence[ExportSource], sections: Sequence[Section], *, has_audio: bool
 ) -> FrameTimeline:
-    """The sections, which follow each other, as events on one or more sources."""
+    """Return the sections, which follow each other, as events on one or more sources."""
     first, start = sources[0], sources[0].start_frame
     if len(sources) > 1:
         start = _frame_of(f"{_SEVERAL_START}{';' if first.drop_frame else ':'}00", first.rate)
@@ -271,7 +272,8 @@ def frame_timeline(
 def _pieces(
     sources: Sequence[ExportSource], sections: Sequence[Section]
 ) -> Iterator[Shot | Fraction]:
-    """The sections' shots of every source from its first frame to its last; seconds of nothing."""
+    """Yield the sections' shots of every source from its first frame to its last; seconds of
+    nothing."""
     until_ms = 0
     for source in sources:
         gap_ms = source.start_ms - until_ms
@@ -462,7 +464,7 @@ def _seconds(frames: int, rate: Fraction) -> str:
 
 
 def to_table(sections: Sequence[Section], timeline: FrameTimeline | None) -> str:
-    """A line a section; frames and timecodes of the timeline where there is one."""
+    """Return a line a section; frames and timecodes of the timeline where there is one."""
     # The first and the last event of each section, which several files may share.
     spans: dict[int, tuple[Event, Event]] = {}
     for event in () if timeline is None else timeline.events:
@@ -507,7 +509,7 @@ def to_ffmetadata(sections: Sequence[Section]) -> str:
 
 
 def to_youtube(sections: Sequence[Section]) -> str:
-    """Lines for a description, the first at 0:00, each at least ten seconds long."""
+    """Return lines for a description, the first at 0:00, each at least ten seconds long."""
     lines: list[str] = []
     earliest_ms = 0
     end_ms = sections[-1].end_ms

@@ -346,7 +346,7 @@ _TRUSTED_PROGRESS = 0.15
 
 
 def timings_of(gain: float, expected_seconds: Mapping[StageName, float]) -> dict[str, float]:
-    """What ingest stores with its own timings for ``seconds_left``.
+    """Return what ingest stores with its own timings for ``seconds_left``.
 
     ``expected_seconds`` of an analysis by itself; without those of which nothing is known.
     """
@@ -355,7 +355,7 @@ def timings_of(gain: float, expected_seconds: Mapping[StageName, float]) -> dict
 
 
 def gain_alone(cpus: float, transcribers: float) -> float:
-    """How much faster an analysis gets once it no longer shares the processors.
+    """Return how much faster an analysis gets once it no longer shares the processors.
 
     Pictures are read on all of them, transcribers take one each: on two processors with
     two transcribers each analysis gets half of what it gets alone, on many hardly less.
@@ -364,13 +364,14 @@ def gain_alone(cpus: float, transcribers: float) -> float:
 
 
 def alone_seconds(seconds: float, beside_seconds: float, gain: float) -> float:
-    """What ``seconds`` come to alone, if another analysis ran for ``beside_seconds`` of them."""
+    """Return what ``seconds`` come to alone, if another analysis ran for ``beside_seconds`` of
+    them."""
     shared = min(seconds, beside_seconds)
     return seconds - shared + shared / gain
 
 
 def seconds_left(stages: Mapping[StageName, StageRecord]) -> float | None:
-    """Seconds until the last analysis ends; None where too little is known yet."""
+    """Return seconds until the last analysis ends; None where too little is known yet."""
     ingest = stages[StageName.INGEST]
     if ingest.status is not StageStatus.COMPLETED:
         return None
@@ -392,7 +393,7 @@ def seconds_left(stages: Mapping[StageName, StageRecord]) -> float | None:
 def _left_alone(
     stage: StageRecord, other: StageRecord, expected_seconds: float | None, gain: float
 ) -> float | None:
-    """What a running analysis has left by itself.
+    """Return what a running analysis has left by itself.
 
     At first what was expected counts, then ever more its own pace; None where there is neither.
     """
@@ -417,7 +418,7 @@ _STAGE_SHARE = {StageName.INGEST: 0.1, StageName.VISION: 0.45, StageName.TRANSCR
 
 
 def render_job(job: JobRecord, base_url: str) -> Job:
-    """The Job object without ``processedData``."""
+    """Return the Job object without ``processedData``."""
     rendered: Job = {
         **render_summary(job),  # type: ignore[typeddict-item]  # it lacks what a job may lack
         "stages": _stages(job, with_errors=True),
@@ -437,7 +438,8 @@ def render_job(job: JobRecord, base_url: str) -> Job:
 
 
 def _clips(job: JobRecord) -> list[ProgrammeClip]:
-    """The clips of a timeline; where each starts is known once ingest has seen all of them."""
+    """Return the clips of a timeline; where each starts is known once ingest has seen all of
+    them."""
     spans = {span["index"]: from_json(ClipSpan, span) for span in job.clips or []}
     return [
         {
@@ -452,7 +454,7 @@ def _clips(job: JobRecord) -> list[ProgrammeClip]:
 
 
 def render_summary(job: JobRecord) -> JobSummary:
-    """The reduced form of list items."""
+    """Return the reduced form of list items."""
     rendered: JobSummary = {
         "jobId": str(job.id),
         "state": job.state,
@@ -522,7 +524,8 @@ def links(job: JobRecord, base_url: str) -> Links:
 
 
 def estimated_seconds(job: JobRecord) -> float | None:
-    """Seconds until a job that is being processed is done; None where there is no estimate."""
+    """Return seconds until a job that is being processed is done; None where there is no
+    estimate."""
     left = seconds_left(job.stages) if job.state is JobState.PROCESSING else None
     return None if left is None else round(left, 1)
 
@@ -542,7 +545,7 @@ def progress(job: JobRecord) -> float:
 
 
 def legacy_status(job: JobRecord) -> str:
-    """The ``status`` that older clients read (decisions.md §2)."""
+    """Return the ``status`` that older clients read (decisions.md §2)."""
     if job.state is JobState.COMPLETED:
         return "VISION_COMPLETED" if job.scene_count else "VIDEO_COMPLETED_NO_SCENES"
     if job.state is JobState.FAILED:
@@ -554,7 +557,7 @@ def legacy_status(job: JobRecord) -> str:
 
 
 def warning_document(warning: PipelineWarning, stage: StageName) -> JobWarning:
-    """A warning of ``stage`` as it is stored and shown, without what it is not about."""
+    """Return a warning of ``stage`` as it is stored and shown, without what it is not about."""
     about = {
         "stage": warning.stage or stage,
         "trackIndex": warning.track_index,

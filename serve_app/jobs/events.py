@@ -129,7 +129,7 @@ async def stream_job_events(
 
 
 def _event(job: JobRecord, base: str) -> tuple[str, str]:
-    """Its id, the same as long as the job is, and the event."""
+    """Return its id, the same as long as the job is, and the event."""
     name = EventType.JOB_PROGRESS if job.completed_at is None else f"job.{job.state}"
     data = json.dumps(render_job(job, base), ensure_ascii=False)
     event_id = hashlib.sha256(data.encode()).hexdigest()[:16]

@@ -63,7 +63,7 @@ class Planner:
     """Of the request's addresses in buckets."""
 
     def reading(self, body: JobOptions) -> Planner:
-        """The planner of a request that may have credentials of its own."""
+        """Return the planner of a request that may have credentials of its own."""
         if body.bucketAccess is None:
             return self
         access = body.bucketAccess.access()
@@ -202,7 +202,8 @@ def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
 
 
 def _merged(shared: dict[str, Any], clip: Clip, index: int) -> dict[str, Any]:
-    """The batch's metadata with the clip's over it; within the limits of a job's, like both."""
+    """Return the batch's metadata with the clip's over it; within the limits of a job's, like
+    both."""
     try:
         return check_metadata(shared | (clip.metadata or {}))
     except PydanticCustomError as error:
@@ -215,7 +216,8 @@ def _clip_params(index: int) -> tuple[str, str]:
 
 
 def unknown_field_warnings(body: Body) -> list[dict[str, Any]]:
-    """A warning for each field of the request that there is none of, and which may be meant."""
+    """Return a warning for each field of the request that there is none of, and which may be
+    meant."""
     return [
         {
             "code": WarningCode.UNKNOWN_FIELD,
@@ -307,7 +309,7 @@ def _clip(planner: Planner, clip: Clip, index: int) -> SourceClip:
 def _address(
     planner: Planner, url: str, token: str | None, provider: str | None, param: str
 ) -> dict[str, Any]:
-    """Fields of a SourceFile that is fetched."""
+    """Return fields of a SourceFile that is fetched."""
     require_media_url(url, param, planner.settings)
     encrypter = planner.encrypter
     encrypted = None if token is None else base64.b64encode(encrypter.encrypt(token)).decode()
@@ -323,7 +325,7 @@ def seal_access(encrypter: Encrypter, access: BucketAccess) -> str:
 
 
 def unseal_access(encrypter: Encrypter, sealed: str | None) -> BucketAccess:
-    """What ``seal_access`` was given. Raises DecryptionError."""
+    """Return what ``seal_access`` was given. Raises DecryptionError."""
     if sealed is None:
         return PUBLIC_ACCESS
     return BucketAccess(**json.loads(encrypter.decrypt(base64.b64decode(sealed))))
@@ -353,7 +355,7 @@ def _fetched_track(
 
 
 def _name_in(url: str) -> str:
-    """The file name that a URL's path ends with, or a plain default."""
+    """Return the file name that a URL's path ends with, or a plain default."""
     path = url if is_bucket_address(url) else unquote(urlsplit(url).path)
     last = path.rsplit("/", 1)[-1]
     try:

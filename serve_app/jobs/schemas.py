@@ -99,7 +99,7 @@ Channels = Annotated[list[Channel], Field(min_length=1, max_length=32)]
 
 
 def _listed(value: Any) -> Any:
-    """One number as a list of it."""
+    """Return one number as a list of it."""
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -153,7 +153,8 @@ def _accompanies(field: str, other: str) -> dict[str, object]:
 
 
 def _ruled(*rules: dict[str, Any]) -> ConfigDict:
-    """The rules between fields that the validators below hold, in the words of JSON Schema."""
+    """Return the rules between fields that the validators below hold, in the words of JSON
+    Schema."""
     return ConfigDict(json_schema_extra={"allOf": list(rules)})
 
 
@@ -173,7 +174,8 @@ class Body(BaseModel):
         return body
 
     def unknown_fields(self, path: str = "") -> Iterator[tuple[str, list[str]]]:
-        """Each field given that there is none of, and the fields that there are in its place."""
+        """Yield each field given that there is none of, and the fields that there are in its
+        place."""
         known = [path + name for name in type(self).model_fields]
         for name in self._unknown:
             shown = "".join(each if each.isprintable() else "?" for each in name[:_LONGEST_NAME])
@@ -249,7 +251,7 @@ class BucketAccessOptions(Body):
         return self
 
     def access(self) -> BucketAccess:
-        """The same for what reads buckets."""
+        """Return the same for what reads buckets."""
         return BucketAccess(
             self.endpoint, self.region, self.accessKeyId, self.secretAccessKey, self.sessionToken
         )
@@ -503,7 +505,7 @@ class CreateBatchBody(JobOptions):
 
 
 def _blaming(field: str, message: str) -> ValidationError:
-    """An error of a field, found by a rule between fields."""
+    """Return an error of a field, found by a rule between fields."""
     error = InitErrorDetails(
         type=PydanticCustomError("rule", f"{field} {message}"), loc=(field,), input=None
     )

@@ -75,7 +75,7 @@ async def create_jobs(
     *,
     leaves_room: bool = False,
 ) -> list[JobRecord]:
-    """All of the planned jobs, their minimum charges held, or none of them.
+    """Return all of the planned jobs, their minimum charges held, or none of them.
 
     Jobs that leave room are created only while one in ROOM_PART of the limit stays free; a limit of
     one is theirs too. Raises THROTTLED, TOO_MANY_ACTIVE_JOBS, INSUFFICIENT_CREDITS, INVALID_REQUEST
@@ -133,7 +133,8 @@ async def _check_admission(
 
 
 async def check_caps(connection: Connection, count: int) -> uuid.UUID | None:
-    """The key whose caps the jobs count for, if any: the caller's, or the first that it replaced.
+    """Return the key whose caps the jobs count for, if any: the caller's, or the first that it
+    replaced.
 
     Raises TOO_MANY_ACTIVE_JOBS.
     """
@@ -150,7 +151,7 @@ async def check_caps(connection: Connection, count: int) -> uuid.UUID | None:
 
 
 def _queued_by_rules(job: NewJob, account: keys.Account, settings: Settings) -> NewJob:
-    """The job with its share of the queue, by the rules of its account and the service."""
+    """Return the job with its share of the queue, by the rules of its account and the service."""
     require_priority(job.priority, account, settings)
     weight = settings.priority_weights[job.priority] * account.queue_weight
     limit = account.max_running_jobs or settings.max_running_jobs
@@ -178,7 +179,7 @@ def _verifying_balance() -> Iterator[None]:
 
 
 async def get_job(connection: Connection, account_id: uuid.UUID, job_id: str) -> JobRecord:
-    """The account's job; NOT_FOUND for foreign, missing and malformed ids alike."""
+    """Return the account's job; NOT_FOUND for foreign, missing and malformed ids alike."""
     return _found(await jobs.find_job(connection, parse_job_id(job_id), account_id=account_id))
 
 
@@ -258,7 +259,7 @@ class StoredResults:
 async def read_results(
     connection: Connection, job: JobRecord, include: frozenset[str]
 ) -> StoredResults:
-    """Scenes and the first track that has words, of those that ``include`` names."""
+    """Return scenes and the first track that has words, of those that ``include`` names."""
     if job.erased_at is not None:
         return StoredResults()
     seen, track = None, None
@@ -382,8 +383,8 @@ async def replay(
 async def _replay_to_endpoint(
     connection: Connection, job: JobRecord, endpoint_id: str
 ) -> tuple[list[str], str]:
-    """All of the job's events that the endpoint has in its log, and that of its end, where it
-    subscribes to that; with its URL."""
+    """Return all of the job's events that the endpoint has in its log, and that of its end, where
+    it subscribes to that; with its URL."""
     of_account = await endpoints.list_endpoints(connection, job.account_id)
     found = next((each for each in of_account if str(each.id) == endpoint_id.lower()), None)
     if found is None:

@@ -101,7 +101,7 @@ class OidcClient:
         self._settings = settings
 
     async def begin(self, flow: Flow, redirect_uri: str) -> str:
-        """Where the browser is sent."""
+        """Return where the browser is sent."""
         metadata = await self._metadata()
         address: str = add_params_to_uri(
             metadata.authorization_endpoint,
@@ -121,8 +121,8 @@ class OidcClient:
     async def finish(
         self, flow: Flow, redirect_uri: str, answer: Mapping[str, str]
     ) -> IssuedIdentity:
-        """Who was signed in, by the answer that the browser carries; raises OIDC_SIGN_IN_FAILED,
-        and SERVICE_UNAVAILABLE where the issuer does not answer."""
+        """Return who was signed in, by the answer that the browser carries; raises
+        OIDC_SIGN_IN_FAILED, and SERVICE_UNAVAILABLE where the issuer does not answer."""
         if answer.get("iss", self.issuer) != self.issuer:
             raise failed(OidcReason.ISSUER, "The answer is of another issuer.")
         if "code" not in answer:
@@ -218,8 +218,8 @@ class OidcClient:
         return dict(claims)
 
     async def _fetch(self, method: str, url: str, form: Mapping[str, str] | None = None) -> bytes:
-        """An answer of the issuer; raises SERVICE_UNAVAILABLE, or OIDC_SIGN_IN_FAILED where a form
-        is refused."""
+        """Return an answer of the issuer; raises SERVICE_UNAVAILABLE, or OIDC_SIGN_IN_FAILED where
+        a form is refused."""
         try:
             async with (
                 httpx.AsyncClient(
@@ -246,7 +246,7 @@ class OidcClient:
 
 
 def _jwks(published: bytes) -> Any:
-    """Keys that sign; raises ValueError."""
+    """Return keys that sign; raises ValueError."""
     document = json.loads(published)
     signing = [each for each in document["keys"] if each.get("use", "sig") == "sig"]
     return {"keys": signing}
@@ -263,6 +263,6 @@ _CLAIMS = {
 
 
 def new_flow() -> Flow:
-    """A sign-in that begins: secrets of 32 random bytes."""
+    """Return a sign-in that begins: secrets of 32 random bytes."""
     state, browser, nonce = (secrets.token_urlsafe(32) for _ in range(3))
     return Flow(state, browser, nonce, secrets.token_urlsafe(48))

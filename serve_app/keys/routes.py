@@ -31,11 +31,14 @@ from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc, rendered
 from serve_app.api.urls import parse_job_id
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PATH, PORTAL_PURPOSE
 from storage import audit, keys, ledger
 from storage.audit import ActorKind, AuditEntry
 from storage.keys import KeyRecord
 from storage.types import KeyStatus
+
+PORTAL_PATH = "/portal"
+PORTAL_PURPOSE = "portal"
+PORTAL_LINK_SECONDS = 900
 
 _PRIVATE = {"headers": headers("Cache-Control")}
 
@@ -271,12 +274,12 @@ def entry_json(entry: AuditEntry) -> AuditEntryJson:
 
 
 def entry_line(entry: AuditEntry) -> str:
-    """A line of an export: the entry as JSON."""
+    """Return a line of an export: the entry as JSON."""
     return json.dumps(entry_json(entry), ensure_ascii=False) + "\n"
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[AuditEntry]:
-    """The entries of an export; raises ValueError for a line that is none."""
+    """Yield the entries of an export; raises ValueError for a line that is none."""
     for line in lines:
         shown = _STORED.validate_json(line)
         actor = shown["actor"]

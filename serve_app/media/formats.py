@@ -34,19 +34,20 @@ UNKNOWN_EXTENSIONS = "accepted"
 
 
 def extension(file_name: str) -> str:
-    """The lower-case extension without its dot; empty if there is none."""
+    """Return the lower-case extension without its dot; empty if there is none."""
     stem, dot, suffix = file_name.rpartition(".")
     return suffix.lower() if dot and stem else ""
 
 
 def in_address(file_name: str) -> str:
-    """The name at the end of an address, without an extension that belongs to a host or program."""
+    """Return the name at the end of an address, without an extension that belongs to a host or
+    program."""
     suffix = extension(file_name)
     return file_name[: -len(suffix) - 1] if suffix in _OF_ADDRESSES else file_name
 
 
 def raw_family(file_name: str) -> str | None:
-    """The camera RAW family of a file name, or None."""
+    """Return the camera RAW family of a file name, or None."""
     suffix = extension(file_name)
     return next((name for name, known in RAW_FAMILIES.items() if suffix in known), None)
 

@@ -84,7 +84,7 @@ class PlayableMedia:
 
 
 async def find_media(context: AppContext, connection: Connection, job: JobRecord) -> PlayableMedia:
-    """Where the job's media is."""
+    """Return where the job's media is."""
     preview = await find_preview(connection, job.id)
     key = await find_source_key(connection, job)
     if key is None or not await run_in_threadpool(context.objects.exists, key):
@@ -116,7 +116,7 @@ async def _shown(
     signature: str = "",
     original: str = "",
 ) -> AsyncIterator[_Held]:
-    """What the signed URL names, in a place of its account's; NOT_FOUND otherwise."""
+    """Yield what the signed URL names, in a place of its account's; NOT_FOUND otherwise."""
     try:
         path = request.scope["path"]
         context.signer.check_path(_PURPOSE, path, expires=expires, signature=signature)

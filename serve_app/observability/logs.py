@@ -92,7 +92,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _exception(record: logging.LogRecord) -> str | None:
-    """The traceback as text.
+    """Return the traceback as text.
 
     Not by ``formatException``, which prints it: Serve has a ``print`` of its own in replicas, which
     writes a line's arguments as a tuple.
@@ -191,8 +191,8 @@ def configure_logging(settings: LogSettings, process: str) -> logging.Handler:
 
 
 def _is_no_queueing(record: logging.LogRecord) -> bool:
-    """Whether it is anything but Serve's warning that a full replica sends a request on, which is
-    how its router spreads requests whenever some wait."""
+    """Return whether it is anything but Serve's warning that a full replica sends a request on,
+    which is how its router spreads requests whenever some wait."""
     return not (record.name == "ray.serve" and record.msg.startswith("Replica at capacity"))
 
 
@@ -247,7 +247,7 @@ def note(**fields: object) -> None:
 
 
 def current_context() -> Mapping[str, object]:
-    """The fields in force."""
+    """Return the fields in force."""
     return _CURRENT.get() or {}
 
 
@@ -306,7 +306,7 @@ class TracingNotInstalledError(Exception):
 
 
 def exporter_class() -> Any:
-    """What sends spans. Raises TracingNotInstalledError."""
+    """Return what sends spans. Raises TracingNotInstalledError."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ModuleNotFoundError as error:

@@ -343,8 +343,8 @@ async def _prepared(
     known: Known,
     param: str,
 ) -> tuple[PreparedChange, list[Span]]:
-    """What is to be stored of a change, and when the sound is to be silent for it; what is found in
-    it is added to ``known``. Raises ApiError where it is too large."""
+    """Return what is to be stored of a change, and when the sound is to be silent for it; what is
+    found in it is added to ``known``. Raises ApiError where it is too large."""
     muted = list[Span]()
     if kinds := redacted_kinds(job):
         if sum(len(it["words"]) for *_, new in change["splices"] for it in new) > _MOST_REDACTED:
@@ -365,7 +365,7 @@ async def _prepared(
 
 
 async def _find(connection: Connection, job: JobRecord, *, for_update: bool = False) -> JobRecord:
-    """The job as it is now. Raises ApiError where it has no transcript any more."""
+    """Return the job as it is now. Raises ApiError where it has no transcript any more."""
     found = await jobs.find_job(connection, job.id, for_update=for_update)
     if found is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")

@@ -126,7 +126,7 @@ class PublicKeys(TypedDict):
 def result_json(
     kind: Literal["scenes", "transcript"], result: object, track: int | None = None
 ) -> ReceiptResultJson:
-    """A result as the API answers it, addresses and all."""
+    """Return a result as the API answers it, addresses and all."""
     fields = sorted(field_names(result) - _LEFT_OUT)
     shown: ReceiptResultJson = {
         "kind": kind,

@@ -60,7 +60,7 @@ class RedactedJob(TypedDict):
 
 
 def redaction_json(job: JobRecord) -> RedactionJson:
-    """What is hidden, or will be."""
+    """Return what is hidden, or will be."""
     kinds = [PersonalData(it) for it in job.source.redact]
     if job.redact_error is not None:
         return {"kinds": kinds, "status": "failed", "reason": job.redact_error}
@@ -69,12 +69,12 @@ def redaction_json(job: JobRecord) -> RedactionJson:
 
 
 def redacted_kinds(job: JobRecord) -> frozenset[PersonalData]:
-    """What is hidden of the job's texts."""
+    """Return what is hidden of the job's texts."""
     return frozenset(map(PersonalData, job.source.redact))
 
 
 async def known_of(connection: Connection, job: JobRecord) -> Known:
-    """What was found in texts of the job until now."""
+    """Return what was found in texts of the job until now."""
     phrases = await history.list_hidden(connection, job)
     kinds = {each: PersonalData(kind) for each, kind in phrases.items()}
     return Known((job.rerun_of or job.id).bytes, kinds)
@@ -96,7 +96,7 @@ async def redact_again(connection: Connection, job: JobRecord) -> None:
 
 
 async def hidden_label(connection: Connection, job: JobRecord, label: str) -> str:
-    """A label that a speaker is given, without what is hidden of the job; locks that."""
+    """Return a label that a speaker is given, without what is hidden of the job; locks that."""
     locked = await jobs.find_job(connection, job.id, for_update=True)
     if locked is None or not locked.source.redact:
         return label
@@ -140,7 +140,7 @@ async def find_muted(connection: Connection, job: JobRecord) -> tuple[Span, ...]
 def change_between(
     before: Sequence[TranscriptSegment], after: Iterable[TranscriptSegment]
 ) -> Change:
-    """What makes redacted segments of those before; as many."""
+    """Return what makes redacted segments of those before; as many."""
     pairs = enumerate(zip(before, after, strict=True))
     return {"splices": [(at, 1, [to_json(new)]) for at, (old, new) in pairs if new != old]}
 
@@ -152,8 +152,8 @@ def redacted_change(
     recognizer: FindEntities,
     known: Known,
 ) -> tuple[Change, list[Span]]:
-    """A correction without personal data and what is ``known``, which is added to; and when what
-    was left out is spoken."""
+    """Return a correction without personal data and what is ``known``, which is added to; and when
+    what was left out is spoken."""
     recognizer = remembered(recognizer)
     for _ in range(2):  # what the last segment has is hidden in the first
         splices, muted = [], list[Span]()

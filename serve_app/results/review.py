@@ -155,7 +155,7 @@ def _review(
 
 
 def _corrected(found: TranscriptResult, machine: TranscriptResult) -> frozenset[int]:
-    """Indices of segments that are not as the machine wrote them."""
+    """Return indices of segments that are not as the machine wrote them."""
     written = {(it.start_ms, it.end_ms, it.text, it.speaker) for it in machine.segments}
     return frozenset(
         it.index

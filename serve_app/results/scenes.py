@@ -176,7 +176,7 @@ class ProcessedScene(SceneJson):
 
 
 def scenes_of(stored: str | bytes) -> tuple[Scene, ...]:
-    """Scenes as they are stored, of whatever version."""
+    """Return scenes as they are stored, of whatever version."""
     return tuple(_read_scenes(stored if isinstance(stored, str) else stored.decode()))
 
 
@@ -190,13 +190,13 @@ Address = Callable[[str], str]
 
 
 def scene_json(scene: Scene, address: Address) -> SceneJson:
-    """A scene, its stills at addresses."""
+    """Return a scene, its stills at addresses."""
     shown = overview_json(scene, address, str(scene.index))
     return {**shown, "index": scene.index, "confidence": round(scene.confidence, 4)}
 
 
 def overview_json(scene: Scene, address: Address, name: str = OVERVIEW_STILL) -> OverviewJson:
-    """What is seen, of a whole video too, its stills at addresses by its name."""
+    """Return what is seen, of a whole video too, its stills at addresses by its name."""
     urls = address(name), address(f"{name}-2")
     stills: list[StillJson] = [
         {"time": still.time_ms / 1000, "url": url}
@@ -216,7 +216,7 @@ class StoredSeen:
 
 
 async def read_seen(connection: Connection, job: JobRecord) -> StoredSeen:
-    """What is seen in a job whose vision stage is completed."""
+    """Return what is seen in a job whose vision stage is completed."""
     require_stage(job, StageName.VISION)
     scenes = await results.get_scenes(connection, job.id)
     return StoredSeen(scenes, await find_overview(connection, job.id))
@@ -236,7 +236,7 @@ def seen_json(
 
 
 async def find_overview(connection: Connection, job_id: uuid.UUID) -> Scene | None:
-    """The whole video of a job as if it were one scene; None where it has no overview."""
+    """Return the whole video of a job as if it were one scene; None where it has no overview."""
     found = await results.find_overview(connection, job_id)
     return None if found is None else scenes_of(f"[{found}]")[0]
 

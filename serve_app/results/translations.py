@@ -45,7 +45,7 @@ class TranslationList(TypedDict):
 
 
 def translation_json(job: JobRecord, found: Translation) -> TranslationJson:
-    """A translation as the API shows it."""
+    """Return a translation as the API shows it."""
     rendered: TranslationJson = {
         "jobId": str(job.id),
         "language": found.language,
@@ -63,7 +63,7 @@ def translation_json(job: JobRecord, found: Translation) -> TranslationJson:
 async def in_language(
     connection: Connection, job: JobRecord, track: TrackTranscript, language: str
 ) -> TrackTranscript:
-    """The track in the language. Raises as ``require_translation``."""
+    """Return the track in the language. Raises as ``require_translation``."""
     found = await require_translation(connection, job, language)
     document = await translations.find_translated(
         connection, job.id, found.language, track.track_index
@@ -72,8 +72,8 @@ async def in_language(
 
 
 async def require_translation(connection: Connection, job: JobRecord, language: str) -> Translation:
-    """One that is made. Raises NOT_FOUND where it was not requested, else RESULTS_NOT_READY or
-    RESULTS_UNAVAILABLE."""
+    """Return one that is made. Raises NOT_FOUND where it was not requested, else RESULTS_NOT_READY
+    or RESULTS_UNAVAILABLE."""
     found = await find_requested(connection, job, language)
     if found.status is TranslationStatus.PENDING:
         raise no_result(job, StageName.TRANSCRIPT, "The translation is being made.")
@@ -83,7 +83,7 @@ async def require_translation(connection: Connection, job: JobRecord, language: 
 
 
 async def find_requested(connection: Connection, job: JobRecord, language: str) -> Translation:
-    """A translation that was requested. Raises NOT_FOUND."""
+    """Return a translation that was requested. Raises NOT_FOUND."""
     found = await translations.find_translation(connection, job.id, written_language(language))
     if found is None:
         message = "There is no such translation: request it first."

@@ -185,7 +185,7 @@ async def search(
 
 
 def _likeness(like: str | None, filters: Filters) -> Likeness:
-    """The scene that is named. Raises INVALID_REQUEST."""
+    """Return the scene that is named. Raises INVALID_REQUEST."""
     if like is None:
         raise invalid("Either q or like is needed.", "q")
     is_of_scenes = filters.kinds in (tuple(SearchKind), (SearchKind.SCENE,))

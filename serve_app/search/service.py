@@ -191,7 +191,7 @@ def end_bytes(end: End) -> bytes:
 
 
 def end_of(payload: bytes) -> End:
-    """What ``end_bytes`` made the bytes of."""
+    """Return what ``end_bytes`` made the bytes of."""
     if len(payload) == 24:
         return MatchedPlace(*(int.from_bytes(payload[at : at + 8]) for at in (0, 8, 16)))
     rows = []
@@ -221,8 +221,8 @@ async def find_page(
     encoder: TextEncoder | None = None,
     pictures: PictureEncoder | None = None,
 ) -> Page:
-    """The best hits of the account after those before; by meaning, and by what stills show, where
-    that is possible."""
+    """Return the best hits of the account after those before; by meaning, and by what stills show,
+    where that is possible."""
     words, ranking = _words(alternatives), after
     if after is None:
         sought = [" ".join(_words([clauses])) for clauses in alternatives]
@@ -259,7 +259,7 @@ async def find_alike_page(
     after: End | None = None,
     model: str | None = None,
 ) -> Page:
-    """Scenes of the account that look like one of its scenes, the most alike first.
+    """Return scenes of the account that look like one of its scenes, the most alike first.
 
     ``model`` names the picture model. Raises NOT_FOUND, RESULTS_UNAVAILABLE, RESULTS_NOT_READY.
     """
@@ -356,7 +356,7 @@ def snippet(row: search.SearchHit, words: list[str]) -> Snippet:
 
 
 def _marked(headline: str) -> tuple[str, list[tuple[int, int]]]:
-    """The headline without marks, and where they were."""
+    """Return the headline without marks, and where they were."""
     text, ranges = "", list[tuple[int, int]]()
     for number, part in enumerate(headline.split(MARK_START)):
         marked, _, plain = part.partition(MARK_STOP) if number else ("", "", part)

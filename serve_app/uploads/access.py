@@ -54,27 +54,27 @@ UPLOAD_HEADERS = {"Content-Type": "application/octet-stream"}
 
 
 def upload_path(upload: Upload) -> str:
-    """The path, unsigned, that one file of a job is PUT to."""
+    """Return the path, unsigned, that one file of a job is PUT to."""
     return f"{UPLOADS_PATH}/{upload.job_id}/{upload.slot}"
 
 
 def resumable_path(upload: Upload) -> str:
-    """The path, unsigned, at which the same file is taken over tus."""
+    """Return the path, unsigned, at which the same file is taken over tus."""
     return f"{upload_path(upload)}/resumable"
 
 
 def resumable_key(job_id: uuid.UUID, slot: str) -> str:
-    """Where in the object store a resumable upload grows, and lies once it is complete."""
+    """Return where in the object store a resumable upload grows, and lies once it is complete."""
     return f"{source_prefix(job_id)}/{slot}"
 
 
 def direct_key(job_id: uuid.UUID, slot: str) -> str:
-    """Where a client puts a file past the service; it is moved once it is there."""
+    """Return where a client puts a file past the service; it is moved once it is there."""
     return f"{source_prefix(job_id)}/direct/{slot}"
 
 
 def arrived_key(job_id: uuid.UUID, slot: str, version: str) -> str:
-    """Where such a file is moved to; each version of it elsewhere."""
+    """Return where such a file is moved to; each version of it elsewhere."""
     mark = hashlib.sha256(version.encode()).hexdigest()[:16]
     return f"{source_prefix(job_id)}/arrived/{slot}-{mark}"
 
@@ -82,7 +82,7 @@ def arrived_key(job_id: uuid.UUID, slot: str, version: str) -> str:
 async def direct_urls(
     store: ObjectStore, uploads: list[Upload], settings: Settings
 ) -> dict[str, str]:
-    """Addresses in the store itself, by slot, for the files that it takes with one PUT.
+    """Return addresses in the store itself, by slot, for the files that it takes with one PUT.
 
     None with a store that clients cannot reach. Signing may have to fetch the
     machine's credentials, so it is done outside any transaction.
@@ -109,7 +109,8 @@ def upload_fields(
     public: str,
     direct: dict[str, str],
 ) -> dict[str, Any]:
-    """What ``POST /jobs`` adds to the Job object; ``direct`` is what ``direct_urls`` made."""
+    """Return what ``POST /jobs`` adds to the Job object; ``direct`` is what ``direct_urls``
+    made."""
     if job.upload_expires_at is None:
         raise ValueError("The job takes no uploads.")
     expires_at = int(job.upload_expires_at.timestamp())
@@ -169,7 +170,7 @@ def unauthorized() -> ApiError:
 
 
 async def open_slot(context: AppContext, job_id: str, slot: str) -> Slot:
-    """The file that the address names; raises NOT_FOUND, ACCOUNT_SUSPENDED."""
+    """Return the file that the address names; raises NOT_FOUND, ACCOUNT_SUSPENDED."""
     async with context.database.statement() as connection:
         job = await jobs.find_job(connection, parse_job_id(job_id))
         if job is None:
@@ -182,7 +183,7 @@ async def open_slot(context: AppContext, job_id: str, slot: str) -> Slot:
 
 
 def upload_limit(settings: Settings, job: JobRecord) -> int:
-    """The most bytes that a file of the job may have."""
+    """Return the most bytes that a file of the job may have."""
     return settings.max_upload_bytes(job.tier)
 
 

@@ -65,7 +65,7 @@ class UploadLease:
     token: uuid.UUID
 
     async def keep(self, arriving: bool) -> bool:
-        """The heartbeat; False once the lease is lost."""
+        """Return the heartbeat; False once the lease is lost."""
         job_id, name = self.slot.job.id, self.slot.upload.slot
         async with self.context.database.statement() as connection:
             return await uploads.keep_writer(
@@ -147,12 +147,12 @@ _AT_ONCE = 20
 
 
 def slot_key(slot: Slot) -> str:
-    """Where the slot's resumable upload lies."""
+    """Return where the slot's resumable upload lies."""
     return resumable_key(slot.job.id, slot.upload.slot)
 
 
 async def counted_bytes(context: AppContext, slot: Slot) -> int:
-    """The upload's offset: what arrived and counts."""
+    """Return the upload's offset: what arrived and counts."""
     if slot.upload.received_bytes is not None:
         return slot.upload.received_bytes
     arrived = await asyncio.to_thread(_stored_bytes, context.objects, slot_key(slot))

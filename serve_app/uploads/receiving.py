@@ -422,7 +422,7 @@ _DISCARDED_BYTES = 64 * 1024
 
 
 def preflight(methods: str) -> dict[str, str]:
-    """The answer to a browser's preflight request."""
+    """Return the answer to a browser's preflight request."""
     return ANY_ORIGIN | {
         "Access-Control-Allow-Methods": methods,
         "Access-Control-Allow-Headers": _SENT,
@@ -431,7 +431,7 @@ def preflight(methods: str) -> dict[str, str]:
 
 
 async def put_options(request: Request) -> Response:
-    """The preflight of a plain PUT."""
+    """Return the preflight of a plain PUT."""
     return Response(status_code=204, headers=preflight("PUT, OPTIONS") | {"Allow": "PUT, OPTIONS"})
 
 
@@ -448,7 +448,7 @@ def check_signature(request: Request, expires: str, signature: str) -> None:
 
 
 def content_length(request: Request) -> int | None:
-    """The length that the body declares; None for one that comes in chunks."""
+    """Return the length that the body declares; None for one that comes in chunks."""
     declared = request.headers.get("content-length", "")
     return int(declared) if declared.isascii() and declared.isdigit() else None
 

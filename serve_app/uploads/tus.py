@@ -132,12 +132,12 @@ class Patch:
 
 
 def has_supported_version(fields: Headers) -> bool:
-    """Whether ``Tus-Resumable`` names the version that we speak."""
+    """Return whether ``Tus-Resumable`` names the version that we speak."""
     return fields.getlist("tus-resumable") == [VERSION]
 
 
 def parse_patch(fields: Headers) -> Patch:
-    """The headers of a PATCH; raises ContentTypeError, HeaderError."""
+    """Return the headers of a PATCH; raises ContentTypeError, HeaderError."""
     if _single(fields, "Content-Type") != PATCH_TYPE:
         raise ContentTypeError(f"The Content-Type must be {PATCH_TYPE}.")
     offset = _single(fields, "Upload-Offset")
@@ -153,7 +153,7 @@ def parse_patch(fields: Headers) -> Patch:
 
 
 def parse_size(name: str, text: str) -> int:
-    """A non-negative decimal integer; raises HeaderError."""
+    """Return a non-negative decimal integer; raises HeaderError."""
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise HeaderError(name, "must be a non-negative integer")
     return int(text)
@@ -185,7 +185,7 @@ def _single(fields: Headers, name: str) -> str | None:
 async def resumable(
     request: Request, job_id: str, slot: str, expires: str = "", signature: str = ""
 ) -> Response:
-    """One request of the protocol; ``X-HTTP-Method-Override`` counts for its method."""
+    """Return one request of the protocol; ``X-HTTP-Method-Override`` counts for its method."""
     method = request.headers.get("x-http-method-override", request.method).upper()
     request.state.answer_headers = {"Tus-Resumable": VERSION} | ANY_ORIGIN
     with closing_unread(request):
@@ -228,7 +228,7 @@ async def _options(
 
 
 async def _head(request: Request, slot: Slot) -> Response:
-    """How far the upload is."""
+    """Return how far the upload is."""
     require_alive(slot)
     context = context_of(request)
     try:
@@ -322,7 +322,7 @@ async def _append(
 
 
 async def _total_bytes(lease: UploadLease, patch: Patch) -> int | None:
-    """The upload's length, fixed by this request if it was open."""
+    """Return the upload's length, fixed by this request if it was open."""
     length, slot = patch.length_bytes, lease.slot
     if length is None:
         return slot.upload.total_bytes

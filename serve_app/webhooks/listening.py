@@ -37,7 +37,8 @@ IDS_REMEMBERED = 10_000
 
 
 def own_certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
-    """The authority's file, for the service to trust, and TLS as ``localhost`` and ``127.0.0.1``.
+    """Return the authority's file, for the service to trust, and TLS as ``localhost`` and
+    ``127.0.0.1``.
 
     Both are kept in ``folder`` and made anew when they near their end.
     """
@@ -172,7 +173,7 @@ class Listener:
 def listening_server(
     listener: Listener, address: str, port: int, tls: ssl.SSLContext | None
 ) -> ThreadingHTTPServer:
-    """A bound server; ``serve_forever`` runs it. Raises OSError where the port is taken."""
+    """Return a bound server; ``serve_forever`` runs it. Raises OSError where the port is taken."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True

@@ -113,7 +113,7 @@ class Attempts:
         return outcome, record
 
     async def _secrets(self, event: LeasedEvent) -> list[str]:
-        """The newest first; an account's first delivery makes its secret."""
+        """Return the newest first; an account's first delivery makes its secret."""
         encrypted = [event.current_secret, event.previous_secret]
         if event.current_secret is None:
             fresh = self.context.encrypter.encrypt(new_signing_secret())

@@ -103,7 +103,7 @@ class DeliveryOptions:
     deadline_seconds: float = ACKNOWLEDGE_SECONDS
 
     def transport(self, limits: TransportLimits = LIMITS) -> AsyncSafeTransport:
-        """A transport with these options, to be closed by the caller."""
+        """Return a transport with these options, to be closed by the caller."""
         return AsyncSafeTransport(
             policy=self.policy,
             limits=self.bounded(limits),
@@ -127,7 +127,8 @@ class DeliveryOptions:
 def delivery_options(
     settings: Settings, resolver: AsyncResolver = system_addresses_async
 ) -> DeliveryOptions:
-    """The options of ``settings``. Raises OSError for an authority file that cannot be read."""
+    """Return the options of ``settings``. Raises OSError for an authority file that cannot be
+    read."""
     authorities = settings.webhook_ca_file
     trust = tls_context() if authorities is None else _trust_with(authorities)
     return DeliveryOptions(address_policy(settings), trust, resolver)
@@ -212,7 +213,7 @@ async def _exchange(
 async def _response(
     url: str, headers: dict[str, str], content: bytes, transport: AsyncSafeTransport
 ) -> httpx.Response:
-    """The answer, up to its headers.
+    """Return the answer, up to its headers.
 
     A kept connection may turn out to have been closed by the endpoint, just then or
     while it was idle. That is no failure of the endpoint, so the next one is tried, and in the end
@@ -236,7 +237,7 @@ async def _response(
 
 
 def _failure(status: int, broken: str | None) -> str | None:
-    """The failure's class; an error status counts whether its body arrived or not."""
+    """Return the failure's class; an error status counts whether its body arrived or not."""
     if 300 <= status < 400:
         return "redirect"
     if 400 <= status < 600:
@@ -255,7 +256,8 @@ class Verdict:
 
 
 def judge(outcome: Outcome, *, attempts_before: int, chance: float, now: datetime) -> Verdict:
-    """The rules in their order. ``chance`` in [0, 1) decides the jitter; ``now`` is aware."""
+    """Return the rules in their order. ``chance`` in [0, 1) decides the jitter; ``now`` is
+    aware."""
     if outcome.delivered:
         return Verdict(DeliveryStatus.DELIVERED)
     if outcome.status_code == GONE:
@@ -275,7 +277,8 @@ def _is_final(outcome: Outcome) -> bool:
 
 
 def pause_seconds(attempts_before: int, chance: float) -> float:
-    """The pause after the attempt that ``attempts_before`` others preceded, its jitter included."""
+    """Return the pause after the attempt that ``attempts_before`` others preceded, its jitter
+    included."""
     pause = BACKOFF_SECONDS[attempts_before] * (1 + JITTER * chance)
     return min(pause, LONGEST_PAUSE_SECONDS)
 

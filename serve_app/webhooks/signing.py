@@ -28,7 +28,7 @@ def new_signing_secret() -> str:
 
 
 def decode_secret(secret: str) -> bytes:
-    """The key in a secret; raises InvalidSecretError."""
+    """Return the key in a secret; raises InvalidSecretError."""
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError) as error:
@@ -49,7 +49,7 @@ def signature(secret: str, webhook_id: str, timestamp: int, body: bytes) -> str:
 def signed_headers(
     secrets_in_force: Sequence[str], webhook_id: str, timestamp: int, body: bytes
 ) -> dict[str, str]:
-    """The three headers of a delivery; a signature for each secret, the newest first."""
+    """Return the three headers of a delivery; a signature for each secret, the newest first."""
     signatures = [signature(secret, webhook_id, timestamp, body) for secret in secrets_in_force]
     return {
         "webhook-id": webhook_id,

@@ -130,7 +130,7 @@ class _Step:
             over.set()
 
     def _read_page(self, over: threading.Event) -> BucketPage:
-        """The next page of the list; the first one shows whether the bucket can be read."""
+        """Return the next page of the list; the first one shows whether the bucket can be read."""
 
         def watch() -> None:
             if over.is_set():

@@ -34,7 +34,7 @@ _MARKS_A_PART = 128
 
 
 def parts_of_shots(data: bytes | None) -> list[Keys]:
-    """Keys of each shot of stored fingerprints."""
+    """Return keys of each shot of stored fingerprints."""
     if data is None:
         return []
     prints = Fingerprints.from_bytes(data)
@@ -65,7 +65,7 @@ class KeptSounds:
 
 
 def _parts_of_sound(found: SoundPrint) -> Iterator[Keys]:
-    """Keys of stretches of a track."""
+    """Yield keys of stretches of a track."""
     keys = found.keys()
     yield from (keys[at : at + _MARKS_A_PART] for at in range(0, len(keys), _MARKS_A_PART))
 

@@ -34,7 +34,7 @@ class SourceFetcher:
     """The encrypted credentials of the archive that the job belongs to."""
 
     def fetch_all(self, uploads: Sequence[Upload]) -> SourceMedia:
-        """The job's files in the object store; what an earlier runner fetched is used again.
+        """Return the job's files in the object store; what an earlier runner fetched is used again.
 
         Raises StageError (FETCH_FAILED, VALIDATION_FAILED), naming the clip where there
         are several. An external audio file that cannot be fetched has its ``problem``.
@@ -52,7 +52,7 @@ class SourceFetcher:
         return SourceMedia(fetched, external, is_timeline)
 
     def decoded(self, media: SourceMedia) -> SourceMedia:
-        """The media with camera RAW decoded. Raises as ``decoded_clip``."""
+        """Return the media with camera RAW decoded. Raises as ``decoded_clip``."""
         return media.with_clip_keys(self._decoded)
 
     def _decoded(self, clip: ClipFile) -> str:
@@ -80,7 +80,7 @@ class SourceFetcher:
             yield ClipFile(key, name)
 
     def _external(self, index: int, item: SourceAudio, uploaded: dict[str, str]) -> ExternalFile:
-        """An external audio file, fetched; where that fails only its tracks fail."""
+        """Return an external audio file, fetched; where that fails only its tracks fail."""
         problem = None
         if item.slot is not None:
             key = uploaded[item.slot]
@@ -124,7 +124,7 @@ class SourceFetcher:
 
 
 def has_files_to_fetch(job: JobRecord) -> bool:
-    """Whether any of the job's files comes from an address."""
+    """Return whether any of the job's files comes from an address."""
     sounds = any(item.slot is None for item in _audio_files(job))
     return sounds or bool(_clips_to_fetch(job))
 
@@ -139,7 +139,7 @@ def _audio_files(job: JobRecord) -> Sequence[SourceAudio]:
 
 
 def has_timeline(job: JobRecord) -> bool:
-    """Whether the job's clips are laid end to end (a continuous batch)."""
+    """Return whether the job's clips are laid end to end (a continuous batch)."""
     return job.source.continuous or len(job.source.clips) > 1
 
 
@@ -156,7 +156,7 @@ def require_allowed_sizes(uploads: Sequence[Upload], limit_bytes: int) -> None:
 def decoded_clip(
     source_key: str, file_name: str, *, store: ObjectStore, settings: Settings, control: Control
 ) -> str:
-    """The object to analyse of a clip called ``file_name``: decoded where it is camera RAW.
+    """Return the object to analyse of a clip called ``file_name``: decoded where it is camera RAW.
 
     Raises as ``pipelines.ingest.source.decoded_source``.
     """

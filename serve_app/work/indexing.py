@@ -99,7 +99,7 @@ class _Maker(ABC):
         """Make vectors of at most ``at_once`` rows after one; those that were looked at."""
 
     async def make(self) -> bool:
-        """One step; False after the last."""
+        """Return one step; False after the last."""
         if time.monotonic() >= self._next_pass_at:
             async with self._database.transaction() as connection:
                 self._has_tables = await search_vectors.make_tables(connection)
@@ -172,7 +172,7 @@ class _StillMaker(_Maker):
         return row_ids
 
     def _read(self, key: str | None) -> Picture | None:
-        """The still; None where it is gone, as with its job, or no picture."""
+        """Return the still; None where it is gone, as with its job, or no picture."""
         if key is None:
             return None
         try:

@@ -49,7 +49,7 @@ _UNSEEN = timedelta(seconds=30)
 
 
 def _clock() -> float:
-    """Seconds that go on while the machine sleeps (on macOS the monotonic ones do)."""
+    """Return seconds that go on while the machine sleeps (on macOS the monotonic ones do)."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -183,7 +183,8 @@ class Reaper:
             self._erase_at = time.monotonic() + _FORGET_SECONDS
 
     async def _never_arrived(self) -> set[uuid.UUID] | None:
-        """Jobs whose time is over and that have no unseen file in the bucket; None without one.
+        """Return jobs whose time is over and that have no unseen file in the bucket; None without
+        one.
 
         What lies there came in time, as its address is no longer good: who looks for such files
         may have been away, or copies a large one. Raises ObjectStoreUnavailableError.
@@ -233,7 +234,7 @@ async def clean(work: Work) -> None:
 
 
 async def _results(context: AppContext, job_id: uuid.UUID) -> set[str]:
-    """Keys of the stills that the job's scenes and its overview show."""
+    """Return keys of the stills that the job's scenes and its overview show."""
     async with context.database.transaction() as connection:
         job = await jobs.find_job(connection, job_id)
         if job is None or job.stages[StageName.VISION].status is not StageStatus.COMPLETED:

@@ -61,7 +61,7 @@ def redact_tracks(
     recognizer: FindEntities,
     known: Known | None = None,
 ) -> RedactedTracks:
-    """The tracks of a job that is not published yet."""
+    """Return the tracks of a job that is not published yet."""
     known, recognizer = known or Known(), remembered(recognizer)
     for track in tracks:
         if track.transcript is not None:  # what one of them has is hidden in all
@@ -91,11 +91,12 @@ class Findings:
         self.waited_seconds: dict[StageName, float] = {}
 
     def before(self) -> Known:
-        """What was found until now, for a stage to add to."""
+        """Return what was found until now, for a stage to add to."""
         return self._known.joined(Known())
 
     async def shared(self, stage: StageName, known: Known) -> Known:
-        """What all have found. Raises StageStoppedError where the work on the job has ended."""
+        """Return what all have found. Raises StageStoppedError where the work on the job has
+        ended."""
         self._known = self._known.joined(known)
         self.end(stage)
         began = time.monotonic()
@@ -166,8 +167,8 @@ async def redact(work: Work) -> None:
 async def _prepared(
     work: Work, job: JobRecord, tracks: Sequence[TrackTranscript], made: _Made
 ) -> _Prepared | None:
-    """None where a track was corrected, or a speaker named, since it was read; times of words may
-    have changed."""
+    """Return None where a track was corrected, or a speaker named, since it was read; times of
+    words may have changed."""
     async with work.context.database.statement() as connection:
         versions = await results.transcript_versions(connection, job.id)
         now = await results.list_tracks(connection, job.id)
@@ -189,7 +190,7 @@ async def _prepared(
 async def _stored(
     connection: Connection, work: Work, job: JobRecord, prepared: _Prepared, made: _Made
 ) -> bool:
-    """All or nothing; False where a track or label was changed since it was read."""
+    """Return all or nothing; False where a track or label was changed since it was read."""
     now = await results.transcript_versions(connection, job.id, for_update=True)
     if now != prepared.versions:
         return False

@@ -383,8 +383,8 @@ class JobDriver:
         self.findings.end(stage)
 
     async def _read_ingested(self) -> tuple[JobRecord, Known, IngestResult | None]:
-        """The job after ingest, and what was found in its texts; None with it where ingest failed
-        and so ended the job."""
+        """Return the job after ingest, and what was found in its texts; None with it where ingest
+        failed and so ended the job."""
         async with self.context.database.transaction() as connection:
             job = await jobs.find_job(connection, self.lease.job_id)
             if job is None or job.lease_token != self.lease.token:

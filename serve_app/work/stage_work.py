@@ -196,7 +196,7 @@ class StageWork:
             )
 
     def _preview_of(self, job: JobRecord, found: ProbedMedia) -> str | None:
-        """The file that browsers cannot play; a timeline of several clips has none."""
+        """Return the file that browsers cannot play; a timeline of several clips has none."""
         main = found.main
         if job.source.redact:
             return None  # one is made once it is known what is to be silent
@@ -316,14 +316,15 @@ class StageWork:
     async def _redacted(
         self, stage: StageName, hide: Callable[[Known], Result]
     ) -> tuple[Result, Known]:
-        """What ``hide`` makes once all analyses of the job have looked, and what they found."""
+        """Return what ``hide`` makes once all analyses of the job have looked, and what they
+        found."""
         known = self.findings.before()
         await self._in_thread(lambda: hide(known))
         found = await self.findings.shared(stage, known)
         return await self._in_thread(lambda: hide(found)), found
 
     async def _summary(self, stages: MediaStages, tracks: Sequence[TrackOutcome]) -> _Summary:
-        """The summary. That there is none does not fail the stage."""
+        """Return the summary. That there is none does not fail the stage."""
         span = ControlSpan(self.control, 1.0 - _SUMMARY_SHARE, 1.0)
         try:
             with self.timings.measure("summarize"):
@@ -339,7 +340,7 @@ class StageWork:
         return found
 
     def _voices(self, job: JobRecord, tracks: Sequence[TrackOutcome]) -> KeptVoices | None:
-        """What its speakers sound like, where the service and the job both have `voices`."""
+        """Return what its speakers sound like, where the service and the job both have `voices`."""
         if not (job.source.voices and self.context.settings.voices):
             return None
         model = digest_of(self.context.settings.model_profile, (EMBED_VOICE,))
@@ -350,7 +351,7 @@ class StageWork:
         return Recorder(self.context.settings, job)
 
     def _stages(self, job: JobRecord) -> MediaStages:
-        """How this job's media is analysed, by the settings."""
+        """Return how this job's media is analysed, by the settings."""
         settings = self.context.settings
         segment_seconds = settings.segment_seconds
         return MediaStages(
@@ -389,7 +390,7 @@ class StageWork:
 
 
 def vision_config(context: AppContext) -> VisionConfig:
-    """How every video is analysed, whatever its job chose."""
+    """Return how every video is analysed, whatever its job chose."""
     profile = context.settings.model_profile
     return VisionConfig(
         describe=DescribeConfig(models=digest_of(profile, tasks_for(Purpose.VISION))),
@@ -400,7 +401,7 @@ def vision_config(context: AppContext) -> VisionConfig:
 
 
 def transcript_config(settings: Settings) -> TranscriptConfig:
-    """How every track is transcribed, whatever its job chose."""
+    """Return how every track is transcribed, whatever its job chose."""
     weights = settings.whisper_weights
     return TranscriptConfig(
         models=digest_of(settings.model_profile, tasks_for(Purpose.TRANSCRIPT), weights),
@@ -410,7 +411,7 @@ def transcript_config(settings: Settings) -> TranscriptConfig:
 
 
 def summary_config(settings: Settings) -> SummaryConfig:
-    """How every transcript is summed up."""
+    """Return how every transcript is summed up."""
     return SummaryConfig(models=digest_of(settings.model_profile, (SUMMARIZE,)))
 
 
@@ -436,7 +437,7 @@ def transcribe_concurrency(settings: Settings) -> int:
 
 
 def machine_of(settings: Settings) -> Machine:
-    """What analyses share by now: clusters grow."""
+    """Return what analyses share by now: clusters grow."""
     import ray
 
     cpus = ray.cluster_resources().get("CPU", 1.0) if ray.is_initialized() else 1.0
@@ -444,7 +445,7 @@ def machine_of(settings: Settings) -> Machine:
 
 
 def track_names(result: IngestResult) -> list[str]:
-    """Names of all tracks by index, of those too that nothing can be made of."""
+    """Return names of all tracks by index, of those too that nothing can be made of."""
     named = {track.index: track.name for track in result.tracks}
     named |= {track.index: track.name for track in result.failed_tracks}
     return [named[index] for index in sorted(named)]
@@ -471,7 +472,8 @@ class Machine:
         return gain_alone(self.cpus, self.transcribers)
 
     def work_seconds(self, result: IngestResult) -> dict[StageName, float]:
-        """What each analysis takes by itself, with the embedded models on a core as measured."""
+        """Return what each analysis takes by itself, with the embedded models on a core as
+        measured."""
         cpus = max(1.0, self.cpus)
         work = {}
         if result.video is not None:
@@ -496,7 +498,7 @@ class Calibration:
     """By the analysis and how many ran."""
 
     def expected_seconds(self, work: Mapping[StageName, float]) -> dict[StageName, float]:
-        """What analyses will take by themselves; without those of which nothing is known."""
+        """Return what analyses will take by themselves; without those of which nothing is known."""
         unseen = 1.0 if self.profile == "packaged" else None
         found = {stage: self._factors.get((stage, len(work)), unseen) for stage in work}
         return {

@@ -57,7 +57,7 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether a retry may succeed later: the store is unavailable, or a disk is full."""
+    """Return whether a retry may succeed later: the store is unavailable, or a disk is full."""
     if isinstance(error, OSError):
         return error.errno in _DISK_FULL
     return isinstance(error, ObjectStoreUnavailableError)
@@ -84,7 +84,7 @@ class ObjectStore(Protocol):
     def size_bytes(self, key: str) -> int: ...
     def read_bytes(self, key: str) -> bytes: ...
     def read_range(self, key: str, offset_bytes: int, count_bytes: int) -> bytes:
-        """Bytes from ``offset_bytes`` on; fewer at the object's end."""
+        """Return bytes from ``offset_bytes`` on; fewer at the object's end."""
         ...
 
     def write_bytes(self, key: str, data: bytes) -> None: ...
@@ -92,7 +92,7 @@ class ObjectStore(Protocol):
     def local_copy(
         self, key: str, *, check: Check | None = None
     ) -> contextlib.AbstractContextManager[Path]:
-        """The object as a file to read, not to change.
+        """Return the object as a file to read, not to change.
 
         Where it has to be copied first, ``check`` is called about twice a second and may raise,
         which ends the copying.
@@ -100,7 +100,7 @@ class ObjectStore(Protocol):
         ...
 
     def ranged_copy(self, key: str) -> contextlib.AbstractContextManager[RangedCopy]:
-        """The object as a file whose bytes are fetched as they are needed."""
+        """Return the object as a file whose bytes are fetched as they are needed."""
         ...
 
     def list_keys(self, prefix: str) -> Iterator[str]: ...
@@ -109,13 +109,13 @@ class ObjectStore(Protocol):
     def delete_prefix(self, prefix: str) -> int: ...
 
     def partial_size_bytes(self, key: str) -> int:
-        """Bytes kept of the unfinished object; 0 if nothing of it is there."""
+        """Return bytes kept of the unfinished object; 0 if nothing of it is there."""
         ...
 
     def append_partial(
         self, key: str, offset_bytes: int
     ) -> contextlib.AbstractContextManager[BinaryIO]:
-        """A stream that adds to the partial, which begins to exist with the first block.
+        """Return a stream that adds to the partial, which begins to exist with the first block.
 
         Raises PartialOffsetError where ``offset_bytes`` is not its present
         size, PartialBusyError where the store detects that another writer has it
@@ -141,7 +141,7 @@ class ObjectStore(Protocol):
         ...
 
     def list_partials(self, prefix: str) -> Iterator[str]:
-        """Keys of the partials below the folder ``prefix``, sorted."""
+        """Return keys of the partials below the folder ``prefix``, sorted."""
         ...
 
     def require_usable(self) -> None:
@@ -149,7 +149,7 @@ class ObjectStore(Protocol):
         ...
 
     def free_bytes(self) -> int | None:
-        """Bytes that still fit; None where that is unknown."""
+        """Return bytes that still fit; None where that is unknown."""
         ...
 
     def remove_leftovers(self, prefix: str) -> int:
@@ -172,7 +172,7 @@ class DirectUploadStore(Protocol):
     largest_put_bytes: ClassVar[int]
 
     def find_direct_upload(self, key: str) -> DirectUpload | None:
-        """The complete object under the key, or None."""
+        """Return the complete object under the key, or None."""
         ...
 
     def copy_direct_upload(self, key: str, found: DirectUpload, target_key: str) -> bool:
@@ -180,5 +180,5 @@ class DirectUploadStore(Protocol):
         ...
 
     def presigned_put_url(self, key: str, *, expires_seconds: int) -> str:
-        """An address that takes the object with one plain PUT; no network call is made."""
+        """Return an address that takes the object with one plain PUT; no network call is made."""
         ...

@@ -36,7 +36,7 @@ class FolderStore:
     root: Path
 
     def path(self, key: str) -> Path:
-        """Where ``key`` lies on this machine (whether or not it exists)."""
+        """Return where ``key`` lies on this machine (whether or not it exists)."""
         return self.root / check_key(key)
 
     def exists(self, key: str) -> bool:
@@ -102,7 +102,7 @@ class FolderStore:
             yield RangedCopy(path, self.size_bytes(key), None)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        """Keys below the folder ``prefix``, sorted."""
+        """Yield keys below the folder ``prefix``, sorted."""
         for path in self._files(prefix):
             if not path.name.startswith((TEMPORARY_PREFIX, PARTIAL_PREFIX)):
                 yield path.relative_to(self.root).as_posix()
@@ -199,7 +199,7 @@ class FolderStore:
 
 
 def _open_temporary(folder: Path) -> tuple[Path, BinaryIO]:
-    """A new file that is locked for as long as it is open."""
+    """Return a new file that is locked for as long as it is open."""
     while True:
         path = folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         stream = path.open("xb")

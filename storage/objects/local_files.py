@@ -67,7 +67,7 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
 
 def _in_shared_folder(make: Callable[[Path], Made]) -> Made:
-    """What ``make`` makes in the user's folder; the last to leave it removes the folder."""
+    """Return what ``make`` makes in the user's folder; the last to leave it removes the folder."""
     for attempt in range(1, _TRIES + 1):
         try:
             folder = _shared_folder()
@@ -86,7 +86,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _shared_folder() -> Path:
-    """One a user, so that no other user can put files where ours are expected."""
+    """Return one a user, so that no other user can put files where ours are expected."""
     folder = Path(tempfile.gettempdir()) / f"vas-objects-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():

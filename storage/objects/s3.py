@@ -108,7 +108,7 @@ class NoSuchUploadError(Exception):
 
 
 def client_of(place: S3Place, *, public: bool = False) -> Any:
-    """The process's client (safe to share between threads); makes no connection yet."""
+    """Return the process's client (safe to share between threads); makes no connection yet."""
     endpoint = place.endpoint_url
     if public and place.public_endpoint_url is not None:
         endpoint = place.public_endpoint_url
@@ -215,7 +215,8 @@ class Multipart:
         return str(answer["ETag"])
 
     def parts(self) -> dict[int, tuple[str, int]]:
-        """All parts that arrived: number to (ETag, size in bytes). Raises NoSuchUploadError."""
+        """Return all parts that arrived: number to (ETag, size in bytes). Raises
+        NoSuchUploadError."""
         with named_errors(self.s3_key):
             pages = self.client.get_paginator("list_parts").paginate(**self._named)
             return {
@@ -242,7 +243,7 @@ class Multipart:
                 raise
 
     def is_done(self) -> bool:
-        """Whether the object under the key is what this upload became."""
+        """Return whether the object under the key is what this upload became."""
         try:
             with named_errors(self.s3_key):
                 found = self.client.head_object(Bucket=self.bucket, Key=self.s3_key)
@@ -260,7 +261,7 @@ class Multipart:
 
 
 def spool() -> IO[bytes]:
-    """A place for one part: memory, or a temporary file where it grows large."""
+    """Return a place for one part: memory, or a temporary file where it grows large."""
     return SpooledTemporaryFile(max_size=_MEMORY_BYTES)
 
 
@@ -304,7 +305,7 @@ class PartStream(io.RawIOBase):
         return taken
 
     def rest(self) -> IO[bytes]:
-        """What was written and not sent, from its beginning; for reading once."""
+        """Return what was written and not sent, from its beginning; for reading once."""
         self._body.seek(0)
         return self._body
 
@@ -449,7 +450,7 @@ class Partials:
         return {"Bucket": self.bucket, "Key": self._folder(key) + name}
 
     def upload(self, key: str, state: State) -> Multipart | None:
-        """The multipart upload that ``state`` names."""
+        """Return the multipart upload that ``state`` names."""
         if state.upload_id is None:
             return None
         return Multipart(
@@ -457,7 +458,7 @@ class Partials:
         )
 
     def find(self, key: str) -> tuple[State, str] | None:
-        """The state and its ETag; None where there is no partial."""
+        """Return the state and its ETag; None where there is no partial."""
         try:
             with named_errors(key):
                 answer = self.client.get_object(**self._at(key, _STATE))
@@ -533,7 +534,8 @@ class Partials:
         self._remove_pieces(key, {*state.before.pieces, *state.content.pieces}, new)
 
     def _cut(self, key: str, content: Content, size_bytes: int) -> tuple[Piece, ...]:
-        """The pieces of ``content`` as far as ``size_bytes``, the last one cut if need be."""
+        """Return the pieces of ``content`` as far as ``size_bytes``, the last one cut if need
+        be."""
         kept: list[Piece] = []
         left = size_bytes - content.parts_bytes
         for piece in content.pieces:
@@ -637,7 +639,7 @@ class Partials:
                 self.client.delete_object(Bucket=self.bucket, Key=name)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        """Keys of the partials below the folder ``prefix``, sorted."""
+        """Yield keys of the partials below the folder ``prefix``, sorted."""
         top = len(f"{self.prefix}partials/")
         pages = self.client.get_paginator("list_objects_v2").paginate(
             Bucket=self.bucket, Prefix=self._folder(prefix)
@@ -659,7 +661,7 @@ class BlockWriter:
     etag: str
 
     def next_bytes(self) -> int:
-        """How much more makes the next part, the waiting pieces counted."""
+        """Return how much more makes the next part, the waiting pieces counted."""
         content = self.state.content
         whole = part_bytes(content.next_part, self.partials.first_part_bytes)
         return max(0, whole - content.pieces_bytes)
@@ -760,7 +762,7 @@ class S3Store:
         return {"Bucket": self.place.bucket, "Key": self._s3_key(key)}
 
     def presigned_put_url(self, key: str, *, expires_seconds: int) -> str:
-        """An address that takes the object with one plain PUT, whatever its Content-Type."""
+        """Return an address that takes the object with one plain PUT, whatever its Content-Type."""
         with named_errors(key):
             url: str = client_of(self.place, public=True).generate_presigned_url(
                 "put_object", Params=self._at(key), ExpiresIn=expires_seconds
@@ -872,7 +874,7 @@ class S3Store:
             yield RangedCopy(path, size_bytes, fetch)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        """Keys below the folder ``prefix``, sorted."""
+        """Yield keys below the folder ``prefix``, sorted."""
         top = len(f"{self.place.prefix}objects/")
         for s3_key in self._list(f"{self._s3_key(prefix)}/"):
             yield s3_key[top:]

@@ -19,6 +19,7 @@ from tests.contract.document_cases import (
 )
 from tests.databases import fresh_database
 from tests.serve_app.running_api import SECRET, RunningApi
+from tests.tables import every
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def visitors(running_api: RunningApi) -> Visitors:
     return Visitors(running_api)
 
 
-@pytest.mark.parametrize("operation_id", OPERATIONS)
+@every("operation_id", OPERATIONS)
 def test_operation(operation_id: str, visitors: Visitors) -> None:
     try_operation(SCHEMA, operation_id, visitors)
 

@@ -18,6 +18,7 @@ from storage.endpoints import MOST_ENDPOINTS
 from tests.contract.calling import Caller, refusal, shown
 from tests.contract.runner_side import RunnerSide
 from tests.contract.test_deliveries import PATIENCE_SECONDS, Deliveries, running
+from tests.tables import every
 from tests.webhooks.receivers import Receiver, Verifier, status
 
 __all__ = ["running"]
@@ -74,7 +75,7 @@ def test_an_endpoint_is_made_read_changed_and_deleted(caller: Caller) -> None:
     refusal(caller.get(path), 404, "NOT_FOUND")
 
 
-@pytest.mark.parametrize(
+@every(
     ("body", "code", "param"),
     [
         ({}, "INVALID_REQUEST", "url"),

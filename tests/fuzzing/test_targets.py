@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.fuzzing.mutating import INTERESTING, Mutator
 from tests.fuzzing.targets import CORPUS, TARGETS, regressions
 from tests.places import PROJECT
+from tests.tables import every
 
 ROUNDS = int(os.environ.get("VAS_FUZZING_ROUNDS", "1"))
 KEPT = [
@@ -26,7 +27,7 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("name", "path"), KEPT)
+@every(("name", "path"), KEPT)
 def test_what_broke_an_invariant_once_does_so_no_more(name: str, path: Path) -> None:
     TARGETS[name].check(path.read_bytes())
 
@@ -35,7 +36,7 @@ def test_every_kept_input_belongs_to_a_target() -> None:
     assert {path.name for path in CORPUS.iterdir()} <= set(TARGETS)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@every("name", TARGETS)
 def test_seeds_and_what_is_near_them_keep_the_invariants(name: str) -> None:
     target = TARGETS[name]
     for known in (*target.seeds, b""):
@@ -48,7 +49,7 @@ def test_seeds_and_what_is_near_them_keep_the_invariants(name: str) -> None:
 PIECES = st.one_of(st.binary(max_size=40), st.sampled_from(INTERESTING))
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@every("name", TARGETS)
 def test_anything_keeps_the_invariants(name: str) -> None:
     target = TARGETS[name]
     known = st.sampled_from(target.seeds)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from models.backends.packaged.faces import FaceFinder
 from models.registry import MTCNN
 from tests.media.make_product_names import NAMES as PRODUCT_NAMES
+from tests.tables import every
 
 MEDIA = Path(__file__).parent
 DEMO = MEDIA / "demo.mp4"
@@ -68,9 +69,7 @@ def test_the_shots_of_the_demo_follow_each_other_without_gaps() -> None:
     assert len(TRUTH["shots"]) >= 6
 
 
-@pytest.mark.parametrize(
-    "cut", [pytest.param(cut, id=f"frame {cut['frame']}") for cut in TRUTH["cuts"]]
-)
+@every("cut", [pytest.param(cut, id=f"frame {cut['frame']}") for cut in TRUTH["cuts"]])
 def test_the_picture_changes_where_the_truth_has_a_joint(
     frames: list[Gray], cut: dict[str, Any]
 ) -> None:
@@ -102,7 +101,7 @@ def _all_sentences() -> list[Any]:
     return [pytest.param(path, sentences, id=path.name) for path, sentences in spoken]
 
 
-@pytest.mark.parametrize(("path", "sentences"), _all_sentences())
+@every(("path", "sentences"), _all_sentences())
 def test_it_is_loud_while_somebody_speaks_and_quiet_just_before_and_after(
     path: Path, sentences: list[dict[str, Any]]
 ) -> None:

@@ -32,6 +32,7 @@ from models.contracts import (
 from models.pictures import PictureFacts, by_what_they_show, may_show_text, measure
 from models.registry import PACKAGED
 from models.tasks import DESCRIBE_SCENES
+from tests.tables import every
 
 MEDIA = Path(__file__).resolve().parents[2] / "../shared/media"
 
@@ -145,7 +146,7 @@ def face(nose: tuple[float, float] = (0.5, 0.46), right_eye: float = 0.4) -> Mar
 LEVEL, DUTCH, UNKNOWN = ShotAngle.EYE_LEVEL, ShotAngle.DUTCH, ShotAngle.UNKNOWN
 
 
-@pytest.mark.parametrize(
+@every(
     ("still", "faces", "angle"),
     [
         pytest.param(windows(), (), UNKNOWN, id="upright"),
@@ -242,7 +243,7 @@ LEFT, RIGHT, SMALL, ALL = (
 STANDING, FAR = (0.45, 0.1, 0.13, 0.8), (0.5, 0.5, 0.02, 0.15)
 
 
-@pytest.mark.parametrize(
+@every(
     ("seen", "words"),
     [
         pytest.param(
@@ -336,7 +337,7 @@ def test_the_shot_type_follows_from_a_person_seen_whole(
     assert shot_type_of((), (thing("person", box=box),)) is shot
 
 
-@pytest.mark.parametrize(
+@every(
     ("faces", "shot"),
     [
         ((0.85,), ShotType.EXTREME_CLOSE_UP),
@@ -353,7 +354,7 @@ def test_the_shot_type_follows_from_the_size_of_the_largest_face(
     assert shot_type_of(evidence(faces=faces).faces) is shot
 
 
-@pytest.mark.parametrize(
+@every(
     ("seen", "words"),
     [
         (evidence(faces=(0.55,)), "A close-up of a face."),
@@ -397,7 +398,7 @@ def test_sentences_say_what_was_found(seen: SceneEvidence, words: str) -> None:
     assert sentences(seen) == words
 
 
-@pytest.mark.parametrize("motion", list(CameraMotion))
+@every("motion", list(CameraMotion))
 def test_every_camera_motion_can_be_put_into_words(motion: CameraMotion) -> None:
     words = sentences(evidence(motion=motion))
     assert ("camera" in words or "view" in words) == (motion is not CameraMotion.UNKNOWN)
@@ -419,8 +420,8 @@ def test_brightness_contrast_and_hue_are_measured() -> None:
     assert measure(plain(110, 65, 25)).hue == "brown"
 
 
-@pytest.mark.parametrize("light", [1.0, 0.25], ids=["light", "dark"])
-@pytest.mark.parametrize("scale", [0.5, 1.0, 4.0])
+@every("light", [1.0, 0.25], ids=["light", "dark"])
+@every("scale", [0.5, 1.0, 4.0])
 def test_writing_of_all_sizes_is_worth_a_reading(scale: float, light: float) -> None:
     picture = cv2.resize(plain(20, 30, 60), (960, 540))
     cv2.putText(picture, "THE END", (60, 330), cv2.FONT_HERSHEY_SIMPLEX, scale, (240,) * 3, 4)

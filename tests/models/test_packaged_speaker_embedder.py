@@ -24,6 +24,7 @@ from models.registry import CAM_PLUS, TRANSNETV2
 from models.tasks import EMBED_VOICE
 from models.weights import WeightsError
 from pipelines.media.audio import SampleReader, read_blocks
+from tests.tables import every
 
 SPEECH = Path(__file__).resolve().parents[1] / "media" / "speech"
 EMBEDDER = LocalModels().get(EMBED_VOICE)
@@ -204,7 +205,7 @@ def archive(pickled: bytes) -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize(
+@every(
     "data",
     [
         pytest.param(archive(b"\x80\x02cos\nsystem\n(X\x04\x00\x00\x00echotR."), id="os.system"),

@@ -32,6 +32,7 @@ from models.registry import PACKAGED, WHISPER_BASE
 from models.tasks import TRANSCRIBE
 from pipelines.speech.regions import Chunk
 from pipelines.speech.transcribe import ChunkDecoder
+from tests.tables import every
 
 TESTS = Path(__file__).resolve().parents[1]
 SPEECH = TESTS / "media" / "speech"
@@ -241,7 +242,7 @@ PIECES = {
 }
 
 
-@pytest.mark.parametrize(("pieces", "spaced", "words"), PIECES.values(), ids=PIECES)
+@every(("pieces", "spaced", "words"), PIECES.values(), ids=PIECES)
 def test_pieces_of_the_alignment_become_words(
     pieces: list[str], spaced: bool, words: list[str]
 ) -> None:
@@ -309,7 +310,7 @@ def test_languages_are_those_of_whispers_tokenizer() -> None:
     assert named - tasks == SPOKEN_LANGUAGES - {"yue"}  # Cantonese came with the third large model
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "language", "foreign"),
     [
         ("वूना को", "hi", False),

@@ -57,6 +57,7 @@ from models.tasks import (
 )
 from tests.models.tiny_folder import fill_models_folder
 from tests.models.tiny_models import save_tiny_pictures
+from tests.tables import every
 
 NEURAL = "cpu"
 OTHER_NEURAL = "cpu-transformers"
@@ -114,7 +115,7 @@ def picture(seed: int) -> Picture:
 
 
 @of_every_transcriber
-@pytest.mark.parametrize("seconds", [0.0, 0.1, 1.0, 7.3, 30.0])
+@every("seconds", [0.0, 0.1, 1.0, 7.3, 30.0])
 def test_words_are_in_order_inside_the_chunk(models: LocalModels, seconds: float) -> None:
     [result] = models.get(TRANSCRIBE).transcribe([AudioChunk(sound(seconds))])
     edges = [edge for word in result.words for edge in (word.start_seconds, word.end_seconds)]
@@ -125,7 +126,7 @@ def test_words_are_in_order_inside_the_chunk(models: LocalModels, seconds: float
 
 
 @of_every_transcriber
-@pytest.mark.parametrize("seconds", [0.0, 1.0, 7.3, 30.0, 30.1])
+@every("seconds", [0.0, 1.0, 7.3, 30.0, 30.1])
 def test_known_words_are_in_order_inside_the_sound(models: LocalModels, seconds: float) -> None:
     """Or none has a time, as beyond what a model takes."""
     words = ("Good", "mor-ning,", "42", "Zürich", "–", "你好。")
@@ -154,7 +155,7 @@ def test_each_chunk_gets_its_own_transcript_in_order(models: LocalModels) -> Non
 
 
 @of_every_transcriber
-@pytest.mark.parametrize("hint", ["en", "de", "zz"])
+@every("hint", ["en", "de", "zz"])
 def test_any_language_hint_and_any_keyterms_are_borne(models: LocalModels, hint: str) -> None:
     chunk = AudioChunk(sound(1.0), hint, ("Kubernetes", "Zürich", "音楽", "x" * 100))
     assert len(models.get(TRANSCRIBE).transcribe([chunk])) == 1
@@ -166,7 +167,7 @@ def test_nothing_is_said_in_digital_silence(models: LocalModels) -> None:
     assert (probabilities < 0.15).all()
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.01, 1.0, 2.0, 11.7])
+@every("seconds", [0.0, 0.01, 1.0, 2.0, 11.7])
 def test_speech_has_a_probability_for_each_frame(models: LocalModels, seconds: float) -> None:
     samples = sound(seconds)
     probabilities = models.get(DETECT_SPEECH).find_speech(samples)
@@ -174,7 +175,7 @@ def test_speech_has_a_probability_for_each_frame(models: LocalModels, seconds: f
     assert ((probabilities >= 0) & (probabilities <= 1)).all()
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.01, 1.0, 10.0])
+@every("seconds", [0.0, 0.01, 1.0, 10.0])
 def test_activity_has_a_row_a_frame_whatever_the_window_lacks(
     models: LocalModels, seconds: float
 ) -> None:
@@ -202,7 +203,7 @@ def test_voices_are_unit_vectors_of_one_size_a_row_each(models: LocalModels) -> 
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(3), abs=1e-3)
 
 
-@pytest.mark.parametrize("stills", [1, 3, 5])
+@every("stills", [1, 3, 5])
 def test_descriptions_keep_to_the_schema(models: LocalModels, stills: int) -> None:
     scenes = [
         SceneStills(tuple(picture(10 * n + k) for k in range(stills)), 2.0, CameraMotion.STATIC)
@@ -347,9 +348,7 @@ def test_probabilities_of_phrases_are_those_of_the_model_itself(
 
 
 @with_pictures
-@pytest.mark.parametrize(
-    "shape", [(1, 9, 3), (2, 2, 3), (3, 40, 3), (4320, 7680, 3)], ids="{0[1]}x{0[0]}".format
-)
+@every("shape", [(1, 9, 3), (2, 2, 3), (3, 40, 3), (4320, 7680, 3)], ids="{0[1]}x{0[0]}".format)
 def test_pictures_of_any_size_have_a_vector(models: LocalModels, shape: tuple[int, ...]) -> None:
     embedder = models.get(EMBED_PICTURES)
     [vector] = embedder.embed_pictures([np.full(shape, (200, 10, 10), np.uint8)])
@@ -367,7 +366,7 @@ def test_sentences_that_mean_alike_are_near() -> None:
     assert one @ other < 0.3
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+@every("task", TASKS, ids=lambda task: task.name)
 def test_no_inputs_give_no_outputs(models: LocalModels, task: Task[Any]) -> None:
     model = models.find(task)
     assert model is None or task.answers(model, []) == []

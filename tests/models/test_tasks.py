@@ -30,6 +30,7 @@ from models.tasks import (
     get_task,
     tasks_for,
 )
+from tests.tables import every
 
 every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 
@@ -52,7 +53,7 @@ def test_names_of_tasks_and_of_their_deployments_are_used_once() -> None:
         assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize(
+@every(
     ("former", "task"),
     [
         ("detect", "detect_speech"),
@@ -78,7 +79,7 @@ def test_models_have_the_types_of_their_contracts() -> None:
         models.get(SUMMARIZE)
 
 
-@pytest.mark.parametrize(
+@every(
     ("profile", "task", "replicas"),
     [
         ("packaged", TRANSCRIBE, TRANSCRIBE),

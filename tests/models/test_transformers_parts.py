@@ -33,11 +33,12 @@ from models.backends.transformers.alignment import (
     spread,
 )
 from models.contracts import DeviceMemoryError
+from tests.tables import every
 
 SENTENCE = "the quick brown fox jumps over the lazy dog and then it sleeps in the warm sun"
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "loops"),
     [
         (SENTENCE, False),
@@ -103,7 +104,7 @@ def decode(tokens: list[int]) -> str:
     return "".join(PIECES[token] for token in tokens)
 
 
-@pytest.mark.parametrize(
+@every(
     ("tokens", "words"),
     [
         ([1, 2, 3, 4, 5], ["Hello,", "world"]),

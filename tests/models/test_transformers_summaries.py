@@ -16,6 +16,7 @@ from models.backends.transformers.describer import (
 )
 from models.contracts import Excerpt, SummarySentence
 from tests.models.tiny_models import save_tiny_vision_language
+from tests.tables import every
 
 LINES = ("Good morning.", "It rains all day.", "音楽が流れる。")
 
@@ -55,7 +56,7 @@ def test_an_answer_without_a_whole_sentence_is_an_error(
         summarizer.summarize([Excerpt(LINES, 2)])
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "expected"),
     [
         ("", []),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from serve_app import pricing
 from serve_app.pricing import PriceFileError, PriceTable, Rate, load_prices
 from storage.types import ProcessingMode, StageName, Tier
+from tests.tables import every
 
 PRICES = pricing.default_prices()
 THRESHOLD = PRICES.volume_threshold_seconds
@@ -77,7 +78,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("duration", "tier", "tracks", "prior", "expected"), CASES)
+@every(("duration", "tier", "tracks", "prior", "expected"), CASES)
 def test_prices(
     duration: float, tier: Tier, tracks: int, prior: int, expected: dict[str, int]
 ) -> None:
@@ -99,7 +100,7 @@ BILLABLE = [
 ]
 
 
-@pytest.mark.parametrize(("duration", "expected"), BILLABLE)
+@every(("duration", "expected"), BILLABLE)
 def test_billable_seconds(duration: float, expected: int) -> None:
     assert pricing.billable_seconds(PRICES, duration) == expected
 

@@ -13,6 +13,7 @@ from pipelines.types import MediaInfo
 from serve_app.work.publishing import Lease
 from tests.contract.calling import Caller, shown
 from tests.contract.runner_side import AUDIO_ONLY, FOOTAGE, SILENT, TWO_TRACKS, RunnerSide
+from tests.tables import every
 
 HOUR = 3600
 HOURS_100 = replace(FOOTAGE, duration_seconds=float(100 * HOUR))
@@ -44,7 +45,7 @@ ESTIMATED = [
 ]
 
 
-@pytest.mark.parametrize(("media", "mode", "used_hours"), ESTIMATED)
+@every(("media", "mode", "used_hours"), ESTIMATED)
 def test_the_estimate_is_exactly_what_the_completed_job_is_charged(
     runner: RunnerSide, media: MediaInfo, mode: str, used_hours: int
 ) -> None:

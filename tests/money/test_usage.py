@@ -20,6 +20,7 @@ from storage import ledger
 from storage.ledger import Month
 from tests.contract.calling import Caller
 from tests.contract.runner_side import FOOTAGE, RunnerSide
+from tests.tables import every
 
 MONTHS = [
     pytest.param("2026-11", "2026-11-01", "2026-12-01", id="a month"),
@@ -38,7 +39,7 @@ def test_a_month_lasts_from_its_first_moment_to_the_next_ones(
     assert month.end == datetime.fromisoformat(f"{end}T00:00:00+00:00")
 
 
-@pytest.mark.parametrize("text", ["2026-13", "2026", "26-11", "2026-11-01", "now", ""])
+@every("text", ["2026-13", "2026", "26-11", "2026-11-01", "now", ""])
 def test_other_text_is_no_month(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         Month.parse(text)
@@ -60,7 +61,7 @@ CELLS = [
 ]
 
 
-@pytest.mark.parametrize(("cell", "expected"), CELLS)
+@every(("cell", "expected"), CELLS)
 def test_no_cell_is_a_formula(cell: str, expected: str) -> None:
     assert harmless(cell) == expected
 
@@ -222,7 +223,7 @@ def test_a_providers_secret_is_stored_encrypted_and_not_shown(
     assert caller.api.context.encrypter.decrypt(bytes(sealed)) == "whsec_from_the_operator"
 
 
-@pytest.mark.parametrize(
+@every(
     ("given", "explained"),
     [
         ("", "The secret is empty"),

@@ -9,6 +9,7 @@ import pytest
 
 from pipelines.codec import Artifact, CodecError, Made, digest
 from storage.objects.folder import FolderStore
+from tests.tables import every
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Shape:
 SHAPES = Artifact.of(tuple[int, ...], "shapes", version=1)
 
 
-@pytest.mark.parametrize(
+@every(
     "other",
     [
         pytest.param(SHAPES.key("job", Shape(4), "red"), id="another field"),

@@ -23,6 +23,7 @@ from pipelines.across.redaction import (
 from pipelines.across.redaction_patterns import PersonalData
 from pipelines.types import Scene, ScreenText, StillFrame
 from storage.objects.folder import FolderStore
+from tests.tables import every
 
 WHOLE = Box(0.0, 0.0, 1.0, 1.0)
 SHOP, MAIL = Box(0.05, 0.1, 0.4, 0.08), Box(0.05, 0.7, 0.8, 0.08)
@@ -61,7 +62,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("fields", "boxes"), CASES.values(), ids=CASES.keys())
+@every(("fields", "boxes"), CASES.values(), ids=CASES.keys())
 def test_what_is_known_to_be_writing_is_covered_else_all(
     fields: dict[str, Any], boxes: tuple[Box, ...]
 ) -> None:

@@ -14,6 +14,7 @@ from models.tasks import RECOGNIZE_ENTITIES, Entity, EntityKind
 from pipelines.across.redaction import MARK, merged, redact_segments, redact_texts
 from pipelines.across.redaction_patterns import PersonalData, find_patterns
 from pipelines.types import TranscriptSegment, TranscriptWord
+from tests.tables import every
 
 EVERYTHING = frozenset(PersonalData)
 
@@ -28,7 +29,7 @@ def marked(text: str) -> str:
     return text
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "shown"),
     [
         ("Write to john.smith@example.com today.", "Write to [email] today."),
@@ -57,7 +58,7 @@ def test_what_has_a_form_is_found_written_and_spoken(text: str, shown: str) -> N
     assert marked(text) == shown
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     [
         "In 2019 and 2020 we had 1,234,567 people, as in 1914-1918.",

@@ -13,6 +13,7 @@ from serve_app import __version__
 from serve_app.cli.main import COMMANDS, load
 from tests.pipelines.ingest.test_field_kinds import KINDS as FIELD_KINDS
 from tests.settings_reference import reference
+from tests.tables import every
 
 PROJECT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -34,7 +35,7 @@ def exists_as_module(name: str) -> bool:
     return path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+@every("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
 def test_every_file_module_and_link_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text()
     paths = [PROJECT / name for name in _PATH.findall(text)]
@@ -49,7 +50,7 @@ def tables_of(text: str) -> list[list[list[str]]]:
     return [[row.strip("|").split("|") for row in block.splitlines()] for block in blocks]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+@every("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
 def test_every_table_of_a_page_has_a_header(page: Path) -> None:
     """A line between its rows ends a table: what follows is shown as text."""
     for first, *rest in tables_of(page.read_text()):
@@ -96,7 +97,7 @@ def test_a_route_is_followed_through_at_most_22_files(route: str, more_than: int
     assert more_than < len(set(_PATH.findall(section))) <= 22
 
 
-@pytest.mark.parametrize("page", sorted((PROJECT / "docs" / "decisions").glob("0*.md")), ids=str)
+@every("page", sorted((PROJECT / "docs" / "decisions").glob("0*.md")), ids=str)
 def test_a_decision_states_status_context_decision_and_consequences(page: Path) -> None:
     headings = re.findall(r"^\*\*([A-Z]\w+)[.:]", page.read_text(), re.MULTILINE)
     assert headings[:4] == ["Status", "Context", "Decision", "Consequences"]

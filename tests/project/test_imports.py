@@ -7,9 +7,8 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-import pytest
-
 from tests.places import PROJECT
+from tests.tables import every
 
 
 class Imports(NamedTuple):
@@ -32,7 +31,7 @@ the same on every machine; the processor seconds, 3.6, 3.8, 2.2, 1.5, 2.3 and 0.
 ROOM = 1.1
 
 
-@pytest.mark.parametrize("process", PROCESSES)
+@every("process", PROCESSES)
 def test_a_process_imports_no_more_than_it_did(process: str) -> None:
     modules, most = PROCESSES[process]
     program = f"import {modules}, json, sys, time\n"

@@ -29,6 +29,7 @@ from tests.contract.calling import ContractApi, shown
 from tests.contract.runner_side import RunnerSide
 from tests.security.furnished_accounts import FurnishedAccount
 from tests.security.test_isolation import BY_NAME
+from tests.tables import every
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,7 @@ def state_of(api: ContractApi, uncounted: Set[str] = UNCOUNTED) -> dict[str, lis
     return {name: api.sql(query.format(f'"{name}"')) for (name,) in tables if name not in uncounted}
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@every("name", CHANGES)
 def test_nothing_is_changed_without_its_entry(
     changing: Changing, refusing_log: None, name: str
 ) -> None:
@@ -210,7 +211,7 @@ def test_nothing_is_changed_without_its_entry(
     assert state_of(changing.api) == before
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@every("name", CHANGES)
 def test_what_is_done_leaves_its_entry(changing: Changing, name: str) -> None:
     change, before = CHANGES[name], changing.entries()
     answer = changing.send(name, change.path, change.body)
@@ -255,7 +256,7 @@ LIES: dict[str, Callable[[AuditEntry], AuditEntry]] = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@every("lie", LIES)
 def test_a_changed_entry_breaks_the_chain(changing: Changing, lie: str) -> None:
     entries = changing.entries()
     entries[3] = LIES[lie](entries[3])

@@ -8,7 +8,6 @@ import re
 import uuid
 from datetime import UTC, datetime
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from serve_app.cli.money import usage_csv
 from storage.ledger import JobUsage
 from storage.types import StageName, Tier
 from tests.places import PROJECT
+from tests.tables import every
 
 STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 PAYLOADS = [
@@ -41,8 +41,8 @@ def is_formula(cell: str) -> bool:
     return cell.lstrip(" \u00a0\ufeff").startswith(STARTS)
 
 
-@pytest.mark.parametrize("name", PAYLOADS)
-@pytest.mark.parametrize("delimiter", [",", ";"], ids=["comma", "semicolon"])
+@every("name", PAYLOADS)
+@every("delimiter", [",", ";"], ids=["comma", "semicolon"])
 def test_no_cell_is_a_formula_in_any_locale(name: str, delimiter: str) -> None:
     assert not [cell for cell in cells(row_for(name), delimiter) if is_formula(cell)]
 

@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tests.places import PROJECT
+from tests.tables import every
 
 LOCKS = ("core.txt", "dev.txt", "models.txt")
 BUILD_LOCK = "build.txt"
@@ -224,7 +225,7 @@ def is_taken(licence: str) -> bool:
     return not strong and any(re.search(rf"\b{re.escape(it)}", licence, re.I) for it in known)
 
 
-@pytest.mark.parametrize(
+@every(
     ("licence", "taken"),
     [("MIT", True), ("3-Clause BSD License", True), ("LGPL-3.0-only", True), ("GPLv2", False),
      ("AGPL-3.0", False), ("GNU General Public License v3", False), ("Proprietary", False),

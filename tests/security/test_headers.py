@@ -23,6 +23,7 @@ from tests.pipelines.net.fetch_servers import Asked, ScriptedServer
 from tests.pipelines.net.fetch_servers import answer as respond
 from tests.security.furnished_accounts import FurnishedAccount
 from tests.serve_app.uploads.uploading import TUS
+from tests.tables import every
 
 Answer = Callable[[FurnishedAccount], httpx.Response]
 PUBLIC = "public, max-age=300"
@@ -152,7 +153,6 @@ KINDS: Mapping[str, Kind] = {
     "docs": Kind(_outside("/docs"), 200, "text/html", PUBLIC),
     "error reference": Kind(_outside("/docs/errors"), 200, "text/html", PUBLIC),
     "script": Kind(_outside("/docs/assets/docs.js"), 200, "text/javascript", PUBLIC),
-    "style": Kind(_outside("/portal/assets/portal.css"), 200, "text/css", PUBLIC),
     "sign-in page": Kind(_outside("/dashboard/sign-in?token=x"), 200, "text/html"),
     "not signed in": Kind(_outside("/dashboard/keys"), 303, None),
     "jobs page": Kind(_page("/dashboard?state=completed"), 200, "text/html"),
@@ -196,7 +196,7 @@ KINDS: Mapping[str, Kind] = {
 """Every kind of answer that the service gives."""
 
 
-@pytest.mark.parametrize("name", KINDS)
+@every("name", KINDS)
 def test_every_answer_says_what_may_be_done_with_it(own: FurnishedAccount, name: str) -> None:
     kind = KINDS[name]
     answer = kind.get(own)
@@ -220,7 +220,7 @@ SAID_ONCE = ("x-content-type-options", "cache-control", "content-security-policy
              "x-frame-options", "referrer-policy")  # fmt: skip
 
 
-@pytest.mark.parametrize("name", KINDS)
+@every("name", KINDS)
 def test_other_web_pages_may_read_only_uploads_and_discovery_and_no_answer_is_for_cookies(
     own: FurnishedAccount, name: str
 ) -> None:
@@ -251,7 +251,7 @@ def test_a_still_is_a_picture_that_only_its_viewer_keeps(own: FurnishedAccount) 
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
-@pytest.mark.parametrize("name", KINDS)
+@every("name", KINDS)
 def test_nothing_names_the_software_behind(own: FurnishedAccount, name: str) -> None:
     """uvicorn's own name is taken out by the proxy in front: see the next test."""
     answer = KINDS[name].get(own)
@@ -399,7 +399,7 @@ def test_serve_still_writes_what_the_front_amends() -> None:
     assert "    http-request return status 404 content-type text/plain" in text
 
 
-@pytest.mark.parametrize(
+@every(
     "host",
     ["evil.example", "evil.example:1", "a@evil.example", 'x"><script>', "[::1]", "x%0d%0aEvil: 1"],
 )

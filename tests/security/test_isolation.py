@@ -22,6 +22,7 @@ from serve_app.dashboard.routes import API_PATH
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.security.furnished_accounts import BATCH_CLIPS, FurnishedAccount
 from tests.serve_app.interface_contract import OPERATIONS
+from tests.tables import every
 
 BY_NAME = {operation.operation_id: operation for operation in OPERATIONS}
 VARYING_HEADERS = {"date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset"}
@@ -198,7 +199,6 @@ ROUTES_OUTSIDE = {
     "/v1/api/uploads/{job_id}/{slot}/resumable": "test_signed_addresses",
     "/payments/{provider}/events": "signed by the provider: tests/money/test_payments.py",
     "/portal/{account_id}": "test_a_portal_link_opens_its_own_account",
-    "/portal/assets/portal.css": "the same for everybody",
     "/v1/api/jobs/{jobId}/audio-tracks": "tests/serve_app/test_published_clients.py",
     "/v1/api/jobs/{jobId}/audio-tracks/{trackIndex}": "tests/serve_app/test_published_clients.py",
     "/": "the same for everybody",
@@ -322,7 +322,7 @@ ITEM_CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "item", "query"), ITEM_CASES)
+@every(("name", "item", "query"), ITEM_CASES)
 def test_what_is_anothers_looks_like_what_is_missing(
     own: FurnishedAccount, foreign: FurnishedAccount, name: str, item: Item, query: str
 ) -> None:
@@ -389,7 +389,7 @@ def cookie(account: FurnishedAccount) -> dict[str, str]:
     return {"Cookie": f"vas_session={account.session['Authorization'].removeprefix('Bearer ')}"}
 
 
-@pytest.mark.parametrize("name", ITEMS)
+@every("name", ITEMS)
 def test_scripts_of_the_dashboard_see_what_is_anothers_as_what_is_missing(
     own: FurnishedAccount, foreign: FurnishedAccount, name: str
 ) -> None:
@@ -417,7 +417,7 @@ PAGES = [
 ]
 
 
-@pytest.mark.parametrize("path", PAGES)
+@every("path", PAGES)
 def test_pages_show_nothing_of_anothers(
     own: FurnishedAccount, foreign: FurnishedAccount, path: str
 ) -> None:
@@ -446,7 +446,7 @@ def page_of_job(account: FurnishedAccount, job_id: str, part: str) -> httpx.Resp
     return httpx.get(url, headers=cookie(account), trust_env=False)
 
 
-@pytest.mark.parametrize("part", ["", *PARTS])
+@every("part", ["", *PARTS])
 def test_pages_of_what_is_anothers_look_like_what_is_missing(
     own: FurnishedAccount, foreign: FurnishedAccount, part: str
 ) -> None:
@@ -459,8 +459,8 @@ def test_pages_of_what_is_anothers_look_like_what_is_missing(
     assert len({re.sub(r"[\w-]+\.[0-9a-f]{64}", "", page.text) for page in pages}) == 1
 
 
-@pytest.mark.parametrize("number", ["-1", "-9" * 20, "9" * 40, "2147483648", "1.5", "²", "a%00"])
-@pytest.mark.parametrize("part", ["/scenes?from=", "/segments?from=", "/segments?track="])
+@every("number", ["-1", "-9" * 20, "9" * 40, "2147483648", "1.5", "²", "a%00"])
+@every("part", ["/scenes?from=", "/segments?from=", "/segments?track="])
 def test_a_part_that_there_is_none_of_is_refused(
     own: FurnishedAccount, part: str, number: str
 ) -> None:
@@ -471,7 +471,7 @@ def test_a_part_that_there_is_none_of_is_refused(
 OPERATORS = ("", "/accounts", "/throughput", "/failures", "/system", "/nothing")
 
 
-@pytest.mark.parametrize("path", OPERATORS)
+@every("path", OPERATORS)
 def test_an_account_learns_nothing_of_the_operators_pages(
     own: FurnishedAccount, foreign: FurnishedAccount, path: str
 ) -> None:
@@ -511,7 +511,7 @@ def test_media_opens_for_its_address_only(own: FurnishedAccount, foreign: Furnis
 LIST_CASES = [(name, query) for name, queries in LISTS.items() for query in queries]
 
 
-@pytest.mark.parametrize(("name", "query"), LIST_CASES)
+@every(("name", "query"), LIST_CASES)
 def test_lists_show_what_is_ones_own_and_nothing_of_anothers(
     own: FurnishedAccount, foreign: FurnishedAccount, name: str, query: str
 ) -> None:

@@ -18,6 +18,7 @@ from storage.objects.folder import FolderStore
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide
 from tests.security.furnished_accounts import FurnishedAccount
+from tests.tables import every
 
 HOSTILE = {
     "up": "../../../etc/passwd",
@@ -91,7 +92,7 @@ def test_a_name_is_only_ever_text(api: ContractApi, caller: Caller, kind: str) -
     assert all(form.fullmatch(each) for each in made), made
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+@every("kind", REFUSED)
 def test_a_name_that_no_file_can_have_is_refused(caller: Caller, kind: str) -> None:
     name = REFUSED[kind]
     for field, body in {
@@ -117,7 +118,7 @@ def finished(caller: Caller, runner: RunnerSide) -> Callable[[str], str]:
     return finish
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@every("kind", HOSTILE)
 def test_a_download_is_called_like_the_media_and_nothing_else_comes_of_it(
     caller: Caller, finished: Callable[[str], str], kind: str
 ) -> None:
@@ -145,16 +146,14 @@ def test_names_come_back_as_they_were_sent_and_in_json_only(
         assert job["metadata"] == {"name": name}
 
 
-@pytest.mark.parametrize(
-    "key", ["../x", "a/b", "a b", "__proto__/x", "a\0", "", "a" * 41, "$where", "<b>"]
-)
+@every("key", ["../x", "a/b", "a b", "__proto__/x", "a\0", "", "a" * 41, "$where", "<b>"])
 def test_metadata_has_plain_keys_only(caller: Caller, key: str) -> None:
     answer = caller.post("/jobs", {"fileName": "a.mp4", "metadata": {key: "x"}})
     assert answer.status_code == 400
     assert answer.json()["code"] == "INVALID_REQUEST"
 
 
-@pytest.mark.parametrize(
+@every(
     ("field", "value"),
     [
         ("processingMode", "../vision"),
@@ -173,9 +172,7 @@ def test_other_fields_take_no_tricks_either(caller: Caller, field: str, value: A
     assert answer.json()["param"].partition("[")[0] == field
 
 
-@pytest.mark.parametrize(
-    "track", ["../0x", "0%2f1", "0x0", "%00", "1e0", "-1", "٠", "0;x", "9" * 400]
-)
+@every("track", ["../0x", "0%2f1", "0x0", "%00", "1e0", "-1", "٠", "0;x", "9" * 400])
 def test_a_track_is_a_number(own: FurnishedAccount, track: str) -> None:
     job_id = own.finished["jobId"]
     for path in (f"/jobs/{job_id}/audioTracks/{track}",
@@ -220,7 +217,7 @@ def test_the_store_has_no_key_outside_of_its_folder(tmp_path: Path, key: str) ->
     assert files_below(tmp_path) == set()
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@every("kind", HOSTILE)
 def test_a_server_names_a_file_and_no_path(kind: str) -> None:
     """What the host of a URL says in Content-Disposition, or the path itself."""
     name = HOSTILE[kind]

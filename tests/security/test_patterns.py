@@ -12,8 +12,6 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-import pytest
-
 import models
 import pipelines
 import serve_app
@@ -21,6 +19,7 @@ import storage
 from pipelines.across.redaction import find_personal_data, no_recognizer
 from pipelines.across.redaction_patterns import PersonalData, find_patterns
 from tests.places import PROJECT
+from tests.tables import every
 
 PACKAGES = (serve_app, pipelines, models, storage)
 SOURCES = {
@@ -100,7 +99,7 @@ def assert_linear(work: Callable[[str], object]) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize(("name", "pattern"), patterns(), ids=lambda it: str(it)[:60])
+@every(("name", "pattern"), patterns(), ids=lambda it: str(it)[:60])
 def test_a_pattern_reads_a_text_about_once(name: str, pattern: re.Pattern[Any]) -> None:
     for call in calls_of(name):
         apply = getattr(pattern, {"sub": "finditer"}.get(call, call))

@@ -22,6 +22,7 @@ from storage.types import Role
 from tests.contract.calling import Caller, ContractApi, refusal, shown
 from tests.contract.runner_side import FOOTAGE, RunnerSide
 from tests.security.test_roles import Person, join
+from tests.tables import every
 
 
 @pytest.fixture
@@ -249,8 +250,8 @@ def test_a_key_carries_who_made_it_and_outlives_them(api: ContractApi, owner: Pe
     assert with_key(api, key).status_code == 401
 
 
-@pytest.mark.parametrize("field", ["days", "dollars", "active_jobs"])
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "9" * 12])
+@every("field", ["days", "dollars", "active_jobs"])
+@every("value", ["0", "-1", "1.5", "many", "9" * 12])
 def test_terms_of_a_key_are_whole_numbers_within_bounds(
     owner: Person, field: str, value: str
 ) -> None:

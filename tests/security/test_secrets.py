@@ -32,6 +32,7 @@ from tests.contract.runner_side import RunnerSide
 from tests.serve_app.raw_http import exchange
 from tests.serve_app.running_api import SECRET
 from tests.serve_app.uploads.uploading import TUS
+from tests.tables import every
 
 SOURCE_SIGNATURE = "5d41402abc4b2a76b9719d911017c592aa"
 SOURCE = (
@@ -226,10 +227,8 @@ def test_no_secret_stands_in_a_log_or_in_an_answer(
             assert secret not in written.bodies(), kind
 
 
-@pytest.mark.parametrize(
-    "words", [("keys", "list"), ("sessions", "list"), ("sessions", "end")], ids=" ".join
-)
-@pytest.mark.parametrize("as_json", [True, False], ids=["JSON", "a table"])
+@every("words", [("keys", "list"), ("sessions", "list"), ("sessions", "end")], ids=" ".join)
+@every("as_json", [True, False], ids=["JSON", "a table"])
 def test_what_an_operator_lists_and_takes_back_shows_no_secret(
     api: ContractApi, secrets: Secrets, words: tuple[str, ...], as_json: bool
 ) -> None:
@@ -427,7 +426,7 @@ SHAPES: list[tuple[str, Callable[[str], str]]] = [
 """What a secret may stand in, by whoever wrote it into a message."""
 
 
-@pytest.mark.parametrize(("kind", "shape"), SHAPES, ids=[kind for kind, _ in SHAPES])
+@every(("kind", "shape"), SHAPES, ids=[kind for kind, _ in SHAPES])
 def test_what_stands_where_secrets_stand_is_hidden(kind: str, shape: Callable[[str], str]) -> None:
     secret = uuid.uuid4().hex
     assert secret not in without_secrets(shape(secret)), kind

@@ -27,6 +27,7 @@ from tests.contract.runner_side import RunnerSide
 from tests.security.furnished_accounts import FurnishedAccount
 from tests.serve_app.raw_http import exchange
 from tests.serve_app.uploads.uploading import TUS, head, patch
+from tests.tables import every
 
 CONTENT = b"footage"
 
@@ -160,7 +161,7 @@ BENT_QUERIES = [
 ]
 
 
-@pytest.mark.parametrize("query", BENT_QUERIES)
+@every("query", BENT_QUERIES)
 def test_no_other_query_opens_it(api: ContractApi, waiting: dict[str, Any], query: str) -> None:
     path, expires, signature = signed_parts(waiting["uploadUrl"])
     arabic = "".join(chr(0x660 + int(digit)) for digit in expires)
@@ -169,7 +170,7 @@ def test_no_other_query_opens_it(api: ContractApi, waiting: dict[str, Any], quer
     assert stored(api, waiting["jobId"]) == []
 
 
-@pytest.mark.parametrize(
+@every(
     "form",
     [
         "x{own}?",
@@ -194,9 +195,7 @@ def test_the_host_header_lends_no_other_path(
     assert stored(api, foreign.uploading["jobId"]) == []
 
 
-@pytest.mark.parametrize(
-    "ending", ["%3F", "%23", "%2F", "/", "//", "%00", ";a=b", "/.", "/../media", "%252F"]
-)
+@every("ending", ["%3F", "%23", "%2F", "/", "//", "%00", ";a=b", "/.", "/../media", "%252F"])
 def test_nothing_can_be_hung_on_to_the_path(
     api: ContractApi, waiting: dict[str, Any], ending: str
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.serve_app.running_api import Customer, RunningApi, within_a_minute
 from tests.serve_app.test_jobs_api import expect_error
+from tests.tables import every
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ ESTIMATES = [
 ]
 
 
-@pytest.mark.parametrize(("query", "cents", "billable"), ESTIMATES)
+@every(("query", "cents", "billable"), ESTIMATES)
 def test_estimates(anonymous: Any, query: str, cents: int, billable: int) -> None:
     estimate = anonymous(f"/pricing/estimate?{query}").json()["data"]
     assert (estimate["cents"], estimate["billableSeconds"]) == (cents, billable)
@@ -69,7 +70,7 @@ def test_estimates(anonymous: Any, query: str, cents: int, billable: int) -> Non
     assert {"currency", "durationSeconds", "tier", "mode", "audioTracks"} <= set(estimate)
 
 
-@pytest.mark.parametrize(
+@every(
     ("query", "param"),
     [
         ("", "durationSeconds"),

@@ -17,6 +17,7 @@ from serve_app.discovery.pages import JOB_ERRORS, REASONS, curl_sample
 from serve_app.errors import CATALOGUE, ErrorCode
 from tests.serve_app.interface_contract import DOCUMENT, OPERATIONS, Operation
 from tests.serve_app.running_api import RunningApi
+from tests.tables import every
 
 PAGES = ("/docs", "/docs/errors")
 ASSETS = ("/docs/assets/docs.css", "/docs/assets/docs.js")
@@ -139,7 +140,7 @@ def test_every_schema_has_its_entry(read: dict[str, Reading]) -> None:
     assert {f"schema-{name}" for name in DOCUMENT["components"]["schemas"]} <= {*read["/docs"].ids}
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.operation_id)
+@every("operation", OPERATIONS, ids=lambda operation: operation.operation_id)
 def test_samples_are_commands_that_a_shell_can_read(operation: Operation) -> None:
     sample = curl_sample(operation.path, operation.method, operation.documented)
     shell = shutil.which("sh")
@@ -156,7 +157,7 @@ def test_samples_are_commands_that_a_shell_can_read(operation: Operation) -> Non
     assert "https://x.example/v1/api/" in printed
 
 
-@pytest.mark.parametrize("code", ErrorCode)
+@every("code", ErrorCode)
 def test_every_code_has_the_entry_that_doc_url_leads_to(
     read: dict[str, Reading], code: ErrorCode
 ) -> None:

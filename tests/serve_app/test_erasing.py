@@ -23,6 +23,7 @@ from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.published_jobs import SCENES, SENTENCES, SPOKEN, complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_retention import fill, remove
+from tests.tables import every
 
 MARKER = "zebrafish"
 WARNING = {"code": "AUDIO_QUIET", "message": f"{MARKER} is quiet.", "stage": "ingest"}
@@ -137,7 +138,7 @@ def test_nothing_of_an_erased_job_is_in_a_backup_made_after_or_in_the_log(
     assert not [key for key in store.list_keys("jobs") if MARKER.encode() in store.read_bytes(key)]
 
 
-@pytest.mark.parametrize(
+@every(
     "path",
     ["scenes", "transcript", "transcript?format=srt", "chapters", "summary", "export?format=csv",
      "captions/lint?rules=bbc", "clip?start=0&end=0.5"],

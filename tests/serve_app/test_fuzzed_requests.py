@@ -17,6 +17,7 @@ import pytest
 
 from tests.serve_app.raw_http import Answer, exchange, parse, request
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.tables import every
 
 REQUEST_ID = re.compile("req_[0-9a-f]{32}")
 
@@ -117,7 +118,7 @@ def test_a_chunked_body_over_the_limit_is_refused(api: RunningApi, fresh: Custom
     expect_envelope(exchange(api, head + chunk * 20 + b"0\r\n\r\n"))
 
 
-@pytest.mark.parametrize(
+@every(
     "content_type",
     [b"text/plain", b"", b"application/x-www-form-urlencoded", b"multipart/form-data", b"\xff/\xfe",
      b"application/json-patch+json", b"json"],
@@ -171,7 +172,7 @@ TARGETS = [
 ]
 
 
-@pytest.mark.parametrize(("target", "status"), TARGETS)
+@every(("target", "status"), TARGETS)
 def test_bad_targets_are_refused(
     api: RunningApi, client: Customer, target: bytes, status: int
 ) -> None:
@@ -180,7 +181,7 @@ def test_bad_targets_are_refused(
     assert answer.status == status
 
 
-@pytest.mark.parametrize(
+@every(
     "target",
     [
         b"/v1/api/jobs/\xff\xfe",
@@ -211,8 +212,8 @@ def test_raw_bytes_in_the_target_never_fail_inside(
 METHODS = [b"PUT", b"PATCH", b"OPTIONS", b"TRACE", b"HEAD", b"PROPFIND", b"QUERY", b"LOCK"]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.decode())
-@pytest.mark.parametrize("path", [b"/jobs", b"/jobs/x", b"/jobs/batch", b"/pricing", b"/keys"])
+@every("method", METHODS, ids=lambda method: method.decode())
+@every("path", [b"/jobs", b"/jobs/x", b"/jobs/batch", b"/pricing", b"/keys"])
 def test_other_methods_are_refused_with_those_that_are_allowed(
     api: RunningApi, client: Customer, path: bytes, method: bytes
 ) -> None:
@@ -244,9 +245,7 @@ def test_a_concrete_path_is_not_taken_for_a_job(
     assert (answer.status, answer.headers["allow"]) == (405, "POST")
 
 
-@pytest.mark.parametrize(
-    "method", [b"", b"G\x00T", b"\xff\xfe", b"get", b"GE T", b"X" * 10_000], ids=repr
-)
+@every("method", [b"", b"G\x00T", b"\xff\xfe", b"get", b"GE T", b"X" * 10_000], ids=repr)
 def test_what_is_no_method_is_refused(api: RunningApi, client: Customer, method: bytes) -> None:
     expect_refusal(exchange(api, request(client, method=method)))
 
@@ -263,7 +262,7 @@ HEADERS = [
 ]
 
 
-@pytest.mark.parametrize("headers", HEADERS)
+@every("headers", HEADERS)
 def test_bad_headers_are_refused(
     api: RunningApi, fresh: Customer, headers: tuple[bytes, ...]
 ) -> None:
@@ -273,7 +272,7 @@ def test_bad_headers_are_refused(
     assert answer.status in {400, 401}
 
 
-@pytest.mark.parametrize(
+@every(
     "credential",
     [
         b"X-API-Key: \xff\xfe\xfd",
@@ -297,7 +296,7 @@ def test_malformed_credentials_are_unauthorized(api: RunningApi, credential: byt
         expect_refusal(answer)
 
 
-@pytest.mark.parametrize(
+@every(
     "host",
     [b"", b"[::1", b"[", b"]", b"a b", b"\xff", b"x" * 5000, b"x:99999", b"x:y", b"x/../y",
      b"user:pass@x", b"x?y", b"x#y", b"%00", b"\"><script>"],
@@ -308,7 +307,7 @@ def test_odd_hosts_never_fail_inside(api: RunningApi, client: Customer, host: by
     expect_refusal(answer)
 
 
-@pytest.mark.parametrize(
+@every(
     "head",
     [
         b"GET /v1/api/pricing HTTP/1.1\r\n\r\n",

@@ -13,6 +13,7 @@ from storage import jobs
 from storage.database import Connection
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.uploads.uploading import object_of
+from tests.tables import every
 
 CONTENT = bytes(range(256)) * 9000  # more than two of the blocks that are read
 SIZE = len(CONTENT)
@@ -61,7 +62,7 @@ RANGES = {
 }
 
 
-@pytest.mark.parametrize("asked", RANGES)
+@every("asked", RANGES)
 def test_a_range_of_it(api: RunningApi, job: dict[str, Any], asked: str) -> None:
     first, end = RANGES[asked]
     answer = get(api, job, Range=asked)

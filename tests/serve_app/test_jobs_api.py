@@ -15,6 +15,7 @@ from models.contracts import SPOKEN_LANGUAGES
 from storage.jobs import find_job
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.uploads.uploading import files_of, object_of
+from tests.tables import every
 
 
 def create(api: RunningApi, customer: Customer, **body: Any) -> dict[str, Any]:
@@ -228,7 +229,7 @@ BAD_BODIES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "param"), BAD_BODIES)
+@every(("body", "param"), BAD_BODIES)
 def test_bad_bodies_name_the_field(
     api: RunningApi, customer: Customer, body: Any, param: str
 ) -> None:
@@ -236,7 +237,7 @@ def test_bad_bodies_name_the_field(
     expect_error(answer, 400, "INVALID_REQUEST", param)
 
 
-@pytest.mark.parametrize(
+@every(
     ("content", "content_type"),
     [
         (b"{", "application/json"),

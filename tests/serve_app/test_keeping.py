@@ -21,6 +21,7 @@ from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_erasing import MARKER, job, places_of, rows_of
 from tests.serve_app.test_retention import fill
+from tests.tables import every
 
 __all__ = ["job"]
 DAY = 86_400
@@ -122,7 +123,7 @@ KEPT: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", KEPT.values(), ids=KEPT.keys())
+@every("case", KEPT.values(), ids=KEPT.keys())
 def test_the_jobs_value_counts_else_the_accounts_else_the_services(
     api: RunningApi, customer: Customer, case: Any
 ) -> None:

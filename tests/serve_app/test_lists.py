@@ -17,6 +17,7 @@ from storage.job_records import LEGACY_FILTERS, JobSource, NewJob
 from storage.types import JobState, ProcessingMode, StageName, StageStatus
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import expect_error
+from tests.tables import every
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,7 @@ ENDINGS: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("status", "ending"), ENDINGS, ids=str)
+@every(("status", "ending"), ENDINGS, ids=str)
 def test_the_legacy_filter_finds_what_shows_that_status_and_nothing_else(
     api: RunningApi, status: str, ending: dict[str, Any]
 ) -> None:
@@ -175,7 +176,7 @@ def test_list_items_are_reduced_jobs(api: RunningApi, customer: Customer) -> Non
     assert all("error" not in stage for stage in item["stages"].values())
 
 
-@pytest.mark.parametrize(
+@every(
     ("query", "param"),
     [
         ("limit=0", "limit"),

@@ -37,6 +37,7 @@ from serve_app.results.routes import (
 from serve_app.webhooks.routes import EndpointChangesBody, NewEndpointBody, TestWebhookBody
 from storage.types import EventType
 from tests.serve_app.interface_contract import DOCUMENT, OPERATIONS, Contract, Operation
+from tests.tables import every
 
 BODIES: dict[str, type[BaseModel]] = {
     model.__name__: model
@@ -219,12 +220,12 @@ SECURITY: dict[Auth, list[dict[str, list[str]]]] = {
 }
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+@every("operation", OPERATIONS, ids=by_id)
 def test_an_operation_documents_who_may_call_it(operation: Operation) -> None:
     assert operation.documented["security"] == SECURITY[operation.auth]
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+@every("operation", OPERATIONS, ids=by_id)
 def test_an_operation_has_all_statuses_that_the_specification_names(operation: Operation) -> None:
     statuses = {int(status) for status in operation.documented["responses"]}
     assert (SPECIFIED_STATUSES | ADDED_STATUSES)[operation.operation_id] <= statuses
@@ -236,7 +237,7 @@ def test_no_specified_operation_is_missing() -> None:
     }
 
 
-@pytest.mark.parametrize("code", sorted(set(ErrorCode) - OF_NO_OPERATION))
+@every("code", sorted(set(ErrorCode) - OF_NO_OPERATION))
 def test_every_error_code_is_an_answer_of_some_operation(code: ErrorCode) -> None:
     answered = [operation for operation in OPERATIONS if code in operation.errors]
     assert answered
@@ -253,13 +254,13 @@ def test_a_code_of_no_operation_is_described_and_never_answered(code: ErrorCode)
     assert not any(code in operation.errors for operation in OPERATIONS)
 
 
-@pytest.mark.parametrize("code", ErrorCode)
+@every("code", ErrorCode)
 def test_extra_fields_of_the_catalogue_are_in_the_schema(code: ErrorCode) -> None:
     described = REQUIRED_FIELDS.get(code, {}) | OPTIONAL_FIELDS.get(code, {})
     assert set(CATALOGUE[code].extra_fields) == set(described) - {"param"}
 
 
-@pytest.mark.parametrize("code", ErrorCode)
+@every("code", ErrorCode)
 def test_the_example_of_an_error_fits_its_schema_and_no_other(code: ErrorCode) -> None:
     example = DOCUMENT["components"]["examples"][str(code)]["value"]
     fitting = [
@@ -270,7 +271,7 @@ def test_the_example_of_an_error_fits_its_schema_and_no_other(code: ErrorCode) -
     assert fitting == [code]
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+@every("operation", OPERATIONS, ids=by_id)
 def test_examples_of_answers_fit_their_schemas(operation: Operation) -> None:
     responses = operation.documented["responses"]
     method, status = operation.method.lower(), operation.success
@@ -280,7 +281,7 @@ def test_examples_of_answers_fit_their_schemas(operation: Operation) -> None:
             validator(*path, media_type, "schema").validate(content["example"])
 
 
-@pytest.mark.parametrize(
+@every(
     "operation",
     [operation for operation in OPERATIONS if "requestBody" in operation.documented],
     ids=by_id,
@@ -292,7 +293,7 @@ def test_examples_of_requests_fit_schema_and_model(operation: Operation) -> None
     BODIES[name].model_validate(content["example"])
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+@every("operation", OPERATIONS, ids=by_id)
 def test_examples_of_parameters_fit_their_schemas(operation: Operation) -> None:
     for index, parameter in enumerate(operation.parameters):
         path = ("paths", operation.path, operation.method.lower(), "parameters", str(index))
@@ -300,7 +301,7 @@ def test_examples_of_parameters_fit_their_schemas(operation: Operation) -> None:
             validator(*path, "schema").validate(example)
 
 
-@pytest.mark.parametrize("kind", DOCUMENT["webhooks"])
+@every("kind", DOCUMENT["webhooks"])
 def test_examples_of_webhooks_fit_their_schemas(kind: str) -> None:
     path = ("webhooks", kind, "post", "requestBody", "content", "application/json")
     example = DOCUMENT["webhooks"][kind]["post"]["requestBody"]["content"]["application/json"]
@@ -315,14 +316,14 @@ def test_all_events_are_described_with_their_headers() -> None:
         assert names == {"webhook-id", "webhook-timestamp", "webhook-signature"}
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+@every("operation", OPERATIONS, ids=by_id)
 def test_a_path_declares_its_parameters_and_no_others(operation: Operation) -> None:
     declared = [item for item in operation.parameters if item["in"] == "path"]
     assert {item["name"] for item in declared} == set(re.findall(r"{(\w+)}", operation.path))
     assert all(item["required"] for item in declared)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+@every("operation", OPERATIONS, ids=by_id)
 def test_every_answer_documents_its_headers(operation: Operation) -> None:
     for status, response in operation.documented["responses"].items():
         headers = response["headers"]
@@ -372,7 +373,7 @@ def test_fields_with_defaults_are_optional_for_generators() -> None:
     assert DOCUMENT["components"]["schemas"]["CreateJobBody"]["required"] == ["fileName"]
 
 
-@pytest.mark.parametrize("code", ErrorCode)
+@every("code", ErrorCode)
 def test_an_error_has_a_flat_schema_that_generators_type(code: ErrorCode) -> None:
     """openapi-python-client drops an ``allOf`` of an enumeration and a constant."""
     schema = DOCUMENT["components"]["schemas"][schema_name(code)]

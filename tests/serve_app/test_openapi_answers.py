@@ -23,6 +23,7 @@ from storage.types import StageName
 from tests.serve_app.interface_contract import BY_ID, Contract
 from tests.serve_app.published_jobs import SENTENCES, complete, created, fail, signed_in, track
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.tables import every
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +358,7 @@ def case_id(call: Call) -> str:
     return f"{call.operation_id} {call.status} {call.path or call.body or ''}"[:80]
 
 
-@pytest.mark.parametrize("call", SUCCESSES, ids=case_id)
+@every("call", SUCCESSES, ids=case_id)
 def test_a_success_is_as_documented(
     api: RunningApi, contract: Contract, scenery: Scenery, call: Call
 ) -> None:
@@ -370,7 +371,7 @@ def test_a_success_is_as_documented(
             api.client.post(f"/jobs/{job['jobId']}/cancel", headers=scenery.customer.headers)
 
 
-@pytest.mark.parametrize("call", FAILURES, ids=case_id)
+@every("call", FAILURES, ids=case_id)
 def test_an_error_is_as_documented(
     api: RunningApi, contract: Contract, scenery: Scenery, call: Call
 ) -> None:
@@ -421,9 +422,7 @@ def test_a_session_is_as_documented(api: RunningApi, contract: Contract) -> None
     contract.check("createSession", answer)
 
 
-@pytest.mark.parametrize(
-    "operation_id", [name for name, operation in BY_ID.items() if operation.auth != "none"]
-)
+@every("operation_id", [name for name, operation in BY_ID.items() if operation.auth != "none"])
 def test_without_a_credential_every_operation_answers_401_as_documented(
     api: RunningApi, contract: Contract, operation_id: str
 ) -> None:
@@ -434,9 +433,7 @@ def test_without_a_credential_every_operation_answers_401_as_documented(
     contract.check(operation_id, answer)
 
 
-@pytest.mark.parametrize(
-    "operation_id", [name for name, operation in BY_ID.items() if operation.auth != "none"]
-)
+@every("operation_id", [name for name, operation in BY_ID.items() if operation.auth != "none"])
 def test_a_suspended_account_gets_403_as_documented(
     api: RunningApi,
     contract: Contract,

@@ -9,6 +9,7 @@ from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import expect_error
+from tests.tables import every
 
 
 def test_the_audio_tracks_alias_answers_the_bare_list(api: RunningApi, customer: Customer) -> None:
@@ -105,7 +106,7 @@ def test_older_words_filter_jobs_that_await_their_upload(
     assert [job["jobId"] for job in found["data"]] == [made["data"]["jobId"]]
 
 
-@pytest.mark.parametrize(
+@every(
     ("channels", "status"),
     [(1, 201), (1.0, 201), ([0, 1], 201), (32, 400), (True, 400), ("1", 400), ([], 400)],
     ids=str,
@@ -132,7 +133,7 @@ def test_a_track_of_an_uploaded_video_may_be_fetched(api: RunningApi, customer: 
     assert "audioTrackUploadUrls" not in fetched
 
 
-@pytest.mark.parametrize(
+@every(
     ("track", "code", "field"),
     [
         ({}, "INVALID_REQUEST", "fileName"),

@@ -20,6 +20,7 @@ from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import create
 from tests.storage.s3_server import fresh_store, s3_endpoint
+from tests.tables import every
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +94,7 @@ def left(store: ObjectStore, prefix: str) -> list[str]:
     return names + [f"{key} (partial)" for key in store.list_partials(prefix)]
 
 
-@pytest.mark.parametrize(
-    ("state", "cuts"), [("completed", True), ("completed", False), ("failed", True)]
-)
+@every(("state", "cuts"), [("completed", True), ("completed", False), ("failed", True)])
 def test_the_stills_that_scenes_or_the_overview_show_stay_and_all_else_goes(
     api: RunningApi, customer: Customer, store: ObjectStore, state: str, cuts: bool
 ) -> None:

@@ -10,6 +10,7 @@ from tests.serve_app.interface_contract import DOCUMENT, Contract
 from tests.serve_app.published_jobs import complete, created
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_transcript_edits import edit, get, said
+from tests.tables import every
 
 CONTRACT = Contract(DOCUMENT)
 
@@ -58,7 +59,7 @@ def test_what_was_corrected_is_not_offered_again(
     assert review(api, customer, job)["before"]["wrongWords"] <= before["before"]["wrongWords"]
 
 
-@pytest.mark.parametrize("budget", ["0", "-1", "86401", "1.5", "many", ""])
+@every("budget", ["0", "-1", "86401", "1.5", "many", ""])
 def test_a_budget_is_a_whole_number_of_seconds_up_to_a_day(
     api: RunningApi, customer: Customer, job: str, budget: str
 ) -> None:

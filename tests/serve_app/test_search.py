@@ -30,6 +30,7 @@ from storage.search_index import MOST_CHARACTERS
 from tests.serve_app.published_jobs import SCENES, SPOKEN, complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.stills import BLUE, GREEN, ORANGE, RED, ColourEmbedder, jpeg
+from tests.tables import every
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +157,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("query", "param"), BAD.values(), ids=BAD)
+@every(("query", "param"), BAD.values(), ids=BAD)
 def test_bad_input_is_refused_and_named(
     api: RunningApi, customer: Customer, query: dict[str, str], param: str
 ) -> None:
@@ -180,7 +181,7 @@ GOOD = [
 ]
 
 
-@pytest.mark.parametrize("query", GOOD, ids=range(len(GOOD)))
+@every("query", GOOD)
 def test_what_is_odd_but_right_is_answered(
     api: RunningApi, customer: Customer, query: dict[str, str]
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from models.tasks import DESCRIBE_SCENES, TRANSCRIBE
 from serve_app.deployment.cluster import ClusterSettingsError, cluster_settings
 from serve_app.settings import DEPRECATED_NAMES, InvalidSettingsError, Settings, load_settings
+from tests.tables import every
 
 RENAMED = [pytest.param(old, new, id=old) for old, new in DEPRECATED_NAMES.items()]
 
@@ -85,7 +86,7 @@ def test_networks_are_a_list_with_commas_or_in_json(
     assert settings.trusted_proxies == settings.allowed_networks
 
 
-@pytest.mark.parametrize(
+@every(
     "address",
     [
         "javascript:alert(1)",
@@ -103,7 +104,7 @@ def test_networks_are_a_list_with_commas_or_in_json(
         "",
     ],
 )
-@pytest.mark.parametrize("name", ["public_url", "grafana_url", "s3_public_endpoint_url"])
+@every("name", ["public_url", "grafana_url", "s3_public_endpoint_url"])
 def test_an_address_that_no_client_can_use_is_refused_without_its_value(
     name: str, address: str
 ) -> None:

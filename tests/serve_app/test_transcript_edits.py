@@ -33,6 +33,7 @@ from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_erasing import rows_of
+from tests.tables import every
 
 LINES = [("Good morning to the bakers.", "speaker_0"), ("Today it rains.", "speaker_1"),
          ("We sell green tees.", "speaker_0"), ("Come by.", "speaker_1")]  # fmt: skip
@@ -304,7 +305,7 @@ def test_an_edit_that_changes_nothing_makes_no_revision(
     assert (made["revision"], made["changes"]) == (0, [])
 
 
-@pytest.mark.parametrize(
+@every(
     ("body", "param"),
     [
         ({"segments": [{"index": 4, "text": "x"}]}, "segments[0].index"),

@@ -30,6 +30,7 @@ from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.interface_contract import DOCUMENT, Contract
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.tables import every
 
 CONTRACT = Contract(DOCUMENT)
 LINES = ("Guten Morgen.", "Heute regnet es.")
@@ -120,7 +121,7 @@ def test_it_is_made_once_and_anew_after_a_correction(
     assert "GUTEN ABEND." in read(api, customer, job, "format=srt&language=en").text
 
 
-@pytest.mark.parametrize(
+@every(
     ("language", "param"),
     [("de", "language"), ("de-AT", "language"), ("fr", "language"), ("english!", "language"),
      (7, "language"), (None, "language")],

@@ -18,6 +18,7 @@ from storage.database import Connection
 from storage.tables import jobs as jobs_table
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.tables import every
 
 MODEL = "a model"
 ANNA = np.eye(8, dtype=np.float32)[0]
@@ -214,7 +215,7 @@ def test_a_voice_of_a_job_under_a_legal_hold_stays(api: RunningApi, held: str) -
     assert api.transact(lambda c: voices.list_voices(c, customer.account_id)) == []
 
 
-@pytest.mark.parametrize(
+@every(
     "given",
     ["", " ", "\u3000", "a\nb", "x" * 101, 7],
     ids=["none", "a space", "a wide space", "two lines", "too long", "no text"],

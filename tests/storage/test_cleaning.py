@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from sqlalchemy import text
 
 from storage.cleaning import (
@@ -24,6 +23,7 @@ from storage.types import JobState, Retention
 from storage.uploads import MOST_LATE
 from storage.work import Held, Terms, lease_next
 from tests.storage.test_jobs import new_account, new_job
+from tests.tables import every
 
 END = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -47,7 +47,7 @@ FOLLOWING = {
 }
 
 
-@pytest.mark.parametrize(("done", "following"), FOLLOWING.values(), ids=FOLLOWING.keys())
+@every(("done", "following"), FOLLOWING.values(), ids=FOLLOWING.keys())
 def test_a_round_is_followed_by_another_while_something_may_come(
     done: CleaningRound, following: datetime | None
 ) -> None:
@@ -94,7 +94,7 @@ DUE = {
 }
 
 
-@pytest.mark.parametrize(("state", "ago", "due"), DUE.values(), ids=DUE.keys())
+@every(("state", "ago", "due"), DUE.values(), ids=DUE.keys())
 async def test_material_goes_so_long_after_the_end(
     database: Database, state: JobState, ago: timedelta, due: bool
 ) -> None:

@@ -22,6 +22,7 @@ from storage.types import (
     StageName,
     StageStatus,
 )
+from tests.tables import every
 
 LEASE = timedelta(seconds=30)
 OVER = timedelta(seconds=-1)
@@ -170,7 +171,7 @@ async def test_a_state_change_that_comes_too_late_changes_nothing(database: Data
     assert (first, second) == (True, False)
 
 
-@pytest.mark.parametrize(
+@every(
     ("expected", "state"),
     [
         (before, after)

@@ -14,6 +14,7 @@ from storage.ledger import InsufficientCreditsError
 from storage.types import StageName
 from tests.storage.forbidden_entries import AFTERWARDS, FORBIDDEN
 from tests.storage.money_case import Case, complete, totals
+from tests.tables import every
 
 
 async def test_hold_charge_and_release_add_up(money: Database, case: Case) -> None:
@@ -69,7 +70,7 @@ async def run(money: Database, statements: str, given: dict[str, uuid.UUID]) -> 
             await connection.execute(text(statement), given)
 
 
-@pytest.mark.parametrize(("statements", "complaint"), FORBIDDEN)
+@every(("statements", "complaint"), FORBIDDEN)
 async def test_the_database_refuses(
     money: Database, case: Case, statements: str, complaint: str
 ) -> None:

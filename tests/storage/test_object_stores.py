@@ -28,6 +28,7 @@ from storage.objects.folder import FolderStore
 from storage.objects.s3 import S3Store
 from tests.places import PROJECT
 from tests.storage.s3_server import everything_in, fresh_store, s3_endpoint, s3_process
+from tests.tables import every
 
 SEQUENCES = int(os.environ.get("VAS_STORE_SEQUENCES", "10"))
 MIB = 1024**2
@@ -142,7 +143,7 @@ def test_what_is_written_can_be_read_back(case: Case) -> None:
     assert case.leftovers() == []
 
 
-@pytest.mark.parametrize("size_bytes", SIZES.values(), ids=SIZES.keys())
+@every("size_bytes", SIZES.values(), ids=SIZES.keys())
 def test_an_object_of_any_size_arrives_whole(case: Case, size_bytes: int) -> None:
     data, store = content(size_bytes), case.store
     with store.writer("written") as stream:
@@ -165,8 +166,8 @@ def test_an_object_is_not_there_until_its_writer_is_done(store: ObjectStore) -> 
     assert store.size_bytes("jobs/1/a") == 9 * MIB
 
 
-@pytest.mark.parametrize("size_bytes", [4, 9 * MIB], ids=["small", "in parts"])
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@every("size_bytes", [4, 9 * MIB], ids=["small", "in parts"])
+@every("error", [ValueError, KeyboardInterrupt])
 def test_a_failure_inside_a_writer_leaves_what_was_there(
     case: Case, error: type[BaseException], size_bytes: int
 ) -> None:
@@ -185,7 +186,7 @@ def test_two_writers_of_one_key_do_not_disturb_each_other(case: Case) -> None:
     assert case.leftovers() == []
 
 
-@pytest.mark.parametrize("key", ["", "/a", "../a", "a//b", "a/", "a/./b", "a\0b"])
+@every("key", ["", "/a", "../a", "a//b", "a/", "a/./b", "a\0b"])
 def test_a_key_that_is_no_plain_relative_path_is_refused(store: ObjectStore, key: str) -> None:
     operations: list[Callable[[], object]] = [
         lambda: store.exists(key),

@@ -13,6 +13,7 @@ import pytest
 
 from storage.objects import InvalidKeyError, ObjectNotFoundError, check_key
 from storage.objects.folder import FolderStore
+from tests.tables import every
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -127,7 +128,7 @@ def test_two_writers_of_one_key_do_not_disturb_each_other(store: FolderStore) ->
     assert files_below(store) == ["a"]
 
 
-@pytest.mark.parametrize("key", BAD_KEYS.values(), ids=BAD_KEYS.keys())
+@every("key", BAD_KEYS.values(), ids=BAD_KEYS.keys())
 def test_a_key_that_is_no_plain_relative_path_is_refused_by_every_operation(
     key: str, store: FolderStore
 ) -> None:

@@ -44,6 +44,7 @@ from tests.storage.s3_server import (
     s3_endpoint,
     s3_process,
 )
+from tests.tables import every
 
 LARGEST_OBJECT_BYTES = 5 * 1024**4
 
@@ -310,7 +311,7 @@ USES: dict[str, Use] = {
 }
 
 
-@pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
+@every("use", USES.values(), ids=USES.keys())
 def test_a_bucket_that_is_not_there_is_a_store_that_is_unavailable(endpoint: str, use: Use) -> None:
     store = S3Store(place_at(endpoint))
     if use is USES["exists"]:  # S3 answers a HEAD without a body: no key and no bucket look alike

@@ -30,6 +30,7 @@ from storage.search_index import (
 )
 from storage.types import JobState, ProcessingMode, SearchKind, StageName, StageStatus
 from tests.databases import fresh_database
+from tests.tables import every
 
 Said = Sequence[str]
 
@@ -142,7 +143,7 @@ async def english(library: Library) -> uuid.UUID:
     return account
 
 
-@pytest.mark.parametrize(("q", "expected"), QUERIES, ids=[q for q, _ in QUERIES])
+@every(("q", "expected"), QUERIES, ids=[q for q, _ in QUERIES])
 async def test_words_phrases_beginnings_and_exclusions(
     library: Library, english: uuid.UUID, q: str, expected: list[str]
 ) -> None:
@@ -199,7 +200,7 @@ LANGUAGES = [
 ]
 
 
-@pytest.mark.parametrize(("language", "said", "q"), LANGUAGES, ids=[c[0] for c in LANGUAGES])
+@every(("language", "said", "q"), LANGUAGES, ids=[c[0] for c in LANGUAGES])
 async def test_words_are_found_in_their_language(
     library: Library, language: str, said: str, q: str
 ) -> None:
@@ -274,7 +275,7 @@ async def everything(library: Library) -> uuid.UUID:
     return account
 
 
-@pytest.mark.parametrize(("q", "kind"), KINDS, ids=[q for q, _ in KINDS])
+@every(("q", "kind"), KINDS, ids=[q for q, _ in KINDS])
 async def test_all_that_was_found_out_can_be_searched(
     library: Library, everything: uuid.UUID, q: str, kind: SearchKind
 ) -> None:
@@ -444,7 +445,7 @@ ODD_TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("said", ODD_TEXTS, ids=range(len(ODD_TEXTS)))
+@every("said", ODD_TEXTS)
 async def test_odd_text_is_stored_and_shown_as_text(library: Library, said: str) -> None:
     account = await library.account()
     await library.job(

@@ -14,6 +14,7 @@ import pytest
 
 from tests.databases import fresh_database
 from tests.pipelines.net.fetch_servers import Authority, Trap
+from tests.tables import every
 from tests.webhooks.harness import WebhookHarness, open_desk, settings_for
 from tests.webhooks.misbehaviour import CASES
 from tests.webhooks.receivers import Receiver, status
@@ -52,7 +53,7 @@ async def _log_of_all(harness: WebhookHarness, folder: Path) -> Logged:
         return Logged({name: await harness.attempted(ids[name]) for name in CASES}, receivers)
 
 
-@pytest.mark.parametrize("name", CASES)
+@every("name", CASES)
 async def test_the_log_says_what_the_endpoint_did(logged: Logged, name: str) -> None:
     case, row = CASES[name], logged.rows[name]
     error, _, body = (row["last_error"] or "").partition("\n")
@@ -64,12 +65,12 @@ async def test_the_log_says_what_the_endpoint_did(logged: Logged, name: str) -> 
     assert row["attempts"] == 1
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].error != "tls"])
+@every("name", [name for name in CASES if CASES[name].error != "tls"])
 async def test_whoever_can_be_talked_to_gets_one_delivery(logged: Logged, name: str) -> None:
     assert len(logged.receivers[name].received) == logged.receivers[name].connections == 1
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].error == "tls"])
+@every("name", [name for name in CASES if CASES[name].error == "tls"])
 async def test_without_a_secure_connection_nothing_is_said(logged: Logged, name: str) -> None:
     assert logged.receivers[name].received == []
 
@@ -107,7 +108,7 @@ def lookup(host: str, _port: int) -> list[str]:
     return NAMES[host]
 
 
-@pytest.mark.parametrize("name", UNREACHABLE)
+@every("name", UNREACHABLE)
 async def test_who_cannot_be_reached_is_logged_by_why(harness: WebhookHarness, name: str) -> None:
     url, wanted, error = UNREACHABLE[name]
     with socket.create_server(("127.0.0.1", 0)) as mute, socket.socket() as closed:

@@ -17,6 +17,7 @@ from serve_app.webhooks.sending import (
     retry_after_seconds,
 )
 from storage.types import DeliveryStatus
+from tests.tables import every
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 
@@ -28,7 +29,7 @@ def outcome(status: int, failure: str | None, retry_after: str | None = None) ->
 UNAVAILABLE = outcome(503, "http_5xx: 503")
 
 
-@pytest.mark.parametrize(
+@every(
     ("came", "status"),
     [
         (outcome(200, None), "delivered"),
@@ -68,7 +69,7 @@ def test_pauses_grow_from_10_seconds_to_10_minutes_with_a_tenth_of_jitter(
     assert base <= pause_seconds(before, chance) <= min(base * 1.1, 600)
 
 
-@pytest.mark.parametrize(
+@every(
     ("value", "seconds"),
     [
         ("120", 120),

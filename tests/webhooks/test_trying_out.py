@@ -41,6 +41,7 @@ from storage.types import EventType
 from storage.webhooks import NewEvent
 from tests.places import PROJECT
 from tests.serve_app.running_api import RunningApi
+from tests.tables import every
 from tests.webhooks.harness import WebhookHarness
 from tests.webhooks.receivers import in_turn, status
 
@@ -61,7 +62,7 @@ def test_a_good_delivery_verifies_by_any_of_the_receivers_secrets() -> None:
     verify([SECRET], both, BODY, NOW - 300)
 
 
-@pytest.mark.parametrize(
+@every(
     ("changes", "body", "now", "said"),
     [
         ({"webhook-id": ""}, BODY, NOW, "the header webhook-id is missing"),

@@ -95,6 +95,8 @@ class Gradual:
     """The side of it that is black or white, if one is."""
     visits_ms: tuple[tuple[int, int], ...] = ()
     """Of a wipe: stretches around it that end with the picture that they began with."""
+    is_open: bool = False
+    """Whether a network is to judge it if anything depends on it, and has not yet."""
 
 
 def find_gradual(
@@ -111,7 +113,7 @@ def find_gradual(
 
     @cache
     def sweeps(first: int, last: int) -> bool:
-        """Whether the camera's motion explains all that comes into these frames."""
+        """Return whether the camera's motion explains all that comes into these frames."""
         luma = window.luma[first : last + 1]
         return not changes_content(luma, _STEP_REACH, config.min_steps_change)
 
@@ -129,7 +131,7 @@ def find_gradual(
 def _likely(
     window: FrameFeatures, first: Indices, centres: Indices, last: Indices, config: GradualConfig
 ) -> npt.NDArray[np.bool_]:
-    """Where the ends differ and the centre is near their mean."""
+    """Return where the ends differ and the centre is near their mean."""
     before, middle, after = (window.luma[index] for index in (first, centres, last))
     difference = mean_difference(before, after)
     twice = 2 * middle.astype(np.int16) - before - after
@@ -163,7 +165,7 @@ def _best_fit(
     sweeps: Callable[[int, int], bool],
     config: GradualConfig,
 ) -> Gradual | None:
-    """The transition between two frames, as fine pictures show it or else coarse ones.
+    """Return the transition between two frames, as fine pictures show it or else coarse ones.
 
     Things that move during a dissolve blur what fine pictures show of the
     mixture; in coarse ones, with their colours, they hardly matter.
@@ -198,7 +200,7 @@ def _fitted(
     sweeps: Callable[[int, int], bool],
     config: GradualConfig,
 ) -> Gradual | None:
-    """The transition between frames ``a`` and ``b`` if the mixture model holds there.
+    """Return the transition between frames ``a`` and ``b`` if the mixture model holds there.
 
     ``mixtures`` has a row for each frame from ``a`` to ``b``. ``unlike`` (of the two frames)
     and ``sweeps`` (of those between) are called once the mixture model holds.
@@ -243,7 +245,7 @@ class _Ends:
 
 
 def _unlike(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> _Ends | None:
-    """The difference of frames ``a`` and ``b``, None where it is none of two scenes.
+    """Return the difference of frames ``a`` and ``b``, None where it is none of two scenes.
 
     Between two pictures that show something, a change of light is no difference.
     The cheapest tests come first: most pairs fail early.
@@ -262,7 +264,7 @@ def _unlike(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> _En
 
 
 def _shares(frames: Levels) -> tuple[Floats, Floats]:
-    """Share of B in each frame by least squares, and what it leaves unexplained."""
+    """Return the share of B in each frame by least squares, and what it leaves unexplained."""
     offsets = frames - frames[0]
     direction = offsets[-1]
     energy = max(float(direction @ direction), _LEAST_ENERGY)
@@ -281,7 +283,7 @@ def _extent(share: Floats) -> tuple[int, int]:
 
 
 def _blank_side(ends: Bytes) -> Blank | None:
-    """The kind of blank that one of the two pictures is; black goes first."""
+    """Return the kind of blank that one of the two pictures is; black goes first."""
     kinds = blanks(ends)
     if Blank.BLACK in kinds:
         return Blank.BLACK
@@ -307,7 +309,7 @@ class IntervalIndex(Generic[Item]):
         self._items = items
 
     def touching(self, start_ms: int, end_ms: int) -> Iterator[Item]:
-        """Items whose intervals meet ``start_ms`` to ``end_ms`` (inclusive), by start."""
+        """Yield items whose intervals meet ``start_ms`` to ``end_ms`` (inclusive), by start."""
         low = bisect_left(self._starts, start_ms - self._longest)
         high = bisect_right(self._starts, end_ms)
         for _, ends_ms, index in self._spans[low:high]:
@@ -316,7 +318,13 @@ class IntervalIndex(Generic[Item]):
 
 
 def best_graduals(found: list[Gradual]) -> list[Gradual]:
-    """One for each transition: the surest of those that saw nearly all of it."""
+    """Return one for each transition: the surest of those that saw nearly all of it."""
+    return sorted((best for _, best in decisive(found)), key=lambda gradual: gradual.middle_ms)
+
+
+def decisive(found: list[Gradual]) -> list[tuple[Gradual, Gradual]]:
+    """Return for each transition the strongest that was found, and the surest of those that saw
+    nearly all of it. Nothing about the others changes these."""
     rest = sorted(found, key=lambda gradual: (-gradual.strength, gradual.start_ms))
     by_time = IntervalIndex(
         range(len(rest)), lambda index: (rest[index].start_ms, rest[index].end_ms)
@@ -324,7 +332,7 @@ def best_graduals(found: list[Gradual]) -> list[Gradual]:
     left = [True] * len(rest)
 
     def taken(one: Gradual) -> list[Gradual]:
-        """What is left that overlaps ``one``, surest first, and from now on is not left."""
+        """Return what is left that overlaps ``one``, surest first, and from now on is not left."""
         # Those that only meet it do not overlap it.
         near = by_time.touching(one.start_ms + 1, one.end_ms - 1)
         indices = sorted(index for index in near if left[index])
@@ -332,16 +340,16 @@ def best_graduals(found: list[Gradual]) -> list[Gradual]:
             left[index] = False
         return [rest[index] for index in indices]
 
-    chosen = []
+    chosen = list[tuple[Gradual, Gradual]]()
     for index, full in enumerate(rest):
         if not left[index]:
             continue
         same = taken(full)
         nearly = [other for other in same if other.strength >= _NEARLY_ALL * full.strength]
         best = max(nearly, key=lambda other: (other.confidence, -other.middle_ms))
-        chosen.append(best)
+        chosen.append((full, best))
         taken(best)
-    return sorted(chosen, key=lambda gradual: gradual.middle_ms)
+    return chosen
 
 
 _WIPE_HALVES_MS = (240, 400, 600, 840)
@@ -448,7 +456,8 @@ def _likely_wipes(
     last: Indices,
     config: WipeConfig,
 ) -> npt.NDArray[np.bool_]:
-    """Where the ends differ, and the centre shows one at some places, the other elsewhere."""
+    """Return where the ends differ, and the centre shows one at some places, the other
+    elsewhere."""
     a, middle, b = cells[first], cells[centres], cells[last]
     apart, to_a, to_b = np.abs(a - b), np.abs(middle - a), np.abs(middle - b)
     difference = apart.mean(axis=1)
@@ -494,7 +503,7 @@ class _Turning:
 def _fitted_wipe(
     window: FrameFeatures, cells: npt.NDArray[np.float32], a: int, b: int, config: WipeConfig
 ) -> Gradual | None:
-    """The wipe between frames ``a`` and ``b`` if the model holds there."""
+    """Return the wipe between frames ``a`` and ``b`` if the model holds there."""
     turning = _turning(cells, config)
     if turning is None or not (
         turning.step_miss <= config.max_step_miss
@@ -526,7 +535,7 @@ def _fitted_wipe(
 
 
 def _at_rim(ends: Bytes) -> float:
-    """Mean difference of two pictures at their rim, as a share of that of the whole."""
+    """Return the mean difference of two pictures at their rim, as a share of that of the whole."""
     apart = np.abs(ends[1].astype(np.int16) - ends[0])
     rim = np.ones(apart.shape, bool)
     rim[_RIM_ROWS:-_RIM_ROWS, _RIM_COLUMNS:-_RIM_COLUMNS] = False

@@ -84,7 +84,7 @@ class HardCandidate:
 def find_hard(
     window: FrameFeatures, start: int, end: int, config: HardConfig
 ) -> list[HardCandidate]:
-    """Those of the frames ``start`` to ``end``."""
+    """Return those of the frames ``start`` to ``end``."""
     low, high = max(1, start - _NEIGHBOURS), min(len(window), end + _NEIGHBOURS)
     if high <= low:
         return []
@@ -110,7 +110,7 @@ def _steps_near(window: FrameFeatures, steps: Floats, index: int, frames: int) -
 
 
 def _reach(window: FrameFeatures, index: int, frames: int) -> tuple[int, int]:
-    """The furthest neighbours on both sides of the candidate, up to ``frames`` from it."""
+    """Return the furthest neighbours on both sides of the candidate, up to ``frames`` from it."""
     times = window.times_ms
     first = np.searchsorted(times, times[index - 1] - SLOW_MS)
     last = np.searchsorted(times, times[index] + SLOW_MS, side="right") - 1
@@ -159,7 +159,7 @@ def _gone(window: FrameFeatures, index: int) -> float:
 
 
 def _before(window: FrameFeatures, index: int) -> Indices:
-    """Frames before the candidate, nearest first: the last three, then by time."""
+    """Return frames before the candidate, nearest first: the last three, then by time."""
     wanted = window.times_ms[index - 1] - np.array(_APART_MS)
     found = np.clip(np.searchsorted(window.times_ms, wanted), 0, index - 1)
     near = np.arange(index - 1, max(index - _NEAR, _reach(window, index, _NEAR)[0]) - 1, -1)
@@ -167,7 +167,7 @@ def _before(window: FrameFeatures, index: int) -> Indices:
 
 
 def _after(window: FrameFeatures, index: int) -> Indices:
-    """Frames from the candidate on, nearest first: the first three, then by time."""
+    """Return frames from the candidate on, nearest first: the first three, then by time."""
     wanted = window.times_ms[index] + np.array(_APART_MS)
     found = np.searchsorted(window.times_ms, wanted, side="right") - 1
     near = np.arange(index, min(index + _NEAR - 1, _reach(window, index, _NEAR)[1]) + 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -77,10 +77,6 @@ class Judgement:
     unproposed: list[Gradual]
     """What the network alone finds."""
 
-    def of(self, gradual: Gradual) -> Gradual:
-        """With no confidence where it is refused: it still counts among those it overlaps."""
-        return replace(gradual, confidence=0.0) if gradual in self.refused else gradual
-
 
 def judged(
     frames: FrameFeatures,
@@ -138,7 +134,7 @@ def _is_doubtful(step: HardCandidate, config: JudgeConfig) -> bool:
 
 
 def _span(frames: FrameFeatures, gradual: Gradual) -> tuple[int, int]:
-    """The frames about the middle of a transition: the first, and the one after the last."""
+    """Return the frames about the middle of a transition: the first, and the one after the last."""
     first, middle, last = np.searchsorted(
         frames.times_ms, [gradual.start_ms, gradual.middle_ms, gradual.end_ms]
     ).tolist()
@@ -146,7 +142,7 @@ def _span(frames: FrameFeatures, gradual: Gradual) -> tuple[int, int]:
 
 
 def _both(measured: float, learned: float, config: JudgeConfig) -> float:
-    """The confidence of a step by its measures and by the network."""
+    """Return the confidence of a step by its measures and by the network."""
     most = config.most_measured
     odds = config.measured_weight * min(most, max(-most, _log_odds(measured)))
     return 1 / (1 + math.exp(-(odds + _log_odds(learned) + config.bias)))
@@ -185,7 +181,7 @@ def probabilities(
 
 
 def boundary_pictures(frames: FrameFeatures) -> BoundaryPictures:
-    """The frames as the network gets them.
+    """Return the frames as the network gets them.
 
     Their colours are coarser than those it was trained on; of 45 cuts of real films with 0.5 and
     more none loses more than 0.05 by it.
@@ -205,7 +201,7 @@ def _unproposed(
     found: Probabilities,
     decided: Sequence[HardCandidate],
 ) -> tuple[list[tuple[int, float]], list[Gradual]]:
-    """Steps and gradual transitions that the network alone finds in a block."""
+    """Return steps and gradual transitions that the network alone finds in a block."""
     start, end = block
     known = np.searchsorted(frames.times_ms, [each.time_ms for each in decided])
     near = {at + by for at in known.tolist() for by in range(-_NEAR, _NEAR + 1)}

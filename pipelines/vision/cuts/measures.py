@@ -86,7 +86,7 @@ def _sudden(luma: Bytes, config: ScreenConfig) -> npt.NDArray[np.intp]:
 
 
 def _changed_places(window: FrameFeatures, index: int, config: ScreenConfig) -> int:
-    """Places that stand still up to the frame before ``index``, and otherwise from it on.
+    """Return places that stand still up to the frame before ``index``, and otherwise from it on.
 
     0 where they show the same in another light.
     """
@@ -105,7 +105,7 @@ def _changed_places(window: FrameFeatures, index: int, config: ScreenConfig) -> 
 
 
 def _frames(window: FrameFeatures, index: int, within_ms: int, rows: int) -> Bytes:
-    """Frames from ``index`` on, up to ``within_ms`` away (negative: back); some of many."""
+    """Return frames from ``index`` on, up to ``within_ms`` away (negative: back); some of many."""
     times = window.times_ms
     edge_ms = times[index] + within_ms
     if within_ms < 0:
@@ -149,7 +149,7 @@ class Blank(StrEnum):
 
 
 def blank(luma: float, spread: float) -> Blank | None:
-    """What a picture of this brightness and contrast is, None where it shows something."""
+    """Return what a picture of this brightness and contrast is, None where it shows something."""
     if spread > _BLANK_CONTRAST:
         return None
     if luma < _BLACK_BELOW:
@@ -163,7 +163,7 @@ def contrast(luma: Bytes) -> Floats:
 
 
 def brightness(luma: Bytes) -> Floats:
-    """Mean of each picture, in levels."""
+    """Return the mean of each picture, in levels."""
     return np.array([cv2.mean(picture)[0] for picture in luma], np.float64)
 
 
@@ -174,7 +174,7 @@ def blanks(luma: Bytes) -> list[Blank | None]:
 
 
 def mean_difference(first: Bytes, second: Bytes) -> Floats:
-    """Mean absolute difference of pictures (n, ...), in levels."""
+    """Return the mean absolute difference of pictures (n, ...), in levels."""
     size = math.prod(first.shape[1:])
     rows = zip(first.reshape(-1, size), second.reshape(-1, size), strict=True)
     return np.array([cv2.norm(one, other, cv2.NORM_L1) for one, other in rows], np.float64) / size
@@ -229,7 +229,7 @@ def _block_sums(difference: Bytes) -> npt.NDArray[np.uint16]:
 def change(
     features: FrameFeatures, first: Indices, second: Indices, reach: tuple[int, int]
 ) -> Floats:
-    """How much frames ``second`` differ from ``first`` in content, motion aside.
+    """Return how much frames ``second`` differ from ``first`` in content, motion aside.
 
     0 for the same picture, about 0.2 for strong motion, about 0.5 to 1.5 for
     unrelated pictures: differences are taken relative to the contrast.
@@ -245,7 +245,7 @@ def change(
 
 
 def changes_content(luma: Bytes, reach: tuple[int, int], least: float) -> bool:
-    """Whether the changes over the quarters of a run, motion aside, sum up to ``least``.
+    """Return whether the changes over the quarters of a run, motion aside, sum up to ``least``.
 
     On ``change``'s scale, without colours. Where a camera sweeps, the content of each
     quarter was close by before it, and the sum stays near 0, however different the
@@ -296,7 +296,7 @@ CELL = 2
 
 
 def cell_luma(luma: Bytes) -> npt.NDArray[np.float32]:
-    """Mean luma of the cells of each picture, (n, 576)."""
+    """Return the mean luma of the cells of each picture, (n, 576)."""
     wide = luma.astype(np.uint16)
     rows = wide[:, ::CELL] + wide[:, 1::CELL]
     sums = rows[:, :, ::CELL] + rows[:, :, 1::CELL]
@@ -304,7 +304,7 @@ def cell_luma(luma: Bytes) -> npt.NDArray[np.float32]:
 
 
 def light_residue(first: Bytes, second: Bytes) -> float:
-    """Share of a picture's variance that the other's levels leave unexplained, 0 to 1.
+    """Return the share of a picture's variance that the other's levels leave unexplained, 0 to 1.
 
     Near 0 if one is the other in another light: equal levels in one picture are
     equal in the other too (the correlation ratio of A. Roche, 1998). About 0.6
@@ -320,7 +320,7 @@ def _unexplained(by: Bytes, picture: Bytes) -> float:
 
 
 def _structure(picture: Bytes) -> Floats:
-    """The picture without what is smooth over a fifth of its height."""
+    """Return the picture without what is smooth over a fifth of its height."""
     grey = picture.astype(np.float64)
     return np.asarray(grey - cv2.blur(grey, (9, 9), borderType=cv2.BORDER_REFLECT))
 
@@ -336,7 +336,7 @@ def grid(window: FrameFeatures, start: int, end: int) -> Indices:
 
 
 def sides(window: FrameFeatures, centres: Indices, half_ms: int) -> tuple[Indices, Indices]:
-    """The first and the last frame no more than ``half_ms`` from each centre."""
+    """Return the first and the last frame no more than ``half_ms`` from each centre."""
     times = window.times_ms
     first = np.searchsorted(times, times[centres] - half_ms)
     last = np.searchsorted(times, times[centres] + half_ms, side="right") - 1

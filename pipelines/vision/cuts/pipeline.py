@@ -20,13 +20,16 @@ from pipelines.execution.chain import Control, Mapper, Workspace
 from pipelines.types import StageCode, StageError, VideoSource
 from pipelines.vision.bars import active_picture
 from pipelines.vision.cuts.selection import (
+    BlockRun,
     Candidates,
     Cut,
     CutConfig,
     CutKind,
     FeaturesPart,
+    Found,
     SearchCuts,
     block_runs,
+    settled,
     together,
 )
 from pipelines.vision.features import (
@@ -70,7 +73,7 @@ def find_cuts(
     models: ModelProvider,
     mapper: Mapper,
 ) -> FoundCuts:
-    """The cuts of ``video``, of whose segments in order these are the stored features.
+    """Return the cuts of ``video``, of whose segments in order these are the stored features.
 
     Raises StageError, VISION_FAILED where there is no frame, and StageStoppedError.
     """
@@ -113,16 +116,20 @@ def _cuts_of_parts(
     config: CutConfig,
     mapper: Mapper,
 ) -> list[tuple[Cut, ...]]:
-    """Each part's cuts, its frames searched in tasks."""
+    """Return each part's cuts, its frames searched in tasks."""
     runs = [
         block_runs(own, box, part.start_ms, part.end_ms - part.start_ms, _BLOCKS_A_TASK)
         for part, own, box in zip(video.all_parts, stored, active, strict=True)
     ]
     found = iter(mapper([run for own in runs for run in own], step, control))
-    candidates = [
-        Candidates.among(together(islice(found, len(own))), part.end_ms - part.start_ms)
-        for part, own in zip(video.all_parts, runs, strict=True)
-    ]
+    candidates = []
+    for part, own in zip(video.all_parts, runs, strict=True):
+
+        def again(places: list[int], own: Sequence[BlockRun] = own) -> list[Found]:
+            return [*mapper([replace(own[at], judges_all=True) for at in places], step, control)]
+
+        whole = together(settled([*islice(found, len(own))], config, again))
+        candidates.append(Candidates.among(whole, part.end_ms - part.start_ms))
     return [tuple(map(calibrated, each.select(config))) for each in candidates]
 
 
@@ -142,7 +149,7 @@ def calibrated(cut: Cut) -> Cut:
 def timeline_cuts(
     starts_ms: Sequence[int], cuts_of_parts: Sequence[Sequence[Cut]]
 ) -> tuple[Cut, ...]:
-    """All cuts on the timeline, in order.
+    """Return all cuts on the timeline, in order.
 
     ``starts_ms`` is when each part starts there; its cuts' times count from then. A
     video that was never cut up is a single part.

@@ -9,7 +9,7 @@ surroundings, so the result depends on the frames alone, not on which task searc
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -30,11 +30,12 @@ from pipelines.vision.cuts.gradual import (
     Mixed,
     WipeConfig,
     best_graduals,
+    decisive,
     find_gradual,
     find_wipes,
 )
 from pipelines.vision.cuts.hard import HardConfig, find_hard
-from pipelines.vision.cuts.judge import JudgeConfig, judged
+from pipelines.vision.cuts.judge import JudgeConfig, Judgement, judged
 from pipelines.vision.cuts.measures import (
     Blank,
     ScreenConfig,
@@ -96,20 +97,93 @@ def search(
     config: SearchConfig,
     after_ms: int,
     detector: BoundaryDetector | None = None,
+    *,
+    judges_all: bool = False,
 ) -> Found:
-    """What is found at frames ``start`` to ``end``, both ends of blocks.
+    """Return what is found at frames ``start`` to ``end``, both ends of blocks.
 
     ``frames`` reach ``SURROUNDING_FRAMES`` further on both sides, or to an end of the
-    video; ``after_ms`` is when the last of them ends. Without a ``detector`` nothing is judged.
+    video; ``after_ms`` is when the last of them ends. Without a ``detector`` nothing is judged;
+    unless it ``judges_all``, candidates on which nothing depends are not, and may be open.
     """
     if end <= start:
         return Found()
     seen = _Seen(frames, Mixed.of(frames), cell_luma(frames.luma))
-    found = [
-        _of_block(seen, first, min(first + BLOCK_FRAMES, end), config, after_ms, detector)
-        for first in range(start, end, BLOCK_FRAMES)
-    ]
-    return together(found)
+    blocks = [(at, min(at + BLOCK_FRAMES, end)) for at in range(start, end, BLOCK_FRAMES)]
+
+    def find(block: tuple[int, int], judges_all: bool) -> Found:
+        return _of_block(seen, *block, config, after_ms, detector, judges_all)
+
+    every = judges_all or config.by is CutsBy.THOROUGH
+    found = [find(block, every) for block in blocks]
+    return together(settled(found, config, lambda open_: [find(blocks[at], True) for at in open_]))
+
+
+def settled(
+    found: list[Found], config: SearchConfig, again: Callable[[list[int]], list[Found]]
+) -> list[Found]:
+    """Return ``found`` without candidates on which something depends and that are still open.
+
+    A block knows neither its neighbours' candidates nor, therefore, all that its own decide.
+    ``again`` searches those of these places in ``found`` anew, and judges all that is doubtful.
+    """
+    while True:
+        whole = together(found)
+        deciding = {it for it in deciding_of(whole.graduals, whole.wipes, config) if it.is_open}
+        places = [
+            at for at, one in enumerate(found) if deciding.intersection((*one.graduals, *one.wipes))
+        ]
+        if not places:
+            return found
+        for at, new in zip(places, again(places), strict=True):
+            found[at] = new
+
+
+def as_judged(
+    graduals: Sequence[Gradual],
+    wipes: Sequence[Gradual],
+    doubtful: set[Gradual],
+    config: SearchConfig,
+    refused: Callable[[set[Gradual]], set[Gradual]],
+    judges_all: bool,
+) -> tuple[list[Gradual], list[Gradual]]:
+    """Return both without confidence in those that are ``refused``, which is called once at least.
+
+    Only those of the ``doubtful`` are judged on which something depends, unless it ``judges_all``:
+    what is refused makes way for others, until all that decide are judged. The rest is open.
+    """
+    found, is_first = ([*graduals], [*wipes]), True
+    while True:
+        asked = doubtful if judges_all else doubtful & deciding_of(*found, config)
+        if not asked and not is_first:
+            break
+        # With them what they may make way for, which is mostly of the same frames: each look at
+        # the network has margins of its own.
+        asked |= {it for it in doubtful if any(_overlap(it, other) for other in asked)}
+        gone, doubtful, is_first = refused(asked), doubtful - asked, False
+        for some in found:
+            # A refused one still counts among those it overlaps.
+            some[:] = [replace(it, confidence=0.0) if it in gone else it for it in some]
+    one, other = ([replace(it, is_open=it in doubtful) for it in some] for some in found)
+    return one, other
+
+
+def _overlap(one: Gradual, other: Gradual) -> bool:
+    return one.start_ms < other.end_ms and other.start_ms < one.end_ms
+
+
+def deciding_of(
+    graduals: Iterable[Gradual], wipes: Iterable[Gradual], config: SearchConfig
+) -> set[Gradual]:
+    """Return those whose confidence has a part in what is chosen.
+
+    A gradual transition that is refused still counts as found, so only the surest decide; a wipe
+    that is refused is left out, so that the strongest do too.
+    """
+    found = {best for _, best in decisive([*graduals])}
+    for pair in decisive([wipe for wipe in wipes if wipe.confidence >= config.min_wipe]):
+        found |= {*pair}
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +195,7 @@ class _Seen:
     cells: npt.NDArray[np.float32]
 
     def part(self, start: int, end: int) -> _Seen:
-        """Frames ``start`` to ``end``, as views."""
+        """Return frames ``start`` to ``end``, as views."""
         return _Seen(
             self.frames.part(start, end), self.mixed.part(start, end), self.cells[start:end]
         )
@@ -145,6 +219,7 @@ def _of_block(
     config: SearchConfig,
     after_ms: int,
     detector: BoundaryDetector | None,
+    judges_all: bool,
 ) -> Found:
     frames = seen.frames
     low = max(0, start - SURROUNDING_FRAMES)
@@ -157,7 +232,7 @@ def _of_block(
     wipes = find_wipes(window, near.cells, *inside, config.wipe)
     if detector is not None:
         probable = [each for each in graduals if each.confidence >= config.min_confidence]
-        doubtful = [
+        doubtful = {
             # Fades to black and white are what the measures are surest of.
             *(
                 each
@@ -169,7 +244,7 @@ def _of_block(
                 for each in wipes
                 if config.min_wipe <= each.confidence < config.judge.sure_wipe
             ),
-        ]
+        }
         # What lies within a transition was fitted as having no sudden one.
         within = [
             each
@@ -177,13 +252,21 @@ def _of_block(
             if any(other.start_ms < each.time_ms < other.end_ms for other in probable)
         ]
         outside = [each for each in steps if each not in within]
-        thorough = config.by is CutsBy.THOROUGH
-        judgement = judged(
-            window, inside, outside, doubtful, detector, config.judge, thorough=thorough
-        )
-        hard = judgement.hard + [(each.time_ms, each.confidence) for each in within]
-        graduals = [*map(judgement.of, graduals), *judgement.unproposed]
-        wipes = [*map(judgement.of, wipes)]
+        judgements = list[Judgement]()
+
+        def refused(asked: set[Gradual]) -> set[Gradual]:
+            # The steps are judged with the first of the others: what is near is seen in one go.
+            is_first = not judgements
+            thorough = is_first and config.by is CutsBy.THOROUGH
+            steps = outside if is_first else []
+            judgements.append(
+                judged(window, inside, steps, asked, detector, config.judge, thorough=thorough)
+            )
+            return judgements[-1].refused
+
+        graduals, wipes = as_judged(graduals, wipes, doubtful, config, refused, judges_all)
+        hard = judgements[0].hard + [(each.time_ms, each.confidence) for each in within]
+        graduals += judgements[0].unproposed
     screens = find_screen_changes(window, *inside, config.screen)
     return Found(
         (*hard, *screens),
@@ -194,7 +277,7 @@ def _of_block(
 
 
 def _blank_runs(frames: FrameFeatures, ends_ms: int) -> tuple[BlankRun, ...]:
-    """A run for each blank frame, up to the frame after it, joined."""
+    """Return a run for each blank frame, up to the frame after it, joined."""
     ends = [*frames.times_ms[1:].tolist(), ends_ms]
     runs = zip(frames.times_ms.tolist(), ends, blanks(frames.luma), strict=True)
     return _unbroken([BlankRun(start, end, kind) for start, end, kind in runs if kind])
@@ -239,12 +322,14 @@ class BlockRun:
     end: int
     start_ms: int
     duration_ms: int
+    judges_all: bool = False
+    """Whether the network judges candidates too on which nothing depends within the run."""
 
 
 def block_runs(
     features: Sequence[FeaturesPart], active: Box, start_ms: int, duration_ms: int, blocks: int
 ) -> list[BlockRun]:
-    """One for every so many ``blocks`` of a part of a timeline, in order."""
+    """Return one for every so many ``blocks`` of a part of a timeline, in order."""
     total, span = sum(map(len, features)), blocks * BLOCK_FRAMES
     runs = []
     for first in range(0, total, span):
@@ -256,7 +341,7 @@ def block_runs(
 
 
 def _between(features: Sequence[FeaturesPart], low: int, high: int) -> Iterator[FeaturesPart]:
-    """The frames ``low`` to ``high`` of all ``features`` end to end."""
+    """Yield the frames ``low`` to ``high`` of all ``features`` end to end."""
     for each in features:
         first, after = each.first + max(0, low), min(each.after, each.first + high)
         if first < after:
@@ -285,7 +370,15 @@ class SearchCuts(Step[BlockRun, Found]):
         frames = replace(frames, times_ms=frames.times_ms - run.start_ms)
         is_judged = self.config.by is not CutsBy.MEASURED
         detector = self.models.get(DETECT_BOUNDARIES) if is_judged else None
-        return search(frames, run.start, run.end, self.config, run.duration_ms, detector)
+        return search(
+            frames,
+            run.start,
+            run.end,
+            self.config,
+            run.duration_ms,
+            detector,
+            judges_all=run.judges_all,
+        )
 
 
 _SURE = 0.95
@@ -350,7 +443,7 @@ class Candidates:
 
     @classmethod
     def among(cls, found: Found, duration_ms: int) -> Candidates:
-        """Each of what was found in all blocks of a video."""
+        """Return each of what was found in all blocks of a video."""
         hard = (Cut(at, CutKind.HARD, confidence, at, at) for at, confidence in found.hard)
         graduals = (_gradual_cut(gradual) for gradual in best_graduals([*found.graduals]))
         return cls((*hard, *graduals), found.wipes, found.blanks, duration_ms)
@@ -364,7 +457,7 @@ class Candidates:
         return cls.among(found, duration_ms)
 
     def select(self, config: CutConfig) -> tuple[Cut, ...]:
-        """The cuts, in order."""
+        """Return the cuts, in order."""
         wipes = [wipe for wipe in self.wipes if wipe.confidence >= config.min_wipe]
         found = without_visits(list(self.cuts), best_graduals(wipes))
         return select_cuts(found, list(self.blanks), self.duration_ms, config)
@@ -426,7 +519,7 @@ def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
 def detect_cuts(
     features: Iterable[FrameFeatures], duration_ms: int, config: CutConfig | None = None
 ) -> tuple[Cut, ...]:
-    """The cuts of a video whose features come in parts, in order; all are held in memory."""
+    """Return the cuts of a video whose features come in parts, in order; all are held in memory."""
     config = config or CutConfig()
     return Candidates.in_features(joined([*features]), duration_ms, config).select(config)
 
@@ -458,8 +551,8 @@ def _outside_graduals(cuts: list[Cut]) -> list[Cut]:
 
 
 def _strongest_apart(cuts: list[Cut], gap_ms: int, sure_gap_ms: int) -> list[Cut]:
-    """The most confident cuts that neither overlap nor come within ``gap_ms``, or, where both
-    are sure, within ``sure_gap_ms`` of each other; in order."""
+    """Return the most confident cuts that neither overlap nor come within ``gap_ms``, or, where
+    both are sure, within ``sure_gap_ms`` of each other; in order."""
     surest_first = sorted(cuts, key=lambda cut: (-cut.confidence, cut.time_ms))
     by_time = IntervalIndex(range(len(cuts)), lambda index: _span(surest_first[index]))
     is_kept = [False] * len(cuts)
@@ -492,7 +585,7 @@ def _clear(cut: Cut, other: Cut, gap_ms: int, sure_gap_ms: int) -> bool:
 def _bridge_blanks(
     cuts: list[Cut], blanks: list[BlankRun], duration_ms: int, config: CutConfig
 ) -> list[Cut]:
-    """Each short black or white stretch, and the cuts into and out of it, made one cut.
+    """Return each short black or white stretch, and the cuts into and out of it, made one cut.
 
     At the very start or end of the video there is only one scene beside it, so
     no cut is left there. ``cuts`` are in order and do not overlap.
@@ -513,14 +606,14 @@ def _bridge_blanks(
 
 
 def _into(cuts: list[Cut], run: BlankRun, slack_ms: int) -> Cut | None:
-    """The cut that leads into a blank stretch."""
+    """Return the cut that leads into a blank stretch."""
     first = bisect_left(cuts, run.start_ms - slack_ms, key=lambda cut: cut.end_ms)
     near = cuts[first : first + 1]
     return near[0] if near and near[0].time_ms < _middle_ms(run) else None
 
 
 def _out_of(cuts: list[Cut], run: BlankRun, slack_ms: int) -> Cut | None:
-    """The cut that leads out of a blank stretch."""
+    """Return the cut that leads out of a blank stretch."""
     after = bisect_right(cuts, run.end_ms + slack_ms, key=lambda cut: cut.start_ms)
     near = cuts[max(0, after - 1) : after]
     return near[0] if near and near[0].time_ms >= _middle_ms(run) else None
@@ -537,7 +630,8 @@ def _remove(cuts: list[Cut], *unwanted: Cut | None) -> None:
 
 
 def _merged(into: Cut, out: Cut, kind: CutKind) -> Cut:
-    """One cut for a dip to black or white: where a hard cut bounds it, there, else its middle."""
+    """Return one cut for a dip to black or white: where a hard cut bounds it, there, else its
+    middle."""
     confidence = max(into.confidence, out.confidence)
     start_ms, end_ms = into.start_ms, out.end_ms
     if out.kind is CutKind.HARD:

@@ -23,6 +23,7 @@ from storage.objects import ObjectNotFoundError
 from storage.types import StageStatus
 from tests.pipelines.backfill.backfill_outcomes import completed, failed, sound_only
 from tests.storage.s3_server import fresh_store, s3_endpoint
+from tests.tables import every
 
 SETTINGS = {"profile": "packaged"}
 
@@ -120,7 +121,7 @@ def test_a_part_that_was_not_written_to_its_end_leaves_nothing(place: Place, wri
     assert len(rows_at(place, "scenes")) == 2 + 2 + 1
 
 
-@pytest.mark.parametrize("writes", range(6))
+@every("writes", range(6))
 def test_failures_are_forgotten_as_a_whole_too(place: Place, writes: int) -> None:
     output = begin_output(place, SETTINGS)
     output.commit([completed("a"), failed("b")])

@@ -12,6 +12,7 @@ from models.contracts import SAMPLE_RATE_HZ
 from pipelines.ingest.sync import CERTAIN, Alignment, align
 from tests.media import two_recorders
 from tests.media.two_recorders import Recorder, Take, babbled, camera, close_microphone, take
+from tests.tables import every
 
 CASES = int(os.environ.get("VAS_SYNC_CASES", "12"))
 SOME = 6
@@ -57,7 +58,7 @@ def cases(count: int, some: int) -> list[Any]:
     return [*range(min(some, count)), *later]
 
 
-@pytest.mark.parametrize("case", cases(CASES, SOME))
+@every("case", cases(CASES, SOME))
 def test_noise_room_and_another_microphone_do_not_hide_the_offset(case: int) -> None:
     made = drawn(case)
     alignment = found(made)

@@ -33,6 +33,7 @@ from tests.pipelines.ingest.format_samples import (
     write_sample,
 )
 from tests.pipelines.ingest.ingest_material import Ingested, ingested, onsets
+from tests.tables import every
 
 SAMPLES = (*STANDARD, *AUDIO_ONLY)
 WITH_PICTURES = [sample for sample in SAMPLES if sample.pictures]
@@ -104,7 +105,7 @@ def test_every_accepted_extension_has_a_sample_and_what_is_missing_a_reason() ->
     assert all(NOT_GENERATED.values())
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.file_name)
+@every("sample", SAMPLES, ids=lambda sample: sample.file_name)
 def test_each_format_is_read_whole_and_without_a_warning(
     sample: Sample, done: dict[str, Ingested], features: dict[str, list[FrameFeatures]]
 ) -> None:
@@ -121,7 +122,7 @@ def test_each_format_is_read_whole_and_without_a_warning(
         assert [stream.sample_rate_hz for stream in media.audio] == [sample.sound.rate_hz]
 
 
-@pytest.mark.parametrize("sample", WITH_PICTURES, ids=lambda sample: sample.file_name)
+@every("sample", WITH_PICTURES, ids=lambda sample: sample.file_name)
 def test_the_cut_is_where_the_picture_changes(
     sample: Sample, done: dict[str, Ingested], features: dict[str, list[FrameFeatures]]
 ) -> None:
@@ -134,7 +135,7 @@ def test_the_cut_is_where_the_picture_changes(
 CLICKING = [sample.sound for sample in WITH_SOUND]
 
 
-@pytest.mark.parametrize("sample", WITH_SOUND, ids=lambda sample: sample.file_name)
+@every("sample", WITH_SOUND, ids=lambda sample: sample.file_name)
 def test_the_clicks_are_where_they_were_and_as_far_apart(
     sample: Sample, done: dict[str, Ingested]
 ) -> None:
@@ -143,7 +144,7 @@ def test_the_clicks_are_where_they_were_and_as_far_apart(
     assert np.diff(clicks) == pytest.approx(np.diff(CLICK_SECONDS), abs=0.003)
 
 
-@pytest.mark.parametrize("sample", WITH_PICTURES, ids=lambda sample: sample.file_name)
+@every("sample", WITH_PICTURES, ids=lambda sample: sample.file_name)
 def test_stills_look_like_what_was_drawn(
     sample: Sample, done: dict[str, Ingested], features: dict[str, list[FrameFeatures]]
 ) -> None:

@@ -25,6 +25,7 @@ from pipelines.types import StageCode, StageError, StageStoppedError
 from storage.objects.folder import FolderStore
 from tests.pipelines.ingest.ingest_material import Clip, Sound, clicks, write_clip, write_sound
 from tests.stopwatch import Stopwatch
+from tests.tables import every
 
 CLIP = Clip("clip.mp4", "libx264", {"x264-params": "keyint=15:scenecut=0:threads=1"}, frames=100)
 
@@ -166,7 +167,7 @@ def test_other_segment_lengths_lie_beside_each_other(place: Place) -> None:
     assert place.ingest() == one
 
 
-@pytest.mark.parametrize(
+@every(
     ("video_seconds", "segment_seconds"),
     [(12, 10), (60, 10), (80, 10), (300, 37.5), (480, 60), (36_000, 60)],
 )

@@ -22,6 +22,7 @@ from tests.pipelines.ingest.ingest_material import (
     write_clip,
     write_sound,
 )
+from tests.tables import every
 
 CLICKS = [0.5, 1.25, 2.0, 2.875]
 ONE_MS = 0.001
@@ -91,7 +92,7 @@ def test_each_channel_of_a_recorder_is_heard(channel: int, tmp_path: Path) -> No
     assert onsets(done.samples(), threshold=0.03) == pytest.approx([0.5], abs=ONE_MS)
 
 
-@pytest.mark.parametrize(
+@every(
     ("layout", "argument"),
     [
         ("mono", None),

@@ -25,6 +25,7 @@ from pipelines.types import (
     VideoStream,
 )
 from tests.examples import examples
+from tests.tables import every
 
 SECONDS = st.floats(0, 90_000, allow_nan=False)
 VIDEO = st.builds(VideoStream, sample_aspect=SECONDS, frame_rate=SECONDS)
@@ -88,7 +89,7 @@ def test_defaults_fill_what_is_left_out_and_whole_numbers_are_floats_where_wante
     assert value.colour is Colour.RED
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "where"),
     [
         ({"name": 1}, r"Outer\.name: .*valid string"),
@@ -131,8 +132,8 @@ def test_enums_become_their_values() -> None:
     assert to_json((CameraMotion.PAN_LEFT,)) == ["pan_left"]
 
 
-@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (",\n ", ": ")])
-@pytest.mark.parametrize("count", [0, 1, 3, 9_000])
+@every("separators", [(",", ":"), (", ", ": "), (",\n ", ": ")])
+@every("count", [0, 1, 3, 9_000])
 def test_a_long_list_is_divided_into_short_ones(count: int, separators: tuple[str, str]) -> None:
     whole = [{"index": index, "text": '"segments": [ ] } é'} for index in range(count)]
     text = f"""{{"a": {json.dumps(whole, separators=separators)}, "b": []}}"""

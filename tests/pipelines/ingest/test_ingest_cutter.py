@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pipelines.ingest.segments import SegmentCut, SegmentCutter, Timed, TimesNotInOrderError
 from pipelines.media.files import is_clean_key
 from tests.examples import examples
+from tests.tables import every
 
 FRAME_MS = 40
 
@@ -186,7 +187,7 @@ def test_a_stream_that_cannot_be_cut_by_time_is_refused(packets: list[Timed[None
 AVCC = b"\x01\x64\x00\x1f\xff"
 
 
-@pytest.mark.parametrize(
+@every(
     ("codec", "data", "extradata", "clean"),
     [
         pytest.param("h264", b"\0\0\1\x67aa\0\0\1\x68b\0\0\1\x65c", None, True, id="idr"),

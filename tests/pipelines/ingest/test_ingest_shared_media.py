@@ -10,6 +10,7 @@ import pytest
 from pipelines.ingest.pipeline import probe
 from pipelines.types import StageCode, StageError, VideoStream
 from tests.pipelines.ingest.ingest_material import Ingested, ingested, segment_frames, source_frames
+from tests.tables import every
 
 MEDIA = Path(__file__).resolve().parents[4] / "shared" / "media"
 FEW = ("odd", "broken")
@@ -138,7 +139,7 @@ def test_the_same_speech_in_eight_containers_has_the_same_length(tmp_path: Path)
 
 
 @pytest.mark.shared_media
-@pytest.mark.parametrize("name", SIZES)
+@every("name", SIZES)
 def test_pictures_have_their_displayed_size(name: str) -> None:
     video = probe(_named(name)).video
 

@@ -26,6 +26,7 @@ from tests.pipelines.ingest.ingest_material import (
     write_sound,
 )
 from tests.pipelines.media_builders import texture
+from tests.tables import every
 
 CLICK_SECONDS = (0.5, 1.25, 2.0)
 
@@ -95,7 +96,7 @@ def test_a_web_page_is_refused_in_words(page: bytes, tmp_path: Path) -> None:
     assert refusal(path).startswith("It is a web page, not media; give the address")
 
 
-@pytest.mark.parametrize("host", [host for hosts, _ in NEEDS for host in hosts])
+@every("host", [host for hosts, _ in NEEDS for host in hosts])
 def test_what_a_share_link_needs_follows_from_its_host(host: str) -> None:
     default = page_refusal("example.com")
     assert page_refusal(host) == page_refusal(f"www.{host}") != default

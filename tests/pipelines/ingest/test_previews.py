@@ -39,6 +39,7 @@ from tests.pipelines.ingest.ingest_material import onsets
 from tests.pipelines.media_builders import write_video
 from tests.places import DEMO, SHARED_MEDIA
 from tests.stopwatch import Stopwatch
+from tests.tables import every
 
 pytestmark = pytest.mark.usefixtures("previews_at_once")
 
@@ -128,7 +129,7 @@ def test_a_preview_is_small_whatever_the_source(tmp_path: Path) -> None:
     assert found.size_bytes < found.duration_seconds * 150_000
 
 
-@pytest.mark.parametrize(
+@every(
     ("stored", "shown"),
     [((1920, 1080), (640, 360)), ((1080, 1920), (360, 640)), ((768, 576), (480, 360)),
      ((320, 180), (320, 180)), ((4096, 2), (640, 2)), ((161, 121), (160, 120))],

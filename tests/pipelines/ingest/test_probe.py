@@ -31,6 +31,7 @@ from tests.pipelines.ingest.ingest_material import (
     write_clip,
     write_sound,
 )
+from tests.tables import every
 
 X264 = {"x264-params": "keyint=15:scenecut=0:threads=1"}
 CLIP = Clip("clip.mp4", "libx264", X264, frames=50)
@@ -332,7 +333,7 @@ def test_a_file_at_a_limit_is_accepted(tmp_path: Path) -> None:
     assert probe(write_clip(tmp_path, CLIP), limits).video is not None
 
 
-@pytest.mark.parametrize(
+@every(
     ("ticks", "time_base", "milliseconds"),
     [
         (0, "1/1000", 0),

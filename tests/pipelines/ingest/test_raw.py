@@ -22,6 +22,7 @@ from pipelines.types import StageCode, StageError, StageStoppedError
 from serve_app.media.formats import RAW_FAMILIES
 from storage.objects.folder import FolderStore
 from tests.pipelines.ingest.format_samples import H264, Sample, write_sample
+from tests.tables import every
 
 MIB = 1 << 20
 R3D = b"\0\0\0\x40RED2" + bytes(range(256)) * 40
@@ -227,7 +228,7 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize(("lines", "shares", "reason"), FAILURES.values(), ids=FAILURES.keys())
+@every(("lines", "shares", "reason"), FAILURES.values(), ids=FAILURES.keys())
 def test_a_decoder_that_does_not_do_its_work_fails_the_stage(
     lines: str, shares: dict[str, float], reason: str, bench: Bench
 ) -> None:

@@ -19,9 +19,10 @@ from pipelines.ingest.timecode import (
     seconds_after,
     start_by_rule,
 )
+from tests.tables import every
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "measured_rate", "seconds"),
     [
         ("00:00:00:00", 25.0, Fraction(0)),
@@ -44,7 +45,7 @@ def test_a_timecode_counts_frames_of_the_true_rate(
     assert moment.seconds == seconds
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "measured_rate"),
     [
         (None, 25.0),
@@ -118,7 +119,7 @@ def test_midnight_with_a_timecode_rate_beside_it_is_a_moment() -> None:
     assert from_labels(labels) == DayTime(Fraction(0))
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "rate"),
     [("30000/1001", Fraction(30000, 1001)), ("25", Fraction(25)), ("29.97", Fraction(30000, 1001)),
      ("x", None), ("1/0", None), ("-25", None), (None, None),

@@ -9,6 +9,7 @@ import pytest
 
 from pipelines.media.files import Clock
 from pipelines.media.timeline import Lane, NoClockError, lay_out
+from tests.tables import every
 
 MS = Fraction(1, 1000)
 Timed = tuple[int, float | None]
@@ -82,7 +83,7 @@ CASES: dict[str, tuple[list[Timed], list[float | None]]] = {
 }
 
 
-@pytest.mark.parametrize(("packets", "expected"), CASES.values(), ids=CASES.keys())
+@every(("packets", "expected"), CASES.values(), ids=CASES.keys())
 def test_times_are_those_of_one_timeline(
     packets: list[Timed], expected: list[float | None]
 ) -> None:

@@ -16,6 +16,7 @@ from pipelines.net.addresses import (
     is_internal_name,
     is_public_address,
 )
+from tests.tables import every
 
 PUBLIC = [
     "1.1.1.1",
@@ -115,13 +116,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("text", PUBLIC)
+@every("text", PUBLIC)
 def test_a_global_unicast_address_is_public(text: str) -> None:
     assert is_public_address(text)
     assert is_public_address(ipaddress.ip_address(text))
 
 
-@pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED.keys())
+@every("text", REFUSED.values(), ids=REFUSED.keys())
 def test_a_special_address_is_not_public(text: str) -> None:
     assert not is_public_address(text)
 
@@ -147,7 +148,7 @@ def networks(*texts: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
-@pytest.mark.parametrize(
+@every(
     ("allowed", "refused", "address", "permitted"),
     [
         ((), (), "8.8.8.8", True),
@@ -180,7 +181,7 @@ def test_a_policy_travels_to_other_processes() -> None:
     assert pickle.loads(pickle.dumps(policy)) == policy  # noqa: S301 - our own bytes
 
 
-@pytest.mark.parametrize(
+@every(
     ("host", "internal"),
     [
         ("localhost", True),
@@ -223,7 +224,7 @@ def test_answers_that_may_be_used_come_back_in_order(
     assert [str(address) for address in found] == answers
 
 
-@pytest.mark.parametrize(
+@every(
     ("host", "answers", "allowed"),
     [
         ("a.example.com", [], ()),

@@ -18,6 +18,7 @@ from pipelines.net.addresses import (
     check_redirect,
     check_url_text,
 )
+from tests.tables import every
 
 CANONICAL = {
     "plain": ("http://example.com/a.mp4", "http://example.com/a.mp4"),
@@ -45,7 +46,7 @@ CANONICAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("url", "canonical"), CANONICAL.values(), ids=CANONICAL.keys())
+@every(("url", "canonical"), CANONICAL.values(), ids=CANONICAL.keys())
 def test_a_public_url_is_made_canonical(url: str, canonical: str) -> None:
     parsed = check_url_text(url)
     assert parsed.url == canonical
@@ -113,7 +114,7 @@ INVALID = {
 }
 
 
-@pytest.mark.parametrize("url", INVALID.values(), ids=INVALID.keys())
+@every("url", INVALID.values(), ids=INVALID.keys())
 def test_what_is_no_absolute_http_url_is_invalid(url: str) -> None:
     with pytest.raises(InvalidUrlError):
         check_url_text(url)
@@ -172,7 +173,7 @@ NOT_ALLOWED = {
 }
 
 
-@pytest.mark.parametrize("url", NOT_ALLOWED.values(), ids=NOT_ALLOWED.keys())
+@every("url", NOT_ALLOWED.values(), ids=NOT_ALLOWED.keys())
 def test_what_points_inside_is_not_allowed(url: str) -> None:
     with pytest.raises(UrlNotAllowedError):
         check_url_text(url)
@@ -240,7 +241,7 @@ def test_operators_networks_open_nothing_else(url: str) -> None:
         check_url_text(url, policy=ALLOWED_LOOPBACK)
 
 
-@pytest.mark.parametrize(
+@every(
     ("location", "target"),
     [
         ("/b?c=1", "https://example.com/b?c=1"),
@@ -256,7 +257,7 @@ def test_a_redirect_is_read_relative_to_where_it_came_from(location: str, target
     assert check_redirect(base, location).url == target
 
 
-@pytest.mark.parametrize(
+@every(
     "location",
     [
         "file:///etc/passwd",

@@ -36,6 +36,7 @@ from tests.pipelines.net.fetch_servers import (
 from tests.pipelines.net.fetching import KEY, LOOPBACK, Serve, get, refused
 from tests.stopwatch import Stopwatch
 from tests.storage.s3_server import place_at, s3_endpoint
+from tests.tables import every
 
 
 @pytest.fixture
@@ -141,7 +142,7 @@ def error_body(code: str) -> bytes:
     return f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>no</Message></Error>'.encode()
 
 
-@pytest.mark.parametrize(("status", "code", "problem"), REFUSALS.values(), ids=REFUSALS)
+@every(("status", "code", "problem"), REFUSALS.values(), ids=REFUSALS)
 def test_a_refused_listing_has_a_name(
     serve: Serve, status: int, code: str, problem: BucketProblem
 ) -> None:
@@ -214,7 +215,7 @@ NO_LISTS = {
 }
 
 
-@pytest.mark.parametrize("body", NO_LISTS.values(), ids=NO_LISTS)
+@every("body", NO_LISTS.values(), ids=NO_LISTS)
 def test_what_is_no_listing_is_refused(serve: Serve, body: bytes) -> None:
     server = serve(lambda _, connection: answer(connection, 200, body))
     with pytest.raises(BucketError) as failure:
@@ -333,7 +334,7 @@ def test_a_key_is_taken_as_it_stands(url: str, parts: tuple[str, str, str]) -> N
     assert split_bucket_address(url) == parts
 
 
-@pytest.mark.parametrize(
+@every(
     "url",
     [
         "s3:///a",

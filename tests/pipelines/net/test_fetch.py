@@ -25,6 +25,7 @@ from tests.pipelines.net.fetch_servers import (
     send_head,
 )
 from tests.pipelines.net.fetching import BODY, KEY, QUICK, Serve, get, refused
+from tests.tables import every
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_progress_is_the_share_that_has_arrived(store: FolderStore, serve: Serve
     assert 0 < first <= 0.5 < last <= 1
 
 
-@pytest.mark.parametrize(
+@every(
     ("disposition", "name"),
     [
         ('attachment; filename="final cut.mov"', "final cut.mov"),
@@ -152,7 +153,7 @@ def test_a_redirect_loop_ends(store: FolderStore, serve: Serve) -> None:
     assert len(server.asked) == 6
 
 
-@pytest.mark.parametrize(
+@every(
     "location",
     [
         "http://127.0.0.1@10.0.0.1/",
@@ -246,8 +247,8 @@ def test_a_share_link_that_leads_to_a_page_is_not_shared(
         assert "web page" in refused(store, url, provider="dropbox", resolver=resolver)
 
 
-@pytest.mark.parametrize("media_type", ["text/html; charset=utf-8", "video/mp4"])
-@pytest.mark.parametrize(
+@every("media_type", ["text/html; charset=utf-8", "video/mp4"])
+@every(
     ("host", "needed"),
     [
         ("drive.google.com", "`provider` `gdrive`"),
@@ -271,7 +272,7 @@ def test_a_page_in_place_of_media_is_refused_with_what_its_link_needs(
 # --- answers that are no file ---
 
 
-@pytest.mark.parametrize("status", [204, 206, 300, 304, 400, 401, 403, 404, 410, 416, 451, 501])
+@every("status", [204, 206, 300, 304, 400, 401, 403, 404, 410, 416, 451, 501])
 def test_a_lasting_status_is_named_at_once(store: FolderStore, serve: Serve, status: int) -> None:
     body = b"" if status in {204, 304} else b"no"
     server = serve(lambda _asked, to: answer(to, status, body))
@@ -279,7 +280,7 @@ def test_a_lasting_status_is_named_at_once(store: FolderStore, serve: Serve, sta
     assert len(server.asked) == 1
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+@every("status", [408, 425, 429, 500, 502, 503, 504])
 def test_a_passing_status_is_tried_again(store: FolderStore, serve: Serve, status: int) -> None:
     statuses = [status, status]
 
@@ -321,7 +322,7 @@ def test_a_compressed_answer_is_refused_before_it_is_unpacked(
     assert "compressed" in refused(store, server.url())
 
 
-@pytest.mark.parametrize(
+@every(
     "garbage",
     [
         b"SSH-2.0-OpenSSH_9.9\r\n\r\n",

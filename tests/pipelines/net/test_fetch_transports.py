@@ -34,6 +34,7 @@ from tests.pipelines.net.fetch_servers import (
     drip,
 )
 from tests.stopwatch import Stopwatch
+from tests.tables import every
 
 LOOPBACK = AddressPolicy((ipaddress.ip_network("127.0.0.0/8"),))
 PATIENT = TransportLimits(60, 60, 60, 60, 120)
@@ -89,7 +90,7 @@ FAILURES: dict[str, tuple[Script, type[Exception]]] = {
 }
 
 
-@pytest.mark.parametrize(("script", "error"), FAILURES.values(), ids=FAILURES.keys())
+@every(("script", "error"), FAILURES.values(), ids=FAILURES.keys())
 async def test_a_receiver_that_misbehaves_is_left_in_time(
     serve: Serve, script: Script, error: type[Exception]
 ) -> None:

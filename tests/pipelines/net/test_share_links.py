@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pipelines.net.addresses import InvalidUrlError, Provider, check_url_text, direct_download_url
+from tests.tables import every
 
 ID = "1A2b3C4d5E6f7G8h9I0j_K-lMnOpQrStU"
 DRIVE = f"https://drive.usercontent.google.com/download?id={ID}&export=download&confirm=t"
 
 
-@pytest.mark.parametrize(
+@every(
     "link",
     [
         f"https://drive.google.com/file/d/{ID}/view",
@@ -47,7 +48,7 @@ def test_with_a_token_google_drive_is_asked_through_its_api() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@every(
     ("link", "direct"),
     [
         (
@@ -81,7 +82,7 @@ def test_dropbox_links_ask_for_the_download(link: str, direct: str) -> None:
     assert check_url_text(direct).url == direct
 
 
-@pytest.mark.parametrize(
+@every(
     ("link", "provider"),
     [
         (f"https://example.com/file/d/{ID}/view", Provider.GDRIVE),

@@ -39,6 +39,7 @@ from tests.pipelines.net.fetch_servers import (
     redirect,
 )
 from tests.pipelines.net.ssrf_cases import ANSWERS, LOOPBACK_FORMS, OTHER_FORMS
+from tests.tables import every
 
 HOME = "127.0.0.2"
 """Where the outside world is in these tests: the only address that some of them allow."""
@@ -177,7 +178,7 @@ def test_the_table_is_large_enough() -> None:
 # --- written ---
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+@every("form", FORMS.values(), ids=FORMS.keys())
 def test_no_written_address_gets_a_connection(
     form: str, trap: Trap, network: NetworkLog, get: Fetch
 ) -> None:
@@ -185,7 +186,7 @@ def test_no_written_address_gets_a_connection(
         get(form.format(port=trap.port))
 
 
-@pytest.mark.parametrize("form", IN_A_HEADER.values(), ids=IN_A_HEADER.keys())
+@every("form", IN_A_HEADER.values(), ids=IN_A_HEADER.keys())
 def test_no_redirect_gets_a_connection(
     form: str, trap: Trap, network: NetworkLog, get: Fetch, signpost: ScriptedServer
 ) -> None:
@@ -197,7 +198,7 @@ def test_no_redirect_gets_a_connection(
         get(url, HOME_ONLY, resolver=INSIDE)
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+@every("form", FORMS.values(), ids=FORMS.keys())
 def test_the_transport_alone_lets_nothing_through(
     form: str, trap: Trap, network: NetworkLog
 ) -> None:
@@ -212,7 +213,7 @@ def test_the_transport_alone_lets_nothing_through(
         client.get(form.format(port=trap.port))
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+@every("form", FORMS.values(), ids=FORMS.keys())
 async def test_the_asynchronous_transport_lets_nothing_through(
     form: str, trap: Trap, network: NetworkLog
 ) -> None:
@@ -229,8 +230,8 @@ async def test_the_asynchronous_transport_lets_nothing_through(
 # --- named ---
 
 
-@pytest.mark.parametrize("answers", ANSWERS.values(), ids=ANSWERS.keys())
-@pytest.mark.parametrize("name", ["media.example.com", "bücher.example.com"])
+@every("answers", ANSWERS.values(), ids=ANSWERS.keys())
+@every("name", ["media.example.com", "bücher.example.com"])
 def test_no_name_gets_a_connection_inside(
     name: str, answers: list[str], trap: Trap, network: NetworkLog, get: Fetch
 ) -> None:
@@ -242,7 +243,7 @@ def test_no_name_gets_a_connection_inside(
     assert resolver.questions == [ascii_name]
 
 
-@pytest.mark.parametrize("answers", ANSWERS.values(), ids=ANSWERS.keys())
+@every("answers", ANSWERS.values(), ids=ANSWERS.keys())
 async def test_no_name_gets_an_asynchronous_connection_inside(
     answers: list[str], trap: Trap, network: NetworkLog
 ) -> None:
@@ -295,8 +296,8 @@ BREAKS: dict[str, Callable[[socket.socket], None]] = {
 }
 
 
-@pytest.mark.parametrize("second", REBOUND.values(), ids=REBOUND.keys())
-@pytest.mark.parametrize("first", BREAKS.values(), ids=BREAKS.keys())
+@every("second", REBOUND.values(), ids=REBOUND.keys())
+@every("first", BREAKS.values(), ids=BREAKS.keys())
 def test_every_further_connection_is_judged_anew(
     first: Callable[[socket.socket], None],
     second: list[str],

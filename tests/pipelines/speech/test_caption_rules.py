@@ -38,6 +38,7 @@ from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.words import SegmentLimits, build_segments
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
 from tests.places import SHARED_MEDIA
+from tests.tables import every
 
 HOUSES = sorted(read_rules())
 SPEAKERS = [Speaker(f"speaker_{number}", f"Speaker {number + 1}", 1.0) for number in range(3)]
@@ -80,8 +81,8 @@ def rules_of(house: str, language: str = "en") -> HouseRules:
     return found
 
 
-@pytest.mark.parametrize("language", TEXTS)
-@pytest.mark.parametrize("house", HOUSES)
+@every("language", TEXTS)
+@every("house", HOUSES)
 def test_captions_of_calm_speech_break_no_rule_of_a_house(house: str, language: str) -> None:
     rules = rules_of(house, language)
     for seed in range(3):
@@ -118,7 +119,7 @@ def test_speech_that_is_too_fast_to_read_is_named_with_cue_and_time() -> None:
                if each.rule is CaptionRule.READING_SPEED)  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@every(
     ("cues", "house", "expected"),
     [
         ([Cue(0, 3_000, ("x" * 43,), None)], "netflix", ("line_length", "43 columns, at most 42")),

@@ -18,6 +18,7 @@ from pipelines.speech.captions import to_markdown, to_srt, to_ttml, to_txt, to_v
 from pipelines.speech.words import SPACELESS, SegmentLimits, TrackWord, build_segments, place_words
 from pipelines.types import Speaker, TimedSound, TranscriptSegment, TranscriptWord
 from tests.examples import examples
+from tests.tables import every
 
 SPEAKERS = (Speaker("speaker_0", "Speaker 1", 1.0), Speaker("speaker_1", "Speaker 2", 1.0))
 SRT_BLOCK = re.compile(
@@ -407,9 +408,9 @@ def lines_of(segments: Segments, limits: CaptionLimits = USUAL) -> list[str]:
     return [line for _, _, lines in cues for line in lines]
 
 
-@pytest.mark.parametrize("width", [16, 20, 26, 42])
-@pytest.mark.parametrize("words", SCRIPTS.values(), ids=SCRIPTS)
-@pytest.mark.parametrize("pieces", ["words", "characters"])
+@every("width", [16, 20, 26, 42])
+@every("words", SCRIPTS.values(), ids=SCRIPTS)
+@every("pieces", ["words", "characters"])
 def test_lines_end_between_words_as_their_script_has_them(
     words: str, width: int, pieces: str
 ) -> None:
@@ -428,7 +429,7 @@ def test_what_is_wider_than_a_line_ends_where_a_line_may() -> None:
     assert not NOT_AT_START & {line[0] for line in lines}
 
 
-@pytest.mark.parametrize(
+@every(
     ("tokens", "written"),
     [
         pytest.param("2024 年 10 月 5 日 に", "2024年10月5日に", id="a date"),
@@ -449,7 +450,7 @@ def test_no_format_has_a_space_inside_a_word_or_a_number(tokens: str, written: s
     assert f"` {written}\n" in to_markdown(segments, ())
 
 
-@pytest.mark.parametrize("width", range(12, 30, 2))
+@every("width", range(12, 30, 2))
 def test_no_line_ends_inside_a_number(width: int) -> None:
     numbers = ("2024年10月5日", "100%", "3.5キロ", "第３章", "二〇二四年")
     text = "に".join(numbers)

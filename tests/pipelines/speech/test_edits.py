@@ -26,6 +26,7 @@ from pipelines.speech.edits import (
 )
 from pipelines.types import Speaker, SpeakerTurn, TranscriptSegment, TranscriptWord
 from tests.stopwatch import Stopwatch
+from tests.tables import every
 
 SPEAKERS = [Speaker("a", "Speaker 1", 3.0), Speaker("b", "Speaker 2", 2.0)]
 
@@ -106,7 +107,7 @@ def test_a_word_without_room_takes_time_from_its_neighbours_alone() -> None:
     assert all(end <= start for (_, end), (start, _) in pairwise(ends))
 
 
-@pytest.mark.parametrize(
+@every(
     ("before", "after"),
     [
         pytest.param("a b", "a c", id="two words that alternate"),
@@ -114,7 +115,7 @@ def test_a_word_without_room_takes_time_from_its_neighbours_alone() -> None:
         pytest.param("a b", "a x a b y b", id="new words everywhere"),
     ],
 )
-@pytest.mark.parametrize("step_ms", [1, 60, 500])
+@every("step_ms", [1, 60, 500])
 def test_what_an_edit_takes_does_not_depend_on_its_words(
     before: str, after: str, step_ms: int
 ) -> None:
@@ -189,7 +190,7 @@ def test_a_changed_speaker_has_the_segments_turn_and_its_time() -> None:
     assert [each.speaking_seconds for each in speakers_after(SPEAKERS, found)] == [1.2, 3.5]
 
 
-@pytest.mark.parametrize(
+@every(
     ("edit", "param"),
     [
         (Edit((SegmentChange(3, "x"),)), "segments[0].index"),

@@ -8,9 +8,10 @@ import pytest
 
 from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.words import in_one_script
+from tests.tables import every
 
 
-@pytest.mark.parametrize(
+@every(
     ("texts", "script", "kept", "found"),
     [
         pytest.param(["我们", "說", "话"], None, (), ["我们", "说", "话"], id="mostly simplified"),
@@ -33,7 +34,7 @@ def test_chinese_has_one_script(
     assert in_one_script(texts, script, kept) == found
 
 
-@pytest.mark.parametrize(
+@every(
     ("choice", "script"),
     [
         (LanguageChoice(), None),

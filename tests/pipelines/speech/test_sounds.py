@@ -13,6 +13,7 @@ from pipelines.speech.regions import CELL_SECONDS, find_sounds, without_sung
 from pipelines.speech.speakers import LocalVoices, embedded
 from pipelines.speech.words import TrackWord
 from pipelines.types import AudioTrack
+from tests.tables import every
 
 CELLS, STEP_CELLS, MARGIN_CELLS = 73, 37, 18
 Span = tuple[SoundKind, float, float]
@@ -36,7 +37,7 @@ def voices(spans: list[Span], windows: int) -> LocalVoices:
     return LocalVoices(speaking, vectors, sounds, np.zeros((windows, ACTIVITY_FRAMES), np.uint8))
 
 
-@pytest.mark.parametrize(
+@every(
     ("spans", "found"),
     [
         pytest.param([], [], id="nothing"),
@@ -67,7 +68,7 @@ def test_sounds_lie_inside_the_media_where_their_track_does() -> None:
     assert (sound.start_ms, sound.end_ms) == (0, 14_000)
 
 
-@pytest.mark.parametrize(
+@every(
     ("spans", "confidences", "kept"),
     [
         pytest.param([(MUSIC, 0, 25)], [0.3, 0.6, 0.2], 0, id="made up of music"),

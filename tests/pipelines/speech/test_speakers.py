@@ -28,6 +28,7 @@ from pipelines.speech.speakers import (
 )
 from pipelines.types import AudioTrack, SpeakerTurn, SpeakerVoice, TranscriptWord
 from storage.objects.folder import FolderStore
+from tests.tables import every
 
 Span = tuple[int, float, float]
 """A voice speaks from one second to another."""
@@ -68,7 +69,7 @@ def in_turn(*voices: int, each_seconds: float = 4.0) -> list[Span]:
     return [(v, i * each_seconds, (i + 1) * each_seconds) for i, v in enumerate(voices)]
 
 
-@pytest.mark.parametrize(
+@every(
     ("spans", "seconds", "count"),
     [
         pytest.param(in_turn(0), 4, 1, id="one voice in one window"),
@@ -118,7 +119,7 @@ def test_speech_of_more_than_there_are_voices_is_still_somebodys() -> None:
     assert (turn.start_seconds, turn.end_seconds) == pytest.approx((0, 60), abs=0.1)
 
 
-@pytest.mark.parametrize(
+@every(
     ("rules", "count"),
     [
         pytest.param(SpeakerRules(), 3, id="as many as there seem to be"),

@@ -14,6 +14,7 @@ from benchmarks.speech.noises import made
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from pipelines.speech.regions import Region, is_supported, regions_of
 from tests.pipelines.speech.detection import scanned
+from tests.tables import every
 
 TESTS = Path(__file__).resolve().parents[2]
 SPEECH = TESTS / "media" / "speech"
@@ -56,7 +57,7 @@ def chord() -> Samples:
     return samples
 
 
-@pytest.mark.parametrize(
+@every(
     "samples",
     [
         pytest.param(np.zeros(0, np.float32), id="no samples"),
@@ -74,7 +75,7 @@ def test_what_is_not_speech_has_no_regions(samples: Samples) -> None:
     assert detected(samples.astype(np.float32)) == NOTHING
 
 
-@pytest.mark.parametrize(
+@every(
     "kind",
     ["surf", "crowd without words", "machine", "hum", "pink noise", "choir on vowels"],
 )

@@ -28,6 +28,7 @@ from pipelines.types import (
 from serve_app.work.stage_work import StageWork
 from storage.objects import ObjectStoreUnavailableError
 from storage.objects.folder import FolderStore
+from tests.tables import every
 
 SMALL = SummaryConfig(models="first", window_bytes=100, line_bytes=50, max_sentences=3,
                       window_sentences=2, max_windows=20)  # fmt: skip
@@ -68,7 +69,7 @@ def made(
                      mapper=map_here)  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 10, 200, 2000])
+@every("count", [0, 1, 2, 10, 200, 2000])
 def test_a_summary_of_any_length_is_short_and_rests_on_what_was_said(
     workspace: Workspace, count: int
 ) -> None:

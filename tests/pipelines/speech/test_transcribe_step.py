@@ -26,6 +26,7 @@ from pipelines.speech.transcribe import (
 )
 from pipelines.speech.words import TrackWord
 from storage.objects.folder import FolderStore
+from tests.tables import every
 
 CHUNK = Chunk(500, 1000, speech=((500, 600), (700, 1000)))
 """10 to 20 s of the track; speech from 10 to 12 s and from 14 to 20 s."""
@@ -230,7 +231,7 @@ SEAM = [Chunk(0, 500, after_frames=50), Chunk(500, 1000, before_frames=50)]
 """Two chunks with their seam at 10 s, of which a second on both sides is in both."""
 
 
-@pytest.mark.parametrize(
+@every(
     ("one", "other", "found"),
     [
         pytest.param([("a", 8)], [("b", 11)], "a b", id="nothing at the seam"),
@@ -315,7 +316,7 @@ def test_speech_without_words_is_decoded_again_twice_at_most(
     )
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "invented"),
     [
         # Seconds and confidences of words that were decoded in gaps of real recordings.
@@ -334,7 +335,7 @@ def test_words_that_cannot_be_spoken_are_taken_for_invented(
     assert is_invented([Word("a", 1.0, 1.0 + length, sure) for length, sure in words]) == invented
 
 
-@pytest.mark.parametrize(
+@every(
     ("confidences", "fit", "kept"),
     [
         # Of clips of one to three seconds, of noise and of short replies.

@@ -16,6 +16,7 @@ from pipelines.speech.words import (
     to_ms,
 )
 from pipelines.types import TranscriptWord
+from tests.tables import every
 
 LIMITS = SegmentLimits(pause_ms=600, max_ms=15_000, max_words=30)
 
@@ -74,7 +75,7 @@ def test_segments_hold_every_word_once_within_the_limits(
         assert len(segment.words) == 1 or segment.end_ms - segment.start_ms <= LIMITS.max_ms
 
 
-@pytest.mark.parametrize(
+@every(
     ("start", "end", "offset", "expected"),
     [
         pytest.param(1.0, 1.5, 0.0, [(1000, 1500)], id="no offset"),
@@ -109,7 +110,7 @@ def test_milliseconds_round_half_away_from_zero(seconds: float, ms: int) -> None
     assert to_ms(seconds) == ms
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "texts"),
     [
         pytest.param(
@@ -151,7 +152,7 @@ def tokens(text: str, speakers: str = "") -> list[TrackWord]:
     ]
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "words"),
     [
         ("モ デ ル の 認 識 を 視 覚 的 に", "モデル の 認識 を 視覚的 に"),
@@ -211,7 +212,7 @@ def test_a_segments_confidence_is_that_of_its_words_by_their_length() -> None:
     assert segment.confidence == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "ends"),
     [
         ("done.", True),
@@ -227,7 +228,7 @@ def test_sentence_ends_are_read_from_punctuation(text: str, ends: bool) -> None:
     assert ends_sentence(text) is ends
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "text"),
     [
         (["two", "words"], "two words"),

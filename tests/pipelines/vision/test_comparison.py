@@ -28,6 +28,7 @@ from pipelines.vision.fingerprints import (
 )
 from tests.pipelines.media_builders import texture
 from tests.stopwatch import Stopwatch
+from tests.tables import every
 
 Shots = Sequence[tuple[int, int, int]]
 """Seed of what is shown, first frame of it and how many, at 25 a second."""
@@ -168,7 +169,7 @@ def test_plain_pictures_are_found_in_no_other_cut_by_what_they_show() -> None:
     assert {pair.change for pair in found} == {ShotChange.REMOVED, ShotChange.ADDED}
 
 
-@pytest.mark.parametrize(
+@every(
     ("length_ms", "count"),
     [(1, 1), (749, 1), (750, 2), (4000, 15), (4001, 8), (EVERY_MS * MOST_SAMPLES, MOST_SAMPLES)],
 )

@@ -30,6 +30,7 @@ from pipelines.vision.policy import (
 from serve_app.context import ContentPolicyError, load_content_policy
 from serve_app.settings import Settings
 from tests.pipelines.media_builders import texture
+from tests.tables import every
 
 SEEDS = range(12)
 
@@ -80,7 +81,7 @@ def boxed(shown: Picture) -> Picture:
     return np.asarray(framed, np.uint8)
 
 
-@pytest.mark.parametrize(
+@every(
     "change",
     [
         pytest.param(lambda shown: shown, id="nothing"),

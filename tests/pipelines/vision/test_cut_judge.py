@@ -7,16 +7,30 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models.contracts import BoundaryPictures, Probabilities
 from pipelines.types import CutsBy
 from pipelines.vision.cuts.gradual import Gradual
 from pipelines.vision.cuts.hard import HardCandidate, HardEvidence
 from pipelines.vision.cuts.judge import JudgeConfig, boundary_pictures, judged, probabilities
-from pipelines.vision.cuts.selection import Candidates, CutConfig, CutKind, detect_cuts, search
+from pipelines.vision.cuts.selection import (
+    Candidates,
+    Cut,
+    CutConfig,
+    CutKind,
+    Found,
+    as_judged,
+    detect_cuts,
+    search,
+    settled,
+    together,
+)
 from pipelines.vision.features import FrameFeatures
 from tests.pipelines.vision.test_cuts import FRAME_MS, PROGRAMME, features, picture, shot
 from tests.pipelines.vision.test_cuts_slides import LINES, TITLE, deck
+from tests.tables import every
 
 
 @dataclass
@@ -68,7 +82,7 @@ def test_a_small_step_is_asked_about_between_stills_alone(around: float, is_cut:
     assert (confidence >= 0.5) is is_cut
 
 
-@pytest.mark.parametrize(
+@every(
     "hard",
     [
         candidate(150, 0.995),
@@ -173,3 +187,50 @@ def test_a_block_is_judged_the_same_whatever_lies_beyond_its_surroundings(by: Cu
         part = search(frames.part(low, high), first - low, end, config, ends_ms, Darker())
         hard += part.hard
     assert tuple(hard) == whole.hard
+
+
+SPANS = st.lists(
+    st.builds(
+        lambda start, length, confidence, strength: Gradual(
+            start, start + length // 2, start + length, confidence / 20, float(strength), None
+        ),
+        st.integers(0, 60),
+        st.integers(2, 20),
+        st.integers(0, 20),
+        st.integers(1, 9),
+    ),
+    max_size=12,
+    unique=True,
+)
+
+
+@given(SPANS, SPANS, st.data())
+def test_only_what_decides_is_judged_and_the_cuts_are_those_of_judging_all(
+    graduals: list[Gradual], wipes: list[Gradual], data: st.DataObject
+) -> None:
+    """Candidates of two blocks, which are judged apart, and what the network would refuse."""
+    config = CutConfig()
+    doubtful = {it for it in graduals if 0.5 <= it.confidence < 0.9}
+    doubtful |= {it for it in wipes if 0.8 <= it.confidence < 0.9}
+    gone = data.draw(st.sets(st.sampled_from(sorted(doubtful, key=repr)))) if doubtful else set()
+    seen: set[Gradual] = set()
+
+    def refused(asked: set[Gradual]) -> set[Gradual]:
+        assert asked.isdisjoint(seen)
+        seen.update(asked)
+        return asked & gone
+
+    def block(at: int, judges_all: bool) -> Found:
+        own = [it for it in graduals if it.middle_ms // 40 == at]
+        others = [it for it in wipes if it.middle_ms // 40 == at]
+        asked = refused if not judges_all else lambda asked: asked & gone
+        found = as_judged(own, others, doubtful & {*own, *others}, config, asked, judges_all)
+        return Found((), tuple(found[0]), tuple(found[1]))
+
+    def chosen(found: list[Found]) -> tuple[Cut, ...]:
+        return Candidates.among(together(found), 100).select(config)
+
+    lazily = settled(
+        [block(at, False) for at in range(2)], config, lambda at: [block(it, True) for it in at]
+    )
+    assert chosen(lazily) == chosen([block(at, True) for at in range(2)])

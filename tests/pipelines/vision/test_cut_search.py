@@ -26,6 +26,7 @@ from pipelines.vision.cuts.selection import (
 from pipelines.vision.features import FrameFeatures, to_bytes
 from storage.objects.folder import FolderStore
 from tests.pipelines.vision.test_cuts import FRAME_MS, PROGRAMME, WHOLE_CUTS, features
+from tests.tables import every
 
 WHOLE = features(PROGRAMME)
 DURATION_MS = len(PROGRAMME) * FRAME_MS
@@ -47,8 +48,8 @@ def stored(workspace: Workspace, borders: list[int], shift_ms: int = 0) -> list[
     return parts
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 3, 100])
-@pytest.mark.parametrize("borders", [[], [1, 500, 500, 1001]])
+@every("blocks", [1, 2, 3, 100])
+@every("borders", [[], [1, 500, 500, 1001]])
 def test_tasks_find_what_one_look_finds(
     workspace: Workspace, blocks: int, borders: list[int]
 ) -> None:

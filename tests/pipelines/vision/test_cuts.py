@@ -17,6 +17,7 @@ from pipelines.vision.cuts.selection import Cut, CutKind, detect_cuts
 from pipelines.vision.features import FrameFeatures, from_bytes, in_time_order, to_bytes
 from pipelines.vision.scenes import SceneBorders, scenes_between, still_times
 from tests.examples import examples
+from tests.tables import every
 
 FRAME_MS = 40
 Levels = npt.NDArray[np.float64]
@@ -105,7 +106,7 @@ def test_a_hard_cut_is_found_at_the_first_frame_of_the_new_scene(frame_ms: int) 
     assert cuts_of(frames, frame_ms) == expected
 
 
-@pytest.mark.parametrize(
+@every(
     "frames",
     [
         pytest.param(shot(1, 120), id="nothing happens"),
@@ -135,14 +136,14 @@ def test_a_dissolve_is_one_cut_at_its_middle(length: int) -> None:
     assert abs(found.end_ms - (60 + length) * FRAME_MS) <= 4 * FRAME_MS
 
 
-@pytest.mark.parametrize(
+@every(
     ("level", "kind"),
     [
         pytest.param(2, CutKind.FADE_BLACK, id="black"),
         pytest.param(253, CutKind.FADE_WHITE, id="white"),
     ],
 )
-@pytest.mark.parametrize("hold", [1, 10, 25], ids=lambda frames: f"held {frames} frames")
+@every("hold", [1, 10, 25], ids=lambda frames: f"held {frames} frames")
 def test_a_fade_out_and_in_is_one_cut_in_its_middle(level: int, kind: CutKind, hold: int) -> None:
     blank = solid(level, 20)
     frames = (
@@ -241,7 +242,7 @@ def test_scenes_are_contiguous_and_cover_the_whole_video() -> None:
     assert all(one.end_ms == two.start_ms for one, two in pairwise(scenes))
 
 
-@pytest.mark.parametrize(
+@every(
     ("length_ms", "keys_ms", "stills_ms"),
     [
         pytest.param(1_000, [], (480,), id="one of a short scene"),

@@ -10,6 +10,7 @@ from models.contracts import CameraMotion
 from pipelines.media_types import Orientation
 from pipelines.vision.camera_motion import camera_motion, pair_times
 from pipelines.vision.features import FrameFeatures
+from tests.tables import every
 
 FRAME_MS = 40
 UPRIGHT = Orientation()
@@ -38,7 +39,7 @@ def labelled(film: FrameFeatures, orientation: Orientation = UPRIGHT) -> CameraM
     return camera_motion(film, pairs, orientation)
 
 
-@pytest.mark.parametrize(
+@every(
     ("film", "motion"),
     [
         pytest.param(filmed(), CameraMotion.STATIC, id="nothing moves"),

@@ -9,6 +9,7 @@ import pytest
 
 from pipelines.vision.cuts.selection import CutKind
 from tests.pipelines.vision.test_cuts import Levels, cuts_of, picture
+from tests.tables import every
 
 TITLE, LINES, CAPTION, CORNER = (4, 8), (14, 20), (29, 33), (0, 2)
 """Rows in which there is writing."""
@@ -98,7 +99,7 @@ def test_a_change_of_writing_that_is_sharp_and_lasts_is_a_cut(frames: list[Level
     assert cuts_of(frames) == [(3_000, CutKind.HARD), (6_000, CutKind.HARD)]
 
 
-@pytest.mark.parametrize(
+@every(
     "frames",
     [
         deck([CAPTION]),

@@ -15,6 +15,7 @@ from pipelines.vision.detections import (
     scene_things,
 )
 from pipelines.vision.scenes import SceneBorders
+from tests.tables import every
 
 Things = tuple[DetectedObject, ...]
 MIDDLE = Box(0.4, 0.4, 0.2, 0.2)
@@ -65,7 +66,7 @@ def test_tracks_are_in_order_of_start_and_label() -> None:
     assert starts == [(1_500, "cat"), (1_500, "dog"), (2_500, "ant")]
 
 
-@pytest.mark.parametrize(
+@every(
     ("samples", "labels"),
     [
         pytest.param([CAT, ()], [], id="one doubtful look of two"),
@@ -151,7 +152,7 @@ def test_more_than_two_things_are_counted_in_two_looks(counts: list[int], most: 
     assert (thing.fewest, thing.most) == (min(counts), most)
 
 
-@pytest.mark.parametrize(
+@every(
     ("looks", "movement"),
     [
         pytest.param([at(0.6), at(0.4), at(0.2)], Movement.LEFT, id="left"),

@@ -21,6 +21,7 @@ from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from tests.pipelines.media_builders import folder_workspace, still_shot, video_source, write_video
 from tests.pipelines.vision.test_vision_objects import Plain
 from tests.places import SHARED_MEDIA
+from tests.tables import every
 
 FACE = Box(0.25, 0.25, 0.25, 0.5)
 
@@ -30,7 +31,7 @@ def towards(degrees: float) -> tuple[float, ...]:
     return (float(np.cos(np.radians(degrees))), float(np.sin(np.radians(degrees))))
 
 
-@pytest.mark.parametrize(
+@every(
     ("faces", "groups"),
     [
         pytest.param([], [], id="nobody"),

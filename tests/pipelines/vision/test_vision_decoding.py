@@ -16,6 +16,7 @@ from pipelines.media.files import NoVideoStreamError, rounded_ms
 from pipelines.types import Segment
 from pipelines.vision.features import frame_features
 from tests.pipelines.media_builders import still_shot, texture, write_video
+from tests.tables import every
 
 
 def times_of(
@@ -119,7 +120,7 @@ def test_a_file_without_pictures_is_refused(tmp_path: Path) -> None:
         times_of(path, 0, 1000)
 
 
-@pytest.mark.parametrize(
+@every(
     "name",
     ["yuv420p", "yuv422p", "yuv444p", "yuvj420p", "yuv420p10le", "nv12", "rgb24", "gray"],
 )

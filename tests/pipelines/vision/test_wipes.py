@@ -13,6 +13,7 @@ from pipelines.vision.cuts.selection import Cut, CutKind, detect_cuts
 from pipelines.vision.features import FrameFeatures
 from tests.pipelines.media_builders import moving_shot
 from tests.pipelines.vision.test_cuts import FRAME_MS, Levels, features, mixed, picture, shot
+from tests.tables import every
 
 rows, columns = np.mgrid[:36, :64]
 Mask = Callable[[float], "np.typing.NDArray[np.bool_]"]
@@ -41,8 +42,8 @@ def wiped(first: list[Levels], second: list[Levels], shape: Mask) -> list[Levels
     ]
 
 
-@pytest.mark.parametrize("length", [10, 18, 30])
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@every("length", [10, 18, 30])
+@every("shape", SHAPES.values(), ids=SHAPES)
 def test_a_wipe_is_one_cut_inside_it(shape: Mask, length: int) -> None:
     frames = shot(1, 60) + wiped(shot(1, length), shot(2, length), shape) + shot(2, 60)
     (cut,) = found(frames)
@@ -109,7 +110,7 @@ def swept(seed: int, across: float) -> list[Levels]:
     return [cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY).astype(np.float64) for frame in small]
 
 
-@pytest.mark.parametrize(
+@every(
     "frames",
     [
         pytest.param(covered(shot(1, 150), 40, 8, 25, 0.85), id="a slate comes and leaves"),

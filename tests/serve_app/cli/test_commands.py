@@ -30,6 +30,7 @@ from serve_app.cli.service import PROFILES
 from storage.keys import AccountNotFoundError
 from tests.background import in_background
 from tests.places import PROJECT
+from tests.tables import every
 
 HEAVY = ("PIL", "av", "fastapi", "numpy", "pydantic_settings", "ray", "sqlalchemy", "torch")
 HELP_OF_EVERY_COMMAND = """
@@ -60,7 +61,7 @@ def test_the_help_of_every_command_is_shown_without_the_libraries_of_its_work() 
     assert set(ended.stdout.split()) & set(HEAVY) == set()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@every("name", COMMANDS)
 def test_the_list_of_commands_has_the_first_paragraph_of_each_ones_help(name: str) -> None:
     command = load(name)
     assert command.name == name
@@ -84,7 +85,7 @@ def test_the_version_is_printed() -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"vas {__version__}\n"
 
 
-@pytest.mark.parametrize(
+@every(
     ("module", "name"), [(module, name) for module, names in USER_ERRORS.items() for name in names]
 )
 def test_every_error_of_the_table_exists_under_the_name_it_has_there(

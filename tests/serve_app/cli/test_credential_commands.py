@@ -22,6 +22,7 @@ from storage.types import StageName
 from tests.serve_app.dashboard.test_dashboard_pages import link_token, visitor
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import SECRET, Customer, RunningApi
+from tests.tables import every
 
 
 def run_vas(api: RunningApi, *words: object) -> Any:
@@ -120,8 +121,8 @@ def test_all_sessions_of_operators_end(api: RunningApi, customer: Customer) -> N
         assert account.get("/dashboard").status_code == 200
 
 
-@pytest.mark.parametrize("command", ["create", "list", "end"])
-@pytest.mark.parametrize("whose", [(), ("studio", "--operator")], ids=["nobody", "both"])
+@every("command", ["create", "list", "end"])
+@every("whose", [(), ("studio", "--operator")], ids=["nobody", "both"])
 def test_sessions_are_of_an_account_or_of_operators(
     api: RunningApi, command: str, whose: tuple[str, ...]
 ) -> None:

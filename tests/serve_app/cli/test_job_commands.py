@@ -20,6 +20,7 @@ from serve_app.client.api import RequestFailedError
 from tests.places import PROJECT
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.tables import every
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def run(api: RunningApi, customer: Customer, *words: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "expected"),
     [
         (["--format", "edl"], "FCM: NON-DROP FRAME"),

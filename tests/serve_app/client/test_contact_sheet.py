@@ -21,6 +21,7 @@ from serve_app.client.export import (
     shortened,
     wrapped,
 )
+from tests.tables import every
 
 PALETTE = ["#c81e1e", "#1ec81e", "#1e1ec8"]
 
@@ -53,7 +54,7 @@ def pixels_of(sheet: Image.Image, color: tuple[int, int, int]) -> tuple[int, int
     return len(rows), int(width), int(height)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 4, 5, 7, 24, 25, 60, 61, 500])
+@every("count", [0, 1, 2, 4, 5, 7, 24, 25, 60, 61, 500])
 def test_any_number_of_scenes_makes_a_sheet_of_bounded_size(count: int) -> None:
     sheet = contact_sheet([scene(i) for i in range(count)], [still(64, 36)] * count, title="a.mp4")
     assert sheet.mode == "RGB"
@@ -61,7 +62,7 @@ def test_any_number_of_scenes_makes_a_sheet_of_bounded_size(count: int) -> None:
     assert 200 <= sheet.height <= 6500
 
 
-@pytest.mark.parametrize(
+@every(
     ("width", "height"),
     [
         pytest.param(640, 360, id="landscape"),

@@ -18,6 +18,7 @@ from serve_app.client.rendering import (
     transcript_text,
     warning_text,
 )
+from tests.tables import every
 
 SPEAKERS = [
     {"id": "speaker_0", "label": "Speaker 1", "speakingSeconds": 4.0},
@@ -62,7 +63,7 @@ def shown(renderable: RenderableType, width: int = 120, *, colors: bool = False)
     return written.getvalue()
 
 
-@pytest.mark.parametrize(
+@every(
     ("seconds", "expected"),
     [
         pytest.param(0, "0:00.0", id="start"),
@@ -80,7 +81,7 @@ def test_times_read_like_a_player_shows_them(seconds: float, expected: str) -> N
     assert clock(seconds) == expected
 
 
-@pytest.mark.parametrize(
+@every(
     ("shot", "angle", "expected"),
     [
         pytest.param("medium_close_up", "eye_level", ["medium close-up", "eye level"], id="both"),

@@ -29,6 +29,7 @@ from storage.types import SearchKind, SkipReason
 from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.published_jobs import SENTENCES, complete, created, fail, track
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.tables import every
 
 HTML = "text/html; charset=utf-8"
 PAGES = ("/dashboard", "/dashboard/archives", "/dashboard/account", "/dashboard/keys")
@@ -103,7 +104,7 @@ def test_behind_https_the_cookie_stays_there(api: RunningApi, customer: Customer
     assert "Secure" in answer.headers["set-cookie"]
 
 
-@pytest.mark.parametrize("path", [*PAGES, "/dashboard/jobs/x", "/dashboard/nothing"])
+@every("path", [*PAGES, "/dashboard/jobs/x", "/dashboard/nothing"])
 def test_who_is_not_signed_in_comes_to_the_sign_in_page(api: RunningApi, path: str) -> None:
     with visitor(api) as client:
         answer = client.get(path)
@@ -137,8 +138,8 @@ CHANGES = ("/dashboard/sign-out", "/dashboard/jobs", "/dashboard/jobs/x/cancel",
            "/dashboard/archives/x/pause")  # fmt: skip
 
 
-@pytest.mark.parametrize("path", CHANGES)
-@pytest.mark.parametrize("forged", ["no token", "another session's", *FORGED])
+@every("path", CHANGES)
+@every("forged", ["no token", "another session's", *FORGED])
 def test_a_change_that_no_page_of_ours_sent_is_refused(
     api: RunningApi, browser: httpx.Client, path: str, forged: str
 ) -> None:
@@ -218,7 +219,7 @@ def page_parameters() -> Iterator[tuple[str, str]]:
                     yield route.path.format_map(PLACES), field.alias
 
 
-@pytest.mark.parametrize(("path", "name"), list(page_parameters()))
+@every(("path", "name"), list(page_parameters()))
 def test_odd_parameters_are_answered_or_refused_with_a_page(
     browser: httpx.Client, path: str, name: str
 ) -> None:
@@ -411,7 +412,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@every("case", WRONG)
 def test_what_is_wrong_with_a_new_job_is_said_where_it_was_typed(
     browser: httpx.Client, case: str
 ) -> None:

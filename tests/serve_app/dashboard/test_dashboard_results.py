@@ -20,6 +20,7 @@ from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.dashboard.test_dashboard_pages import csrf, plain, signed_in
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.tables import every
 
 MOST_PAGE_BYTES = 300_000
 
@@ -116,7 +117,7 @@ MISSING = ("scenes?from=60", "segments?from=250", "scenes?from=-1", "segments?tr
            "segments/texts?track=7")  # fmt: skip
 
 
-@pytest.mark.parametrize("path", MISSING)
+@every("path", MISSING)
 def test_what_is_not_there_is_a_page_that_says_so(
     browser: httpx.Client, job_id: str, path: str
 ) -> None:
@@ -128,7 +129,7 @@ PATHS = ["scenes", "segments", "scenes/outline", "segments/outline", "scenes/tex
          "segments/texts"]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", PATHS)
+@every("path", PATHS)
 def test_parts_are_of_the_accounts_own_jobs(api: RunningApi, job_id: str, path: str) -> None:
     with signed_in(api, api.customer()) as other:
         assert other.get(f"/dashboard/jobs/{job_id}/{path}").status_code == 404
@@ -191,7 +192,7 @@ SPELLED: dict[str, tuple[str, list[str], str]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "words", "shown"), SPELLED.values(), ids=SPELLED)
+@every(("text", "words", "shown"), SPELLED.values(), ids=SPELLED)
 def test_each_word_of_a_line_is_an_element(text: str, words: list[str], shown: str) -> None:
     timed = [{"text": word, "start_ms": n, "end_ms": n + 500} for n, word in enumerate(words)]
     found, times = spelled({"text": text, "words": timed})

@@ -25,6 +25,7 @@ from tests.databases import fresh_database
 from tests.serve_app.dashboard.test_dashboard_pages import HOSTILE, csrf, link_token, visitor
 from tests.serve_app.published_jobs import complete, created, fail, lease_of, track
 from tests.serve_app.running_api import SECRET, Customer, RunningApi
+from tests.tables import every
 
 PAGES = ("", "/accounts", "/throughput", "/failures", "/system")
 SUSPEND = "/dashboard/operator/accounts/{}/suspend"
@@ -110,7 +111,7 @@ def without_token(answer: httpx.Response) -> str:
     return re.sub(r"[\w-]+\.[0-9a-f]{64}", "", answer.text)
 
 
-@pytest.mark.parametrize("path", [*PAGES, "/nothing"])
+@every("path", [*PAGES, "/nothing"])
 def test_who_is_not_signed_in_comes_to_the_sign_in_page(api: RunningApi, path: str) -> None:
     with visitor(api) as client:
         answer = client.get(f"/dashboard/operator{path}")
@@ -319,7 +320,7 @@ def large_database(postgres_url: str) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize("name", QUERIES)
+@every("name", QUERIES)
 def test_no_page_reads_all_jobs(large_database: str, name: str) -> None:
     query, values = QUERIES[name]
     with psycopg.connect(large_database) as connection:

@@ -48,6 +48,7 @@ from serve_app.settings import Settings
 from tests.places import PROJECT
 from tests.serve_app.running_api import SECRET
 from tests.storage.tcp_postgres import tcp_postgres
+from tests.tables import every
 
 WRITTEN_BY_THE_OPERATOR = {"vas.env", "~/.ray/auth_token"}
 
@@ -295,7 +296,7 @@ def test_what_the_file_says_goes_before_the_environment(monkeypatch: pytest.Monk
     assert settings.lease_seconds == 9
 
 
-@pytest.mark.parametrize(
+@every(
     ("changes", "sentence"),
     [
         pytest.param({"database_url": None}, "VAS_DATABASE_URL is not set", id="no database"),

@@ -23,6 +23,7 @@ from serve_app.observability.metrics import CATALOGUE
 from serve_app.settings import Settings
 from tests.acceptance.image_root import Image, instructions
 from tests.places import PROJECT
+from tests.tables import every
 
 DEPLOY = PROJECT / "deploy"
 IMAGE = "video-analysis-service"
@@ -370,7 +371,7 @@ def alerts() -> list[dict[str, Any]]:
     return rules
 
 
-@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: str(alert["alert"]))
+@every("alert", alerts(), ids=lambda alert: str(alert["alert"]))
 def test_an_alert_asks_for_metrics_that_are_exported_and_has_a_runbook(
     alert: dict[str, Any],
 ) -> None:

@@ -40,6 +40,7 @@ from tests.places import PROJECT
 from tests.serve_app.interface_contract import Contract
 from tests.serve_app.published_jobs import lease_of
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.tables import every
 
 DEMO = PROJECT / "tests" / "media" / "demo.mp4"
 
@@ -145,7 +146,7 @@ def test_a_range_is_that_part_of_the_same_bytes(
     assert answer.headers["content-range"] == expected
 
 
-@pytest.mark.parametrize(
+@every(
     "asked", ["bytes=99999999999-", "bytes=5-2", "bytes=-0", "bytes=0-1,4-5", "lines=1-2", "bytes="]
 )
 def test_what_is_no_range_of_these_bytes_gets_the_whole(

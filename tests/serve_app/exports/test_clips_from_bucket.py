@@ -22,6 +22,7 @@ from tests.serve_app.exports.test_clips import clip, pictures, publish_ingest
 from tests.serve_app.published_jobs import created, media
 from tests.serve_app.running_api import SECRET, Customer, RunningApi
 from tests.storage.s3_server import fresh_store, s3_endpoint
+from tests.tables import every
 
 SECONDS, RATE = 12, 25
 
@@ -95,7 +96,7 @@ def fetched_bytes(api: RunningApi) -> Iterator[list[int]]:
         events.unregister("after-call.s3.GetObject", note)
 
 
-@pytest.mark.parametrize("start", [0, 6.2, 11])
+@every("start", [0, 6.2, 11])
 def test_a_clip_of_a_second_fetches_little_of_a_long_file(
     api: RunningApi, owner: Customer, job: str, film: Path, shown: list[Any], start: float
 ) -> None:

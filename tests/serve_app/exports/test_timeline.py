@@ -52,6 +52,7 @@ from serve_app.exports.timeline import (
     to_webvtt_chapters,
     to_youtube,
 )
+from tests.tables import every
 
 NTSC = Fraction(1000, 1001)
 HOURS = 2
@@ -260,7 +261,7 @@ def test_timecodes_are_those_of_opentimelineio(rate: Rate) -> None:
     assert timecode_at(day, rate.exact, drop_frame=drop).replace(";", ":") == "00:00:00:00"
 
 
-@pytest.mark.parametrize(
+@every(
     ("named", "measured", "expected"),
     [
         ("24000/1001", 23.9, 24 * NTSC), ("30000/1001", 29.97, 30 * NTSC), ("25", 25.0, 25),
@@ -440,7 +441,7 @@ WRITERS: dict[str, Callable[[Sequence[Section], FrameTimeline], str]] = {
 }
 
 
-@pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
+@every("writer", WRITERS.values(), ids=WRITERS)
 def test_four_times_the_scenes_take_four_times_the_work(
     writer: Callable[[Sequence[Section], FrameTimeline], str],
 ) -> None:

@@ -18,6 +18,7 @@ from storage.jobs import find_job
 from storage.objects.s3 import client_of
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.storage.s3_server import place_at, s3_endpoint
+from tests.tables import every
 
 URL = "s3://footage/2024/day 1/a+b%20c.mp4"
 SECRET_KEY = "a-secret-of-the-bucket"
@@ -111,7 +112,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("body", "status", "code", "param"), REFUSED.values(), ids=REFUSED)
+@every(("body", "status", "code", "param"), REFUSED.values(), ids=REFUSED)
 def test_what_names_no_bucket_that_may_be_read_makes_no_job(
     api: RunningApi, customer: Customer, body: dict[str, Any], status: int, code: str, param: str
 ) -> None:

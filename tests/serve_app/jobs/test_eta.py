@@ -10,6 +10,7 @@ import pytest
 from serve_app.jobs.answers import gain_alone, seconds_left, timings_of
 from storage.job_records import StageRecord
 from storage.types import ANALYSES, SkipReason, StageName, StageStatus
+from tests.tables import every
 
 Stages = dict[StageName, StageRecord]
 
@@ -60,7 +61,7 @@ def as_stored(
     return stages
 
 
-@pytest.mark.parametrize(
+@every(
     ("vision", "transcript", "cpus", "transcribers"),
     [
         pytest.param(60, 240, 2, 2, id="two cores, the sound takes longer"),

@@ -10,6 +10,7 @@ import pytest
 from storage import jobs, queue
 from storage.types import Priority
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.tables import every
 
 LEASE = timedelta(minutes=5)
 URL = "https://media.example.com/a.mp4"
@@ -49,8 +50,8 @@ def test_every_creation_takes_a_priority_and_the_job_shows_it(
     assert {each["priority"] for each in listed} == {kept}
 
 
-@pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize("priority", ["urgent", "", 5, None], ids=repr)
+@every("path", BODIES)
+@every("priority", ["urgent", "", 5, None], ids=repr)
 def test_a_priority_that_there_is_none_of_is_refused(
     api: RunningApi, customer: Customer, path: str, priority: Any
 ) -> None:

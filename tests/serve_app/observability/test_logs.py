@@ -25,6 +25,7 @@ from serve_app.observability.logs import (
     without_secrets,
 )
 from serve_app.settings import Settings
+from tests.tables import every
 
 KEY = "vas_live_" + "Ab3_-" * 8 + "xyz"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -82,7 +83,7 @@ def test_a_traceback_is_text_in_a_replica_too(
     assert text[-1] == "ValueError: invalid literal for int() with base 10: 'none'"
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "secret"),
     [
         pytest.param(f"key {KEY} refused", KEY.removeprefix("vas_live_"), id="API key"),
@@ -109,7 +110,7 @@ def test_what_looks_like_a_secret_is_hidden(text: str, secret: str) -> None:
     assert "[hidden]" in shown
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     [
         "job 0b0f7c52-2e0e-4e5e-9d4d-3c8f0f1f2a3b: vision completed in 3.1 s",

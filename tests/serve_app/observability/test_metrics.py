@@ -29,6 +29,7 @@ from serve_app.observability.metrics import (
 from storage.types import JobState, StageName, StageStatus
 from tests.places import PROJECT
 from tests.serve_app.observability.metrics import RecordedMetrics
+from tests.tables import every
 
 DASHBOARD: dict[str, Any] = json.loads((PROJECT / "docs" / "grafana-dashboard.json").read_text())
 EXPORTED = {name for metric in CATALOGUE for name in metric.series}
@@ -39,14 +40,14 @@ def by_name(metric: Metric) -> str:
     return metric.name
 
 
-@pytest.mark.parametrize("metric", CATALOGUE, ids=by_name)
+@every("metric", CATALOGUE, ids=by_name)
 def test_names_say_whose_they_are_and_prometheus_takes_them(metric: Metric) -> None:
     assert re.fullmatch(r"vas_[a-z][a-z_]*[a-z]", metric.name)
     assert not metric.name.endswith(("_total", "_bucket", "_sum", "_count"))
     assert metric.description.endswith(".")
 
 
-@pytest.mark.parametrize("metric", CATALOGUE, ids=by_name)
+@every("metric", CATALOGUE, ids=by_name)
 def test_histograms_and_only_they_have_buckets(metric: Metric) -> None:
     assert bool(metric.boundaries) == (metric.kind is Kind.HISTOGRAM)
     assert list(metric.boundaries) == sorted(set(metric.boundaries))
@@ -94,14 +95,14 @@ def test_panels_do_not_lie_on_each_other() -> None:
         taken |= cells
 
 
-@pytest.mark.parametrize("query", queries())
+@every("query", queries())
 def test_the_dashboard_asks_for_nothing_that_is_not_exported(query: str) -> None:
     asked = set(re.findall(r"\b(?:ray_)?vas_\w+", query))
     assert asked
     assert asked <= EXPORTED
 
 
-@pytest.mark.parametrize("query", queries())
+@every("query", queries())
 def test_the_dashboard_groups_by_labels_that_the_metric_has(query: str) -> None:
     [allowed] = {frozenset(LABELS[name]) for name in re.findall(r"ray_vas_\w+", query)}
     for group in re.findall(r"by \(([^)]*)\)", query):

@@ -15,6 +15,7 @@ from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import create, put, state_of
 from tests.serve_app.uploads.uploading import TUS, files_of, head, object_of, offset_of, patch
+from tests.tables import every
 
 CONTENT = bytes(range(256)) * 8
 
@@ -158,8 +159,8 @@ def test_a_web_page_of_any_origin_may_upload(job: dict[str, Any]) -> None:
         assert "Upload-Offset" in answer.headers["access-control-expose-headers"]
 
 
-@pytest.mark.parametrize("method", ["HEAD", "PATCH", "DELETE"])
-@pytest.mark.parametrize("version", [None, "0.2.2", "1.0"])
+@every("method", ["HEAD", "PATCH", "DELETE"])
+@every("version", [None, "0.2.2", "1.0"])
 def test_another_version_is_refused_and_ours_is_named(
     job: dict[str, Any], method: str, version: str | None
 ) -> None:

@@ -22,6 +22,7 @@ from serve_app.uploads.tus import (
     parse_patch,
     parse_size,
 )
+from tests.tables import every
 
 
 def headers(*fields: tuple[str, str]) -> Headers:
@@ -51,7 +52,7 @@ def test_a_patch_may_tell_the_length_and_a_checksum() -> None:
     assert found == Patch(0, 11, Checksum("sha1", hashlib.sha1(b"hello world").digest()))  # noqa: S324
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     ["", "-1", "+1", "1.0", "1e3", " 1", "1 ", "0x10", "٣", "²", "1_000", "9" * 17, "1,1", "\0"],
 )
@@ -60,7 +61,7 @@ def test_a_size_is_plain_decimal_digits(text: str) -> None:
         parse_size("Upload-Offset", text)
 
 
-@pytest.mark.parametrize(
+@every(
     "value",
     [
         pytest.param("", id="nothing"),

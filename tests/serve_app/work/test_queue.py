@@ -38,6 +38,7 @@ from storage.work import (
 from storage.work import queue as queue_work
 from tests.serve_app.running_api import SECRET
 from tests.storage.test_jobs import new_account
+from tests.tables import every
 
 NAME = "test"
 LEASE = timedelta(minutes=1)
@@ -115,7 +116,7 @@ async def step(context: AppContext, kind: Kind) -> bool:
 # --- The lease. ---
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@every("kind", KINDS, ids=lambda kind: kind.name)
 async def test_accounts_take_turns_with_each_kind(database: Database, kind: Kind) -> None:
     """Who has queued much delays nobody else's by more than one piece."""
     first, second = [await new_account(database) for _ in range(2)]
