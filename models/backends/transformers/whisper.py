@@ -163,11 +163,9 @@ class WhisperTranscriber:
             groups.setdefault((chunk.has_words, self._window(chunk)), []).append(index)
         found: dict[int, ChunkTranscript] = {}
         for (has_words, _), indices in groups.items():
-            work, own = (
-                self._transcribed if has_words else self._ranked,
-                map(chunks.__getitem__, indices),
-            )
-            answers = self._batches.run_prepared(self._features, work, list(own))
+            work = self._transcribed if has_words else self._ranked
+            own = [chunks[index] for index in indices]
+            answers = self._batches.run_prepared(self._features, work, own)
             found.update(zip(indices, answers, strict=True))
         return [found[index] for index in range(len(chunks))]
 
@@ -182,27 +180,22 @@ class WhisperTranscriber:
         beyond 30 s or longer than the decoder takes, or where neither serves."""
         longest = self._processor.feature_extractor.n_samples
         fit = [index for index, each in enumerate(passages) if 0 < len(each.samples) <= longest]
-        words = [passages[index].words for index in fit]
-        chunks = [AudioChunk(passages[index].samples, passages[index].language) for index in fit]
-
-        def aligned(prepared: tuple[Prepared, Sequence[tuple[str, ...]]]) -> list[tuple[Word, ...]]:
-            return self._aligned(*prepared)
-
-        def features(
-            pairs: Sequence[tuple[AudioChunk, tuple[str, ...]]],
-        ) -> tuple[Prepared, list[tuple[str, ...]]]:
-            return self._features([chunk for chunk, _ in pairs]), [own for _, own in pairs]
-
-        pairs = list(zip(chunks, words, strict=True))
-        answers = self._batches.run_prepared(features, aligned, pairs)
+        answers = self._batches.run_prepared(
+            lambda own: (
+                [each.words for each in own],
+                *self._features([AudioChunk(each.samples, each.language) for each in own]),
+            ),
+            self._aligned,
+            [passages[index] for index in fit],
+        )
         found = dict(zip(fit, answers, strict=True))
         return [found.get(index, ()) for index in range(len(passages))]
 
     @torch.inference_mode()
     def _aligned(
-        self, prepared: Prepared, words: Sequence[tuple[str, ...]]
+        self, prepared: tuple[list[tuple[str, ...]], Sequence[AudioChunk], torch.Tensor]
     ) -> list[tuple[Word, ...]]:
-        chunks, features = prepared
+        words, chunks, features = prepared
         encoded = self._encode(features)
         ranked, _ = self._first_step(encoded, chunks)
         decoding = [
