@@ -305,6 +305,8 @@ def _deferred(name: str) -> Any:
     spec.loader = importlib.util.LazyLoader(spec.loader)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    package, _, own = name.rpartition(".")
+    setattr(sys.modules[package], own, module)  # as an import does
     return module
 
 

@@ -174,6 +174,7 @@ def test_an_interrupted_analysis_names_its_job_and_what_ends_it(
     )  # fmt: skip
     with process:
         job_id = queued_job(api, customer)
+        time.sleep(2)  # the client learns a moment later that all has arrived
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
