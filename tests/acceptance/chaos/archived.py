@@ -27,8 +27,8 @@ ENDS_TO_RECORD = """
 
 
 def adopt_jobs(checker: Checker) -> None:
-    """Write down what no answer to a client named: an archive's jobs, and reruns whose answer was
-    lost."""
+    """Write down what no answer to a client named: an archive's jobs, reruns whose answer was lost,
+    and jobs of a member who had lost the role when they asked again."""
     journal = checker.journal
     archives = {walked.archive_id: walked for walked in journal.archives}
     analysed = Counter[tuple[str, str]]()
@@ -53,6 +53,9 @@ def adopt_jobs(checker: Checker) -> None:
             analysed[archive_id, key] += state == "completed"
         elif rerun_of in journal.jobs:
             clip, way = journal.jobs[rerun_of].clip, "made again"
+        elif perhaps := [it for it in journal.perhaps if it[:3] == (account, url, mode)]:
+            journal.perhaps.remove(perhaps[0])
+            clip, way = perhaps[0][3], "member"
         else:  # which is found where the list is read
             continue
         job = Accepted(job_id, account, way, clip, mode, created - began)

@@ -83,6 +83,9 @@ class Journal:
     violations: list[str] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     archives: list[Walked] = field(default_factory=list)
+    perhaps: list[tuple[str, str, str, str]] = field(default_factory=list)
+    """Account, URL, mode and clip of creations that were refused to who lost the role meanwhile: an
+    earlier try, whose answer was lost, may have made the job."""
     team: Counter[str] = field(default_factory=Counter)
     """What people of the accounts did, to how often."""
     exports: dict[str, str] = field(default_factory=dict)

@@ -178,6 +178,9 @@ class Team:
             mode = body["processingMode"]
             job = self.client.accept(answer.json()["data"], "member", clip.name, mode)
             jobs.append(job)
+        elif allowed is None:
+            account, mode = self.client.customer.account, body["processingMode"]
+            self.client.journal.perhaps.append((account, body["url"], mode, clip.name))
         if allowed is not None and answer.is_success is not allowed:
             self.violated(f"a job of a member: {answer.status_code} where {allowed=}")
         self.client.journal.did("member wrote" if answer.is_success else "member was refused")
