@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 Test = Callable[..., Any]
+_FAILURES = (Exception, pytest.fail.Exception, pytest.skip.Exception)
+"""A row that skips would leave out the rows behind it without a word: it fails."""
 
 
 def every(
@@ -34,7 +36,7 @@ def every(
             for name, row in cases:
                 try:
                     await test(**fixtures, **row)
-                except (Exception, pytest.fail.Exception) as failure:
+                except _FAILURES as failure:
                     failures.append(_named(failure, name))
             _report(failures, len(cases))
 
@@ -43,7 +45,7 @@ def every(
             for name, row in cases:
                 try:
                     test(**fixtures, **row)
-                except (Exception, pytest.fail.Exception) as failure:
+                except _FAILURES as failure:
                     failures.append(_named(failure, name))
             _report(failures, len(cases))
 
@@ -51,6 +53,8 @@ def every(
         wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
         wrapped.__module__, wrapped.__qualname__ = test.__module__, test.__qualname__
         wrapped.pytestmark = getattr(test, "pytestmark", [])
+        if not cases:  # the media that it needs are absent, for one
+            wrapped = pytest.mark.skip(reason="there is no row")(wrapped)
         left = [it for it in signature.parameters.values() if it.name not in wanted]
         wrapped.__signature__ = signature.replace(parameters=left)
         return wrapped  # type: ignore[no-any-return]
@@ -74,7 +78,7 @@ def _cases(
 
 
 def _named(failure: BaseException, name: str) -> Exception:
-    if not isinstance(failure, Exception):  # pytest.fail's own is a BaseException
+    if not isinstance(failure, Exception):  # pytest's own are BaseExceptions
         failure = AssertionError(str(failure))
     failure.add_note(f"Row: {name}")
     return failure
