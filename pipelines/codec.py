@@ -1,9 +1,8 @@
-"""Frozen dataclasses as JSON and back, by their type hints.
+"""Frozen dataclasses as JSON and back, by their type hints; and stored outputs by their inputs.
 
-Reading is strict: unknown or missing fields and wrong types are errors, so that a stored result
-of another version is never misread. Fields with a default may be missing.
-
-Stored outputs: each is named by all that it depends on, so that a retry skips what is done.
+Reading is strict: unknown or missing fields and wrong types are errors, so that a stored result of
+another version is never misread. Fields with a default may be missing. An ``Artifact`` is named by
+all that it depends on, so that a retry computes only what is missing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Elements of XML that strangers wrote, in bounded memory; standard library only.
+"""XML and web pages that strangers wrote, in bounded memory. Standard library only, no I/O.
 
 A document type is refused where the parser meets it, in whatever encoding, so there are no entities
-that could grow; ElementTree would expand them, and keep a tree of any size.
-
-Web pages that come where media was expected, and what would lead to the media. No I/O.
-
-Confined child processes import this: standard library only.
+that could grow; ElementTree would expand them, and keep a tree of any size. A web page that comes
+where media was expected is recognised, and named with what would lead to the media. Confined child
+processes import this.
 """
 
 from __future__ import annotations

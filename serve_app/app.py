@@ -57,9 +57,7 @@ from serve_app.results.routes import redaction_router as redaction_routes
 from serve_app.results.routes import router as result_routes
 from serve_app.results.routes import translation_router as translation_routes
 from serve_app.search.routes import router as search_routes
-from serve_app.uploads.receiving import (
-    UploadLimiter,
-)
+from serve_app.uploads.receiving import UploadLimiter
 from serve_app.uploads.tus import router as upload_routes
 from serve_app.webhooks.routes import router as webhook_routes
 from serve_app.webhooks.routes import secret_router as webhook_secret_routes

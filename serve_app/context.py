@@ -1,7 +1,8 @@
-"""What all parts receive: settings, database, stores, metrics. Built once a process.
+"""The context of the application: settings, database, stores, metrics, encoders. Built once a
+process.
 
-Texts, phrases and stills to vectors, for searches and for the index: a model in this process, or
-its replicas.
+An encoder turns texts, phrases and stills into vectors, for searches and for the index: by a model
+in this process, or by its replicas.
 """
 
 from __future__ import annotations

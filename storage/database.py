@@ -1,6 +1,6 @@
 """The database: one engine, one way to commit, and the embedded PostgreSQL for those without.
 
-Connections of the driver for the hot paths: one statement each, thousands a second.
+Hot paths have connections of the driver: one statement each, thousands a second.
 """
 
 from __future__ import annotations

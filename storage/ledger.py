@@ -1,15 +1,13 @@
-"""The ledger: append-only entries; triggers keep the running totals (see migrations).
+"""Money: the ledger of append-only entries, purchases and refunds, and what an account used.
 
-Every function takes the caller's transaction. The database refuses a balance below its limit, a
-hold that is not covered, a charge beyond a hold, a second charge, and a charge for a stage that is
-not completed. Locks are taken in the order job, account, refunds.
+Every function takes the caller's transaction. Triggers keep the running totals (``functions.sql``).
+The database refuses a balance below its limit, a hold that is not covered, a charge beyond a hold,
+a second charge, and a charge for a stage that is not completed. Locks are taken in the order job,
+account, refunds.
 
-What an account used and paid, read from the ledger. Months are calendar months in UTC.
-
-Purchases, receipts and refunds; each counts once, in whatever order they are reported.
-
-Every function takes the caller's transaction. An advisory lock serialises what concerns one
-payment. Locks are taken in the order payment, receipt number, account, refunds.
+Purchases, receipts and refunds count once each, in whatever order they are reported. An advisory
+lock serialises what concerns one payment. Locks are taken in the order payment, receipt number,
+account, refunds. Months of usage are calendar months in UTC.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """All tables, with the reason for each constraint and index.
 
-What must never happen is made impossible here, not merely avoided in code:
-CHECKs state what a row may be, partial unique indexes what may exist once.
-
-The ledger's and the purchases' tables, with the reason for each constraint and index.
-
-Migration 0003 adds the triggers that these rules rest on: the running totals on
-accounts, jobs and refunds move with ledger entries and with nothing else; a
-stage is charged its price exactly if it is completed; a purchase is credited in
-the transaction that records it.
+What must never happen is made impossible here, not merely avoided in code: CHECKs state what a row
+may be, partial unique indexes what may exist once. The rules of the ledger also rest on triggers
+(``functions.sql``): the running totals on accounts, jobs and refunds move with ledger entries and
+with nothing else; a stage is charged its price exactly if it is completed; a purchase is credited
+in the transaction that records it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Two cuts of a film compared by the fingerprints of their shots: kept, removed, added, moved,
-retimed.
+retimed; and their writing, line by line.
 
 1. Every shot of one against every shot of the other: the cosine of their nearest samples, the
    whole picture against the whole or against each of WINDOWS of the other, where that was reframed.
@@ -9,10 +9,6 @@ retimed.
    that was cut into, or whose cut was found in one of the files only.
 4. The heaviest chain of pairs that rises in both cuts is what stayed in order; what is left is
    chained again and again: blocks that moved. What no chain has was removed or added.
-
-NumPy only: the API process compares.
-
-Writing of two cuts compared: which lines of the same shots are gone, new or other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Personal data in transcripts and other texts, with marks in its place.
-
-Pictures of redacted scenes, with what is hidden of their writing covered.
-"""
+"""Personal data in transcripts, other texts and pictures of scenes, with marks in its place."""
 
 from __future__ import annotations
 

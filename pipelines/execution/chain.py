@@ -1,10 +1,8 @@
 """Steps over items: every item in gives an item out, or the stage fails by name.
 
 A medium may have the cluster to itself, an item a task (``ray_data.map_on_ray``). Of thousands at
-once each is a task, and its items stay in it (``map_here``). Steps, items and failures are the
-same either way.
-
-Processor seconds that analyses are expected to take, from the media's shape alone. Pure.
+once each is a task, and its items stay in it (``map_here``). Steps, items and failures are the same
+either way. How the work of a stage divides is expected from the media's shape alone.
 """
 
 from __future__ import annotations

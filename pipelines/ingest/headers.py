@@ -1,20 +1,18 @@
-"""Headers of media files, read without a demuxer: size in bytes, camera RAW family, WAV labels,
-and where further files begin in files joined with ``cat``.
+"""Headers of media files, read without a demuxer: kind, size in bytes, camera RAW family, WAV
+labels, and where further files begin in files joined with ``cat``.
 
 Runs in the confined child process too; standard library only.
+
+Kind: still pictures are refused whatever theirs, for they have no length; those that move are
+videos. Web pages come from links that show a file instead of sending it. Recorders that were cut
+off, and downloads that were mended, put anything before the first frame of an MP3.
 
 Declared size: a file whose end is missing reads like one that simply ends, as demuxers stop without
 an error. But most containers store how many bytes follow. A duration in a header proves nothing:
 recorders and tools that join files leave wrong ones behind.
 
-WAV labels: FFmpeg reads neither the channels' names nor the timecode rate. Chunks as in EBU
-Tech 3285 (BWF, ``bext``), EBU Tech 3306 (RF64, ``ds64``) and the iXML specification 2.10.
-
-What a file is by its bytes, beyond demuxers. Runs in the confined child process.
-
-Still pictures are refused whatever their kind, for they have no length; those that move are
-videos. Web pages come from links that show a file instead of sending it. Recorders that were cut
-off, and downloads that were mended, put anything before the first frame of an MP3.
+WAV labels: FFmpeg reads neither the channels' names nor the timecode rate. Chunks as in EBU Tech
+3285 (BWF, ``bext``), EBU Tech 3306 (RF64, ``ds64``) and the iXML specification 2.10.
 """
 
 from __future__ import annotations

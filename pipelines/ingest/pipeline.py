@@ -1,13 +1,11 @@
 """Ingest of one file: a source in the object store becomes video segments and audio tracks.
 
-1. ``probe_source``: what the file holds, in a confined child process (about 0.1 s).
+1. ``probe_source``: what the file holds, by its packets, in a confined child process (about 0.1 s).
 2. ``ingest``: one more child passes over the file once; it cuts the video at key frames by stream
    copy and writes each audio stream as 16 kHz mono.
 
-Results go into the object store under names that follow from the input, so that a worker that
-takes over finds them and does not compute them again.
-
-Probing: what a file holds, measured from its packets in a confined child process.
+Results go into the object store under names that follow from the input, so that a worker that takes
+over finds them and does not compute them again.
 """
 
 from __future__ import annotations

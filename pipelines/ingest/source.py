@@ -3,16 +3,15 @@
 1. ``probe_media``: what there is, before any work is done.
 2. ``ingest_media``: video segments and audio tracks on one timeline.
 
-A clip takes up the length of its longest stream, from where the one before it ends. Every clip
-with video begins a scene. Where a clip has no video, the scene before it goes on (or the first one
+A clip takes up the length of its longest stream, from where the one before it ends. Every clip with
+video begins a scene. Where a clip has no video, the scene before it goes on (or the first one
 begins early); where it has no audio, there is silence. Track *n* of the timeline is the *n*-th
 audio stream of each clip, so a voice keeps its name from clip to clip.
 
-Camera RAW: which family a file belongs to, and its picture decoded by the operator's command.
-
-The content counts before the name. A command is a line like ``decode --in {input} --out {output}``:
-it is split as a shell would, but no shell runs it; it reads ``{input}``, a file with the family's
-own extension, and writes ``{output}``, a video file that is then ingested like any other.
+Camera RAW is decoded by the operator's command; of which family a file is, its content decides
+before its name. A command is a line like ``decode --in {input} --out {output}``: it is split as a
+shell would, but no shell runs it; it reads ``{input}``, a file with the family's own extension, and
+writes ``{output}``, a video file that is then ingested like any other.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """The streams of a file, and which of them are analysed. Runs in the confined child process.
 
 The picture is the one that moves, of those the largest; posters and previews that editors store as
-streams of their own are left out. Of a multiplex picture and sound are those of one program.
-
-The programs of a transport stream, read without a demuxer. Runs in the confined child too.
-
-Tables as in ISO/IEC 13818-1 (2.4.4: PAT, PMT) and ETSI EN 300 468 (5.2.3: SDT, which has the
-names). FFmpeg lists the streams of all programs of a multiplex side by side.
+streams of their own are left out. FFmpeg lists the streams of all programs of a multiplex side by
+side; of one, picture and sound are those of one program. Programs are read from the tables of the
+transport stream (ISO/IEC 13818-1, 2.4.4: PAT, PMT; ETSI EN 300 468, 5.2.3: SDT, which has the
+names).
 """
 
 from __future__ import annotations

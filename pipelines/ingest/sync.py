@@ -1,16 +1,14 @@
-"""Correlation of two recordings: band envelopes for coarse candidates, GCC-PHAT for exact lines.
+"""Alignment of two recordings of the same sound: coarse, fine, then along the whole overlap.
 
 Coarse, to about 20 ms: how the loudness of a few frequency bands rises and falls, each in decibels
-against its own recent mean, so that a microphone's colour, its level and steady noise drop out.
-50 values a second keep a day of audio in 45 MB.
+against its own recent mean, so that a microphone's colour, its level and steady noise drop out. 50
+values a second keep a day of audio in 45 MB.
 
 Fine: generalised cross-correlation with phase transform (C. H. Knapp and G. C. Carter, "The
 generalized correlation method for estimation of time delay", IEEE Transactions on Acoustics,
 Speech, and Signal Processing 24(4), 1976, 320-327): the cross-spectrum is divided by its magnitude,
 so that every frequency counts the same and what remains is the delay. The windows' correlations are
 added up along lines in time and lag, as two clocks with different rates draw them.
-
-Alignment of two recordings of the same sound: coarse, fine, then along the whole overlap.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""How the channels of a sound become one, and how loud: measured while they are read, then chosen.
+"""Decoded sound as a track, 16 kHz mono FLAC: its channels measured, mixed down, laid end to end.
 
 The usual mix stays wherever it has what the channels have. It does not where channels cancel each
-other (opposite polarity, a side signal in the place of the middle), where speech is in one of
-many, or where steady noise in one drowns it. Sound that is far too low is raised before it is
-rounded to 16 bits. Runs in the confined child process.
+other (opposite polarity, a side signal in the place of the middle), where speech is in one of many,
+or where steady noise in one drowns it. Sound that is far too low is raised before it is rounded to
+16 bits.
 
-Frames of decoded sound as a track: 16 kHz mono FLAC.
-
-Runs in the confined child process. The place of a sample is its time: frames are mixed down,
-resampled and laid end to end. Where timestamps show a gap (lost packets, pauses in a recording)
-there is silence; where they go back, what was already covered is left out.
+The place of a sample is its time. Where timestamps show a gap (lost packets, pauses in a recording)
+there is silence; where they go back, what was already covered is left out. Runs in the confined
+child process.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Reading and writing the audio of tracks as a stream, never a whole track in memory.
+"""The audio of tracks as a stream, never a whole track in memory; and fingerprints of sound.
 
-Fingerprints of sound: for each eighth of a second 72 bits, to find the same recording again.
-
-A bit is the sign of a difference of differences, over half a second and over neighbouring bands, of
-the logarithm of their energy (after Haitsma and Kalker, "A Highly Robust Audio Fingerprinting
-System", 2002), so levels and equalisation do not matter. Bands lie 4 % apart, each as wide as six
-of them: a recording played 4 % faster or slower has the bits of the neighbouring bands.
+A fingerprint has 72 bits for each eighth of a second, to find the same recording again. A bit is
+the sign of a difference of differences, over half a second and over neighbouring bands, of the
+logarithm of their energy (after Haitsma and Kalker, "A Highly Robust Audio Fingerprinting System",
+2002), so levels and equalisation do not matter. Bands lie 4 % apart, each as wide as six of them: a
+recording played 4 % faster or slower has the bits of the neighbouring bands.
 
 Frames whose key, a third of the bits, is surest among its neighbours are marks: what is looked up.
 Frames that are all but silent, or muted, are no marks and identify nothing.

@@ -1,9 +1,8 @@
 """Frames of a segment in order, each with its time on the video's timeline.
 
-Times come from presentation timestamps, rounded as ``pipelines.types``
-states, so a frame has the same time in the source and in a segment cut from it.
-
-HDR pictures tone mapped to the standard range: BT.2020 in PQ or HLG to sRGB.
+Times come from presentation timestamps, rounded as ``pipelines.types`` defines, so that a frame has
+the same time in the source and in a segment cut from it. HDR pictures (BT.2020 in PQ or HLG) are
+tone mapped to sRGB.
 """
 
 from __future__ import annotations

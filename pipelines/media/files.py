@@ -1,14 +1,10 @@
-"""Opening a file that nobody vouches for. Runs in the confined child process.
+"""Opening a file that nobody vouches for, in the confined child process.
 
-Ticks of a time base as whole milliseconds, and the one map from a file's clock to media time.
-
-A file whose bytes are fetched as they are read. Runs in the confined child process.
-
-The child has no network: it names the bytes that it needs in an event, and its parent puts them
-into the file before it answers (``storage.objects.RangedCopy``).
-
-How a stored picture stands, by its display matrix or its tag. Confined child processes import
-this.
+The child has no network: where a file is fetched as it is read, the child names the bytes that it
+needs in an event, and its parent puts them into the file before it answers
+(``storage.objects.RangedCopy``). Times are ticks of a time base as whole milliseconds, by one map
+from a file's clock to media time; the orientation of a picture comes from its display matrix or
+tag.
 """
 
 from __future__ import annotations

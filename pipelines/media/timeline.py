@@ -1,12 +1,9 @@
 """Where a file's packets belong on the timeline of its content, whatever clock they carry.
 
 Clocks are set anew (a recorder that reconnects, files joined with ``cat``), leap by hours, wrap, or
-have strays. ``runs`` reads each stream as stretches without a leap. ``lay_out`` finds how far to
-move each, so that all lie end to end in the order of the file, with picture and sound together.
-
-Streams read as *runs*, stretches without a gap or leap, for ``timeline`` to lay out.
-
-All bounds of what is a pause, a leap or a stray are here.
+have strays. Each stream is read as *runs*, without a gap or leap; ``lay_out`` finds how far to move
+each, so that all lie end to end in the order of the file, with picture and sound together. All
+bounds of what is a pause, a leap or a stray are here.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
 """Address policy for outgoing connections: rules on URLs, host names and IP addresses. No I/O.
 
-The text of a URL is checked here before any request; the addresses that its host name resolves
-to are checked by the same policy when a connection is opened (``pipelines.net.safe_http``).
-The first check gives clients a clear answer at once, the second is the one that protects.
+The text of a URL is checked here before any request; the addresses that its host name resolves to
+are checked by the same policy when a connection is opened (``pipelines.net.safe_http``). The first
+check gives clients a clear answer at once, the second is the one that protects.
 
 Hosts are parsed as browsers parse them (WHATWG URL Standard, "host parsing"): percent-decoded,
 mapped by UTS #46, and as an IPv4 address in any of inet_aton's forms where the last label is a
-number. The tables come from the IANA special-purpose registries for IPv4 and IPv6 (RFC 6890 and
-the RFCs named beside each entry) and from the metadata services of cloud providers.
+number. The tables come from the IANA special-purpose registries for IPv4 and IPv6 (RFC 6890 and the
+RFCs named beside each entry) and from the metadata services of cloud providers.
 
-Share links of Google Drive and Dropbox, turned into links to the bytes. Pure.
-
-A share link shows a page; the file itself lies at an address that follows from
-it. The forms are those that the providers' own "copy link" and "download"
-buttons make.
+Share links of Google Drive and Dropbox show a page; they are turned into links to the bytes. The
+forms are those that the providers' own "copy link" and "download" buttons make.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 Every connection goes through ``safe_http``; every redirect is checked like the first URL. A broken
 download is resumed if the source can show that the file is still the same, else it starts over.
-Error messages name neither hosts nor addresses nor credentials.
-
-Downloads: what response headers state, and which failures are final or worth a retry.
+Response headers decide which failures are final and which are tried again. Error messages name
+neither hosts nor addresses nor credentials.
 """
 
 from __future__ import annotations

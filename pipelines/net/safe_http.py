@@ -2,17 +2,12 @@
 
 The host of a request is resolved once, every address it has is checked by the policy, and the
 connection goes to one of those addresses: a name that resolves differently the second time gains
-nothing. TLS still verifies the host's *name*, because only the connection is pinned, not the URL.
+nothing. httpcore goes on using the host's *name* (``Host`` header, TLS server name, certificate),
+because only the connection is pinned, not the URL.
 
 No proxies from the environment, no redirects (each is the caller's to check), no Unix sockets.
 Connections are used once, unless the caller keeps them for a few seconds. What a server sends
 before the body is bounded in bytes and in time.
-
-Network connections below the safe HTTP transports: limits, errors, and the synchronous backend.
-
-A host is resolved once, every address is checked by the policy, and the connection goes to one
-of the checked addresses, while httpcore above keeps using the host's name (``Host`` header, TLS
-server name, certificate).
 """
 
 # ruff: noqa: ASYNC109
@@ -413,7 +408,7 @@ def _raise_for_status(status: int) -> None:
 
 
 AsyncResolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The asynchronous form of ``safe_connections.Resolver``."""
+"""The asynchronous form of ``Resolver``."""
 
 
 async def system_addresses_async(host: str, port: int) -> list[str]:

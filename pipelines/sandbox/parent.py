@@ -1,14 +1,12 @@
-"""Work on untrusted files in a confined child process: the parent's side.
+"""Untrusted files in a confined child process, or in a confined program: the parent's side.
 
 The child is a fresh interpreter (``pipelines.sandbox.child``) with an empty environment. It reads
 one JSON line, the request, and writes JSON lines to its standard output: events while it works,
 each acknowledged by the parent before it goes on, and one result or refusal at the end. The request
 has the program and its order pickled; nothing that the child sends is evaluated.
 
-Third-party programs run on untrusted files.
-
-A program gets a folder of its own, no network where the kernel permits that, its share of memory,
-time and disk, and is ended together with every process that it started.
+A third-party program gets a folder of its own, no network where the kernel permits that, its share
+of memory, time and disk, and is ended together with every process that it started.
 """
 
 from __future__ import annotations

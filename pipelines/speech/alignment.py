@@ -1,6 +1,5 @@
-"""Measured times for the words of a correction: a track's sound through the task ``align``.
-
-Times of words, settled by how loud the sound is. Pure.
+"""Times of words: measured for a correction by the task ``align``, settled by how loud the sound
+is.
 
 The attention of a decoder, which words get their times from, runs ahead of the sound and gives the
 pause before a word to it. Against forced alignments of three readings starts were early by 0.06 s

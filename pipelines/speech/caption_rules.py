@@ -1,17 +1,16 @@
-"""Captions as houses accept them: the table of their rules, cues by it, and what is left. Pure.
+"""Transcripts as cues, by rules of houses: the table of rules, cues by it, and what is left. Pure.
+
+A cue is what is on the screen at a time, in lines. The usual limits of readable subtitles: 42
+columns a line, two lines and seven seconds a cue, 20 columns a second; all but the seconds can be
+chosen. Within them cues and lines end at pauses, after punctuation and before the words that open a
+phrase (BBC's and Netflix's subtitle guidelines); in scripts without spaces between phrases. Each
+segment is cut by dynamic programming, so that one bad break early on does not force another later;
+one that fits a cue is a cue.
 
 A cue begins with what is spoken in it. Where it would be too short to be read, it stays into the
 pause after it, the cues around it give way by as much as the house allows, a cue of the same
 speaker is joined to it, or two speakers share one, each with a dash. What speech still leaves too
 little time for is a violation: only a person can shorten a text.
-
-Transcripts as cues: what is on the screen at a time, in lines. Pure.
-
-The usual limits of readable subtitles: 42 columns a line, two lines and seven seconds a cue,
-20 columns a second; all but the seconds can be chosen. Within them cues and lines end at pauses,
-after punctuation and before the words that open a phrase (BBC's and Netflix's subtitle guidelines);
-in scripts without spaces between phrases. Each segment is cut by dynamic programming, so that one
-bad break early on does not force another later; one that fits a cue is a cue.
 """
 
 from __future__ import annotations

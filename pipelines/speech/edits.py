@@ -1,9 +1,7 @@
-"""Corrections of a transcript by people. Pure.
+"""Corrections of a transcript by people, and words of two transcripts compared. Pure.
 
 Words that stay keep their times and confidence; the others share the time of those that they
 replace, as long as their characters, until an aligner has measured them (``aligned``).
-
-Words of two transcripts compared.
 """
 
 from __future__ import annotations

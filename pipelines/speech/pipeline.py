@@ -1,18 +1,17 @@
-"""Transcription of one track: a step a stretch, one to cut it, one a shard, a reduce.
+"""Transcription of one track: a step a part of it, one to cut it, one a shard, a reduce.
 
-    stretch -> who speaks in each window, voices, sounds   a 15th of the sound's length
+    part -> who speaks in each window, voices, sounds      a 15th of the sound's length
     track -> regions, chunks (1:1)                         sequential, all but free
     shard -> words (1:1)                                   the transcriber's time
-    all stretches, shards -> speakers -> segments          over the whole track
+    all parts, shards -> speakers -> segments              over the whole track
 
 Windows and chunks follow from the audio only; sharding only groups them into tasks. So the words
 are the same for every shard length, and after every retry. Every chunk has its own language, so
 that a recording may change it, and so has each part of a chunk that changes it; a part whose
 language is uncertain is transcribed again in that of its track.
 
-Confidences of words as shares of what is right: the recogniser's log-odds, moved and stretched.
-
-Platt's scaling (1999), its numbers in ``calibration.toml``. Texts and times stay as they are. Pure.
+Confidences become shares of what is right by Platt's scaling (1999) of the recogniser's log-odds,
+its numbers in ``calibration.toml``.
 """
 
 from __future__ import annotations

@@ -1,20 +1,17 @@
-"""Speech regions of a track, the chunks it is cut into for the transcriber, and their shards.
+"""Speech, singing and music of a track; the chunks it is cut into for the transcriber; their
+shards.
 
-One task streams the whole track: the detector runs hundreds of times faster than real time, so
-that sharding it would cost more than it saves. Its windows lie on a fixed grid with context on
-both sides. Chunks are counted in level frames of LEVEL_FRAME_SECONDS, so that a chunk is a whole
-number of samples. Both depend on the audio only, not on sharding or machine.
+One task streams the whole track: the detector runs hundreds of times faster than real time, so that
+sharding it would cost more than it saves. Its windows lie on a fixed grid with context on both
+sides. Chunks are counted in level frames of LEVEL_FRAME_SECONDS, so that a chunk is a whole number
+of samples. Both depend on the audio only, not on sharding or machine.
 
-Where somebody speaks in a track.
-
-Silero detects speech, and the segmentation of speakers, which the voices keep, where Silero
-doubts: each is right where the other is not. Of seven recordings of meetings Silero alone, at its
-default, covers 72 % of the speech, with nothing false; segmentation alone 94 %, but it takes
-signals, choirs and an empty room for speech (5, 7 and 4 s a minute). Its regions of which Silero,
-at a low threshold, has two fifths cover 94 % with 3 s false in 120, and of ten minutes of noises
-as little as Silero alone.
-
-Speech, singing and music of a track, from probabilities of its windows.
+Silero detects speech, and the segmentation of speakers, which the voices keep, where Silero doubts:
+each is right where the other is not. Of seven recordings of meetings Silero alone, at its default,
+covers 72 % of the speech, with nothing false; segmentation alone 94 %, but it takes signals, choirs
+and an empty room for speech (5, 7 and 4 s a minute). Its regions of which Silero, at a low
+threshold, has two fifths cover 94 % with 3 s false in 120, and of ten minutes of noises as little
+as Silero alone.
 """
 
 from __future__ import annotations

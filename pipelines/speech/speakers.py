@@ -5,8 +5,6 @@ agglomerative clustering (average linkage, cosine distance) of where they speak 
 window the best assignment of its local speakers to the voices. A voice needs evidence: too little
 of it is given to the nearest. A request may state how many speakers there are, or at most are.
 
-Step: a stretch of a track to who speaks when in each of its windows, their voices, and sounds.
-
 Windows of ten seconds lie on one grid over the whole track, so that neither sharding nor a retry
 changes what is found in them. Neighbours overlap by half; of each the middle counts, so that every
 frame is judged with context on both sides.

@@ -1,4 +1,6 @@
-"""A summary of what was spoken, every sentence with the time that it rests on.
+"""Texts that a model writes of a transcript: its summary, and its translations.
+
+Every sentence of a summary has the time that it rests on.
 
     segments of all tracks -> windows -> sentences (1:1)      the model's time
     sentences, while there are too many -> windows -> sentences
@@ -6,8 +8,8 @@
 Windows are bounded in size and number, so that the work is: of a longer transcript evenly spaced
 ones are read.
 
-A transcript in another language: passages that are translated whole, by the sound where a model
-writes English of it, else by the text; and their words over the times of what they render.
+Passages are translated whole, by the sound where a model writes English of it, else by the text;
+their words get the times of what they render.
 """
 
 from __future__ import annotations

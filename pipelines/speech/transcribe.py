@@ -1,8 +1,7 @@
 """Step: a shard's chunks to words, through the transcriber.
 
-Detected speech that no word covers, and the words of another attempt in it. Pure.
-
-Chunks to words: where their language changes, each part decoded apart, by a transcriber.
+Where the language of a chunk changes, each part is decoded apart. Detected speech that no word
+covers is decoded once more, and the words of that attempt are taken in it.
 """
 
 from __future__ import annotations

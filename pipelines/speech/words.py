@@ -1,11 +1,10 @@
-"""Words of a track onto the video's timeline, and into segments. Pure.
+"""Words of a track onto the video's timeline and into segments, and how text is written. Pure.
 
-How text is written: where a space, a word and a line end, how wide it is, which way it runs.
-
-Pure. Boundaries are those of ICU: words of Chinese, Japanese, Thai, Lao, Khmer and Burmese by its
-dictionaries, ends of lines by UAX #14 in its strict form, which is kinsoku, phrases of Japanese by
-its model (https://unicode-org.github.io/icu/userguide/boundaryanalysis/). None of them falls inside
-a number, or between a number and what it counts.
+Where a space, a word and a line end, how wide text is and which way it runs: boundaries are those
+of ICU, words of Chinese, Japanese, Thai, Lao, Khmer and Burmese by its dictionaries, ends of lines
+by UAX #14 in its strict form, which is kinsoku, phrases of Japanese by its model
+(https://unicode-org.github.io/icu/userguide/boundaryanalysis/). None of them falls inside a number,
+or between a number and what it counts.
 """
 
 from __future__ import annotations

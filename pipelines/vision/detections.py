@@ -1,12 +1,10 @@
-"""Step: detect things of known classes in a segment's sampled frames and store what was found.
+"""Steps that look for objects, faces and blocked content in sampled frames and stills.
 
-The same face across a video's scenes, where the service and the job both allow it.
-
-Faces of the scenes' stills get vectors, which are grouped by average linkage. What is doubtful
-stays apart: somebody may be two people here, two are hardly ever one. Vectors are deleted once the
-groups are made, with all pictures of faces but one of each person.
-
-Step: check a segment's stills against the content policy, before anything of them is kept.
+Objects are of known classes, in a segment's sampled frames. Faces of the scenes' stills get
+vectors, which are grouped by average linkage, where the service and the job both allow it. What is
+doubtful stays apart: somebody may be two people here, two are hardly ever one. Vectors are deleted
+once the groups are made, with all pictures of faces but one of each person. The content policy is
+checked before any still is kept.
 """
 
 from __future__ import annotations

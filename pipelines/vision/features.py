@@ -1,10 +1,8 @@
 """Step: decode a segment once and store the features of its frames.
 
-Of each frame a tiny grey picture and a tinier colour one are kept. Nothing here compares
-frames; whatever is pairwise is worked out later over the whole video, so that it cannot
-depend on where the video was cut into segments.
-
-What is kept of a decoded frame: tiny pictures of it, and where writing may be.
+Of each frame a tiny grey picture, a tinier colour one and where writing may be are kept. Nothing
+here compares frames; whatever is pairwise is worked out later over the whole video, so that it
+cannot depend on where the video was cut into segments.
 """
 
 from __future__ import annotations

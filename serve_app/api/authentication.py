@@ -1,14 +1,11 @@
-"""Who calls: API keys, dashboard sessions, or nobody in particular; and how often.
+"""Who calls, how often, and what they may do: API keys, dashboard sessions, or nobody in
+particular.
 
-A route's class decides, before anything else of the request is looked at, in
-this order: credential (401), rate (429), suspension (403).
-
-Request rates: buckets, their limits, and the headers that state what is left.
-
-What each role may do: two tables, which every route of a session reads.
+A route's class decides, before it reads anything else of the request, in this order: credential
+(401), rate (429), suspension (403). Rates are token buckets of an account or a client's address.
 
 Keys have no scopes: whoever has one may call all that takes a key. Roles are those of people in the
-dashboard. A route that stands in no table fails as it is made.
+dashboard, in two tables; a route that is in neither fails as it is made.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""Answers: the success and error envelopes, request ids, and what becomes of exceptions.
+"""Answers: the success and error envelopes, request ids, what becomes of exceptions, and pages.
 
-Which methods a path takes: 405 and ``Allow`` for a known path with another method.
+A path with another method than its own is answered with 405 and ``Allow``. A route by itself knows
+only its own method, and ``/jobs/{jobId}`` would take ``GET /jobs/batch`` for a job: concrete paths
+come before templates, as OpenAPI has it, whatever the method.
 
-A route by itself knows only its own method, and ``/jobs/{jobId}`` would take
-``GET /jobs/batch`` for a job. Concrete paths come before templates, as OpenAPI
-has it, whatever the method.
-
-What endpoints read of a request: the application context and the public addresses.
-
-Pages from Jinja2 templates. Text is escaped unless it is markup already.
+Endpoints read the application context and the public addresses here. Templates (Jinja2) escape text
+unless it is markup already.
 """
 
 from __future__ import annotations
@@ -35,7 +32,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve_app import API_PREFIX
-from serve_app.api.schemas import timestamp as timestamp  # noqa: PLC0414
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.observability.logs import Span, Tracing, enter_context, leave_context, traced

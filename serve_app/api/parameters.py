@@ -1,8 +1,7 @@
-"""Strict JSON bodies: bounded, UTF-8, no duplicate keys, nothing that a database cannot keep.
+"""What a request carries, strictly read: JSON bodies, query parameters, cursors of pages.
 
-Query parameters: one value each, strictly read, the parameter named in every refusal.
-
-Pagination cursors: opaque, URL-safe, and worthless once tampered with.
+Bodies are bounded UTF-8 without duplicate keys, and without characters that a database cannot keep.
+A query parameter has one value, and every refusal names it. Cursors are opaque and signed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the answers of all resources are made of.
+"""Types of answers that all resources share, and ``rendered``, which makes answers of records.
 
-Answers are ``TypedDict``: they go out as they were rendered, without a second validation, and
-the interface document and mypy read the same declaration. ``NotRequired`` is a field that may be
+Answers are ``TypedDict``: they go out as they were rendered, without a second validation, and the
+interface document and mypy read the same declaration. ``NotRequired`` is a field that may be
 absent, ``X | None`` one that may be null.
 """
 

@@ -38,9 +38,7 @@ from serve_app.api.authentication import (
 )
 from serve_app.api.envelope import context_of, public_url, request_id
 from serve_app.api.parameters import read_bounded, require_plain_query
-from serve_app.api.urls import (
-    parse_job_id,
-)
+from serve_app.api.urls import parse_job_id
 from serve_app.dashboard import PATH, SIGN_IN_PATH
 from serve_app.dashboard.pages import error_page
 from serve_app.errors import ApiError, ErrorCode, invalid

@@ -1,6 +1,6 @@
-"""Pages of an account: credits, usage, prices and limits; keys and webhooks.
+"""Pages of an account: credits, usage, prices, limits, keys and webhooks; the signed billing page.
 
-Pages of an owner: people with their roles, invitations, sessions, and the audit log.
+An owner also has pages of people with their roles, invitations and sessions, and the audit log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The search over an account's results as a page.
-
-Archives of an account: their progress and errors; pausing and resuming them.
-"""
+"""Pages over many jobs: the search over an account's results, and its archives."""
 
 from __future__ import annotations
 

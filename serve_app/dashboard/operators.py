@@ -18,9 +18,7 @@ from models.registry import REGISTRY
 from models.tasks import Purpose, Task
 from serve_app.api.envelope import Context
 from serve_app.api.health import ReadinessProbe
-from serve_app.api.urls import (
-    parse_job_id,
-)
+from serve_app.api.urls import parse_job_id
 from serve_app.context import AppContext
 from serve_app.dashboard import OPERATOR_PATH
 from serve_app.dashboard.access import (

@@ -2,9 +2,7 @@
 
 Scripts fetch the pages of parts, and take the part out of them; without scripts they are read one
 after the other. A timeline needs a little of everything, and so does who searches in a job: those
-are answers of their own, made once.
-
-Two cuts side by side as a page.
+are answers of their own, made once. The page of a comparison has two cuts side by side.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The service as one Ray Serve application: API, runners, webhook senders, model replicas.
 
 Each replica imports this module, so what only one kind needs is imported where it is used: a start
-is mostly imports, by a dozen processes at once.
-
-Metrics through ``ray.util.metrics``: each node's agent exports those of its processes.
+is mostly imports, by a dozen processes at once. Metrics go through ``ray.util.metrics``: the agent
+of each node exports those of its processes.
 """
 
 from __future__ import annotations

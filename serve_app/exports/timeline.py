@@ -1,17 +1,15 @@
-"""Scenes on a timeline of frames: what editing programs are given.
+"""Scenes on a timeline of frames, as files of editing programs and players.
 
 Results have times in milliseconds. A frame of a constant rate is found again from its rounded time
 exactly, as long as a frame lasts longer than a millisecond. Sources keep the rate and the start
-timecode of the file; a rate that no editing program has is put on one that has all its frames
-(12.5 on 25), and a variable one on the nearest, by time.
+timecode of the file; a rate that no editing program has is put on one that has all its frames (12.5
+on 25), and a variable one on the nearest, by time.
 
-Tables as CSV that a spreadsheet shows as they are and never runs.
-
-Timelines and chapters as files: EDL, OpenTimelineIO, FCPXML, FFmetadata, YouTube, WebVTT.
-
-EDL and FCPXML are written here. OpenTimelineIO's adapters read what is written (the tests do), but
-``otio-cmx3600-adapter`` 1.0 writes every 29.97 and 59.94 timeline as drop frame, without a start,
-and ``otio-fcpx-xml-adapter`` 1.0 leaves the frame duration of fractional rates empty.
+Files are EDL, OpenTimelineIO, FCPXML, FFmetadata, YouTube's chapters, WebVTT and CSV that a
+spreadsheet never executes. EDL and FCPXML are written here. OpenTimelineIO's adapters read them
+(the tests do), but ``otio-cmx3600-adapter`` 1.0 writes every 29.97 and 59.94 timeline as drop
+frame, without a start, and ``otio-fcpx-xml-adapter`` 1.0 leaves the frame duration of fractional
+rates empty.
 """
 
 from __future__ import annotations

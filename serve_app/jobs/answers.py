@@ -1,10 +1,7 @@
-"""Answers about jobs, as ``rendering`` makes them.
+"""The Job object: its types in the interface document, and functions from records to them. Pure.
 
-The ``metadata`` of a job: small, flat, echoed as it came.
-
-When a running job will be done, from how far its stages are and how long that took. Pure.
-
-A stored job as the API shows it: pure functions from records to JSON values.
+``metadata`` is small and flat, and echoed as it came. The time that is left of a running job
+follows from how far its stages are and how long that took.
 """
 
 from __future__ import annotations

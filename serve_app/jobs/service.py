@@ -15,12 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from serve_app import pricing
-from serve_app.api.schemas import (
-    timestamp,
-)
-from serve_app.api.urls import (
-    parse_job_id,
-)
+from serve_app.api.schemas import timestamp
+from serve_app.api.urls import parse_job_id
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
 from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid

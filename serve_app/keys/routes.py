@@ -1,7 +1,4 @@
-"""Dashboard endpoints: keys and their rotation, the portal link, sessions.
-
-``GET /audit``: the account's audit log, entry by entry, and the form in which it is exported.
-"""
+"""Operations of dashboard sessions: keys and their rotation, the billing link, the audit log."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""``GET /jobs/{jobId}/media``: what was analysed, under a signed address, in ranges.
+"""``GET /jobs/{jobId}/media`` and stills of scenes, under signed addresses that need no key.
 
-There as long as the job's source is kept (``VAS_SOURCE_RETENTION_SECONDS`` after its end).
-
-Stills of scenes, under signed addresses that need no key.
+Media are served in ranges, as long as the job's source is kept (``VAS_SOURCE_RETENTION_SECONDS``
+after its end).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The metrics as a table of data, and what records them. Ray's side is in ``ray_metrics``.
+"""The metrics as a table of data, and what records them. Ray's side is in
+``deployment.application``.
 
 Names are those in the code; Ray puts ``ray_`` before them, and ``_total`` behind a counter's: see
 ``Metric.series``.

@@ -1,7 +1,4 @@
-"""The same face across a job's scenes: read, and deleted.
-
-Voices that an account has named: learnt from speakers of its jobs, listed, deleted.
-"""
+"""Faces and voices: the same face across a job's scenes, and voices that an account has named."""
 
 from __future__ import annotations
 
@@ -82,9 +79,7 @@ voice_router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Resul
     "/jobs/{jobId}/people",
     response_model=Answer[PeopleList],
     response_description="The people.",
-    responses=errors(
-        *OF_RESULTS,
-    ),
+    responses=errors(*OF_RESULTS),
 )
 async def get_people(request: Request, context: Context, job: CurrentJob) -> Response:
     """Read who is seen.
@@ -109,10 +104,7 @@ async def get_people(request: Request, context: Context, job: CurrentJob) -> Res
     "/jobs/{jobId}/people",
     response_model=Answer[PeopleDeleted],
     response_description="They are deleted.",
-    responses=errors(
-        ErrorCode.LEGAL_HOLD,
-        *OF_RESULTS,
-    ),
+    responses=errors(ErrorCode.LEGAL_HOLD, *OF_RESULTS),
 )
 async def delete_people(request: Request, context: Context, job: CurrentJob) -> Response:
     """Delete who is seen.

@@ -382,9 +382,7 @@ async def redact_job(
     "/jobs/{jobId}/receipt",
     response_model=Answer[EnvelopeJson],
     response_description="The receipt.",
-    responses=errors(
-        *OF_RESULTS,
-    ),
+    responses=errors(*OF_RESULTS),
 )
 async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Response:
     """Read the receipt.

@@ -24,9 +24,7 @@ from serve_app.api.parameters import (
     shown,
     sign_payload,
 )
-from serve_app.api.urls import (
-    parse_job_id,
-)
+from serve_app.api.urls import parse_job_id
 from serve_app.context import AppContext
 from serve_app.errors import ErrorCode, invalid
 from serve_app.search.service import (

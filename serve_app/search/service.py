@@ -1,7 +1,4 @@
-"""A search: its query read, a page of it found, snippets cut.
-
-What a search answers.
-"""
+"""A search: its query read, a page of it found, snippets cut; and the types of its answer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""One file of one job behind a signed URL: checks before a byte is read, CORS, completion.
+"""One file of one job behind a signed URL: signing, checks before a byte is read, completion.
 
-Upload URLs of a job: signed, expiring, no API key needed.
-
-Direct uploads: files that clients put into the object store, past the service.
+URLs are signed, expire, and need no API key. Clients of a bucket put files into it past the
+service; those are found and moved out of the signed URL's reach.
 """
 
 from __future__ import annotations

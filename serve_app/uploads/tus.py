@@ -1,11 +1,9 @@
-"""tus 1.0.0 at an upload that the job's creation has made: HEAD, PATCH, DELETE, OPTIONS.
+"""The addresses of uploads: a plain PUT, and tus 1.0.0 at an upload that the job's creation has
+made.
 
 Source: https://tus.io/protocols/resumable-upload, core protocol and the extensions checksum,
-expiration and termination.
-
-Resumable uploads in the store: offsets, completion, and those whose writer was lost.
-
-The addresses of uploads: a plain PUT, and tus beside it.
+expiration and termination: HEAD, PATCH, DELETE, OPTIONS. An upload keeps its offset in the store,
+and goes on after its writer was lost.
 """
 
 from __future__ import annotations

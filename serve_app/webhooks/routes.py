@@ -1,7 +1,4 @@
-"""The delivery log, a test event to any endpoint, and the signing secret of an account.
-
-Endpoints of an account: where it receives the events that it subscribes to.
-"""
+"""Webhooks of an account: endpoints, the delivery log, a test event, and the signing secret."""
 
 from __future__ import annotations
 

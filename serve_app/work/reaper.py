@@ -14,9 +14,7 @@ from serve_app.context import AppContext
 from serve_app.jobs.service import end_job, erase_job
 from serve_app.observability.metrics import record_job_end
 from serve_app.uploads.access import direct_key
-from serve_app.uploads.leases import (
-    finish_for_lost_writers,
-)
+from serve_app.uploads.leases import finish_for_lost_writers
 from serve_app.work.queue import Work, work
 from storage import access, cleaning, comparisons, jobs, keys, results, uploads
 from storage.cleaning import (

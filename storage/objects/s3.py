@@ -1,11 +1,7 @@
 """The object store in an S3-compatible bucket.
 
-Layout below the prefix: ``objects/<key>`` are the objects; ``partials/<key>/``
-holds the state of an unfinished upload (see ``s3_partials``).
-
-S3 clients, their errors by our names, and large objects sent in parts.
-
-Uploads that grow, over S3 multipart; their state lies in the bucket itself.
+Layout below the prefix: ``objects/<key>`` are the objects; ``partials/<key>/`` holds the state of
+an unfinished upload. Large objects are sent in parts.
 
 S3 cannot append. Full parts go into a multipart upload as they fill; less than a part is stored as
 *pieces*, small objects beside it, one a block (as tusd does with its ``.part`` objects). The object

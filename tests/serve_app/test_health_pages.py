@@ -19,9 +19,7 @@ from serve_app.context import AppContext, build_context
 from serve_app.crypto import Encrypter
 from serve_app.observability.metrics import HTTP_REQUESTS, UPLOADS_UNDER_WAY
 from serve_app.settings import Settings
-from serve_app.uploads.receiving import (
-    UploadLimiter,
-)
+from serve_app.uploads.receiving import UploadLimiter
 from storage import keys, webhooks
 from storage.database import Connection, embedded_postgres, migrate, newest_revision
 from tests.serve_app.observability.metrics import RecordedMetrics

@@ -22,9 +22,7 @@ from serve_app.api.schemas import OPTIONAL_FIELDS, REQUIRED_FIELDS, schema_name
 from serve_app.app import ROUTERS, TAGS
 from serve_app.archives.routes import ArchiveChangesBody, NewArchiveBody
 from serve_app.errors import CATALOGUE, ErrorCode
-from serve_app.exports.routes import (
-    ComparisonBody,
-)
+from serve_app.exports.routes import ComparisonBody
 from serve_app.jobs.reruns import RerunBody
 from serve_app.jobs.schemas import (
     CreateBatchBody,

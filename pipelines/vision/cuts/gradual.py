@@ -1,18 +1,13 @@
-"""Dissolves and fades: one picture turns into another through mixtures of the two.
+"""Gradual transitions: dissolves and fades, which mix two pictures, and wipes.
 
-Between the last clear picture A and the first clear picture B every frame is
-close to A + share * (B - A), with a share that rises steadily. Motion does not
-look like that: half-way through a pan the picture is neither A nor B nor their
-mean. (The production model of A. Hampapur, R. Jain, T. Weymouth, "Production
-model based digital video segmentation", 1995, on tiny pictures.)
+Between the last clear picture A and the first clear picture B of a dissolve every frame is close to
+A + share * (B - A), with a share that rises steadily. Motion does not look like that: half-way
+through a pan the picture is neither A nor B nor their mean. (The production model of A. Hampapur,
+R. Jain, T. Weymouth, "Production model based digital video segmentation", 1995, on tiny pictures.)
 
-Wipes: the new picture takes the old one's place bit by bit.
-
-Between the last frame that is all A and the first that is all B, each place of the
-picture shows A, then B, and turns once; the places turn at different times. Motion does
-not look like that: what it shows in between is neither A nor B. Nothing is assumed of the
-wipe's shape. Where a camera sweeps over large shapes, places turn too, but the content of each step
-was beside them a step before.
+In a wipe each place of the picture shows A, then B, and turns once; the places turn at different
+times. Nothing is assumed of the wipe's shape. Where a camera sweeps over large shapes, places turn
+too, but the content of each step was beside them a step before.
 """
 
 from __future__ import annotations

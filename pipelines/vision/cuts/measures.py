@@ -1,9 +1,7 @@
-"""How different two tiny pictures are. Pure array functions over frame features.
-
-Slides and screens: little of the picture changes, at once, and stays changed.
+"""How different two tiny pictures are, and slides and screens. Pure array functions over features.
 
 Where only writing changes, two slides are nearly one picture. What sets such a change apart from
-motion is that the places concerned stand still before it and after it, and that none of note
+motion is that the places concerned do not change before it and after it, and that none of note
 change beside it within a second; whatever goes on elsewhere (a speaker may be seen beside the
 slides).
 """

@@ -1,6 +1,4 @@
-"""Where a video's scenes begin: chosen among the candidates that ``search`` finds.
-
-Candidates for cuts among a video's frames, searched in independent blocks.
+"""Where a video's scenes begin: candidates for cuts searched in blocks, and the cuts among them.
 
 Blocks have a fixed number of frames counted from the first one, each searched with the same
 surroundings, so the result depends on the frames alone, not on which task searches a block.
