@@ -172,9 +172,7 @@ def record_of(source: object, *names: str) -> Record:
 def _plain(value: object) -> object:
     match value:
         case datetime():
-            from serve_app.api.schemas import (
-                timestamp,
-            )
+            from serve_app.api.schemas import timestamp
 
             return timestamp(value)
         case UUID():
