@@ -511,7 +511,7 @@ async def find_muted(connection: Connection, job_id: uuid.UUID) -> tuple[Span, .
 
 
 async def store_muted(connection: Connection, job_id: uuid.UUID, muted: Sequence[Span]) -> None:
-    """These are all stretches to be silent."""
+    """These are all intervals to be silent."""
     await connection.execute(update(jobs).where(jobs.c.id == job_id).values(muted=muted))
 
 

@@ -1,4 +1,4 @@
-"""What can be searched: a row for each stretch of speech, scene, writing on the screen, file.
+"""What can be searched: a row for each interval of speech, scene, writing on the screen, file.
 
 A row's vector has its words as the text search configuration of its language stems them, with
 weight A; those of the next segment's beginning with weight D, so that a phrase across the border

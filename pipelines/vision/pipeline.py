@@ -3,7 +3,7 @@
 features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame
 cuts      (map, then reduce)    over all segments end to end, as if never cut up
 policy    (map, 1:1 a segment)  stills against what is not permitted, where a policy is set
-objects   (map, then reduce)    things of known classes in frames of every scene
+objects   (map, then reduce)    objects of known classes in frames of every scene
 text      (map, then reduce)    writing on the screen, where strokes of writing were seen
 scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, description; so too of
                                 the whole video, its overview
@@ -54,8 +54,8 @@ from pipelines.vision.detections import (
     object_times,
     object_tracks,
     sampled_stills,
-    scene_things,
     seen_about,
+    seen_objects,
 )
 from pipelines.vision.features import (
     FEATURES,
@@ -163,7 +163,7 @@ def analyse_vision(
         detected = mapper(by_segment(looked, video), detect, detecting)
         for each in detected:
             seen |= DETECTIONS.load(workspace.store, each.key)
-        plans = _with_things(plans, seen)
+        plans = _with_objects(plans, seen)
 
     strokes = load_strokes(features, workspace.store, video.duration_ms)
     texts = _texts(plans, strokes, video, ReadText(*place, config.describe.models), written, mapper)
@@ -215,7 +215,7 @@ def fingerprints_of(
     return joined_shots(spans, found)
 
 
-def _with_things(plans: Sequence[ScenePlan], seen: Detections) -> list[ScenePlan]:
+def _with_objects(plans: Sequence[ScenePlan], seen: Detections) -> list[ScenePlan]:
     """Return the plans with what is in their scenes, and about the times of their stills.
 
     Where a sampled frame of a scene shows more than is about any of these, it is one of them.
@@ -235,7 +235,7 @@ def _with_things(plans: Sequence[ScenePlan], seen: Detections) -> list[ScenePlan
             replace(
                 plan,
                 still_times_ms=times_ms,
-                things=scene_things(seen, plan.start_ms, plan.end_ms),
+                objects=seen_objects(seen, plan.start_ms, plan.end_ms),
                 visible=seen_about(seen, sampled_ms, times_ms),
             )
         )
@@ -243,12 +243,12 @@ def _with_things(plans: Sequence[ScenePlan], seen: Detections) -> list[ScenePlan
 
 
 _ONE_DAMAGE_MS = 2_000
-"""Damage that is nearer together is one stretch: a lost packet spoils all that refers to it."""
+"""Damage that is nearer together is one interval: a lost packet spoils all that refers to it."""
 _MOST_WARNINGS = 20
 
 
 def damage_warnings(damaged_ms: Sequence[int]) -> Iterator[PipelineWarning]:
-    """Yield one for each stretch of damaged pictures, whose times rise; the last for all the
+    """Yield one for each interval of damaged pictures, whose times rise; the last for all the
     rest."""
     gaps = [after for before, after in pairwise(damaged_ms) if after - before > _ONE_DAMAGE_MS]
     starts = [*damaged_ms[:1], *gaps[: _MOST_WARNINGS - 1]]

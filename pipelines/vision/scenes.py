@@ -14,7 +14,7 @@ from models.contracts import (
     Picture,
     SceneDescription,
     SceneStills,
-    SeenThing,
+    SeenObject,
     TextLine,
 )
 from models.pictures import by_what_they_show, palette
@@ -65,10 +65,10 @@ class ScenePlan:
     """The picture between bars, as stored."""
     text: tuple[TextLine, ...] = ()
     """Writing that was read in one frame of it, top to bottom."""
-    things: tuple[SeenThing, ...] = ()
+    objects: tuple[SeenObject, ...] = ()
     """With boxes in the whole upright picture."""
     visible: tuple[int, ...] = ()
-    """How many things are seen about the time of each still; empty without a detector."""
+    """How many objects are seen about the time of each still; empty without a detector."""
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,10 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             seconds = (plan.end_ms - plan.start_ms) / 1000
             box = upright_box(plan.active, orientation)
             shown = tuple(cropped(picture, box) for picture in pictures)
-            things = tuple(replace(each, box=each.box.within(box)) for each in plan.things)
+            objects = tuple(replace(each, box=each.box.within(box)) for each in plan.objects)
             about = dict(zip(plan.still_times_ms, plan.visible, strict=False))
             visible = tuple(about[time] for time in times) if about else ()
-            own = SceneStills(shown, seconds, motion, plan.text, things, visible)
+            own = SceneStills(shown, seconds, motion, plan.text, objects, visible)
             scenes.append(_Seen(own, times, pictures, box))
         return scenes
 

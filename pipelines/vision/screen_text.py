@@ -76,7 +76,7 @@ class StrokeSamples:
 
 
 def load_strokes(features: Sequence[Made], store: ObjectStore, duration_ms: int) -> StrokeSamples:
-    """Return one sample in each second of the video, or in each of longer stretches of equal
+    """Return one sample in each second of the video, or in each of longer intervals of equal
     length.
 
     Of several frames in one the first counts, so that it does not matter where segments begin.
