@@ -225,7 +225,7 @@ def _repairs(layout: Layout, source: Source, origin_ms: int) -> list[PipelineWar
 
 
 def _missing(tallies: list[Tally], origin_ms: int) -> list[PipelineWarning]:
-    """Return a warning for each stretch of lost packets, of each stream; the last for all the rest.
+    """Return a warning for each interval of lost packets of a stream; the last for all the rest.
 
     The first is the picture: sound is known to be lost, and not to pause, where it is.
     """

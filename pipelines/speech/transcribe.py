@@ -46,9 +46,9 @@ from pipelines.types import StageCode
 LEAST_UNCOVERED_SECONDS = 0.5
 """Detected speech without words that is at least so long is decoded again."""
 MOST_UNCOVERED = 4
-"""So many stretches of a chunk are decoded again, the longest ones."""
+"""So many intervals of a chunk are decoded again, the longest ones."""
 _LONGEST_UNCOVERED_SECONDS = 5.0
-"""About; longer stretches are cut."""
+"""About; longer intervals are cut."""
 _WORD_REACH_SECONDS = 0.15
 """Speech so near to a word is covered by it."""
 _REPETITION_CONFIDENCE = 0.5
@@ -70,7 +70,7 @@ _MOST_ANOMALOUS = 3.0
 def uncovered(
     chunk: Chunk, words: Sequence[TrackWord], least_seconds: float = LEAST_UNCOVERED_SECONDS
 ) -> list[tuple[int, int]]:
-    """Stretches of the chunk's detected speech without words, in frames of the track."""
+    """Intervals of the chunk's detected speech without words, in frames of the track."""
     reach = round(_WORD_REACH_SECONDS / LEVEL_FRAME_SECONDS)
     covered = sorted(
         (
@@ -93,7 +93,7 @@ def uncovered(
 def longest_gaps(
     chunk: Chunk, parts: Sequence[SpokenPart], samples: Samples, least_seconds: float
 ) -> list[tuple[int, tuple[int, int]]]:
-    """Return the longest stretches without words, each with the place of the part that it is in.
+    """Return the longest intervals without words, each with the place of the part that it is in.
 
     Those that a decoder may lose its way in again are cut where they are quiet.
     """
@@ -188,7 +188,7 @@ _JOINING_ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A stretch of one of the chunks: its place among them, and frames from its start."""
+    """An interval of one of the chunks: its place among them, and frames from its start."""
 
     chunk: int
     start: int
@@ -202,7 +202,7 @@ _TOKENS = 20
 """So many tokens count as evidence of a language, as a few seconds of speech have; a text's
 log-probability is a mean over tokens, of which it has more in some scripts than in others."""
 _LEAST_REPEATED_SECONDS = 1.0
-"""No stretch of a repetition is shorter."""
+"""No interval of a repetition is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ class ChunkDecoder:
     ) -> ChunkTranscript:
         """Return what the piece has where a phrase is repeated in it often: a decoder loops there.
 
-        Decoded in stretches that hold two repetitions or so, each prompted with the phrase so that
+        Decoded in intervals that hold two repetitions or so, each prompted with the phrase so that
         it is spelt alike. Where one of them does not fit, or loops too, ``found`` stays.
         """
         if found.repeated is None:

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from models.contracts import Box, DetectedObject, Movement, Picture, SeenThing
+from models.contracts import Box, DetectedObject, Movement, Picture, SeenObject
 from models.provider import ModelProvider
 from models.tasks import CLASSIFY_CONTENT, DETECT_OBJECTS, EMBED_FACES
 from pipelines.codec import Artifact, Made, digest
@@ -121,21 +121,21 @@ DETECTIONS = Artifact.of(Detections, "vision/objects", version=DetectObjects.ver
 
 
 MISSED_SAMPLES = 1
-"""So many samples in a row may lack a thing without ending its track: detectors lose things for
+"""So many samples in a row may lack an object without ending its track: detectors lose objects for
 a frame (SORT, Bewley et al. 2016, takes the same maximum age of a track)."""
 
 SEEN_ONCE = 0.8
-"""Least confidence of a thing in a single one of a scene's two samples."""
+"""Least confidence of an object in a single one of a scene's two samples."""
 
 
 def object_tracks(
     found: Mapping[int, Sequence[DetectedObject]], start_ms: int, end_ms: int
 ) -> tuple[ObjectTrack, ...]:
-    """Return tracks of a scene by start and label; several things of one label are one track.
+    """Return tracks of a scene by start and label; several objects of one label are one track.
 
     A sample stands for the times that are nearer to it than to the scene's other samples, so
-    a thing in all of them is there from the scene's start to its end. Confidence is the mean of
-    the samples that show the thing.
+    an object in all of them is there from the scene's start to its end. Confidence is the mean of
+    the samples that show the object.
     """
     samples = sorted(time_ms for time_ms in found if start_ms <= time_ms < end_ms)
     middles = [(one + two) // 2 for one, two in pairwise(samples)]
@@ -151,12 +151,12 @@ def object_tracks(
 def _confirmed(samples: Sequence[Sequence[DetectedObject]]) -> dict[str, dict[int, float]]:
     """Label -> sample -> confidence of the best detection, of what a neighbouring sample confirms.
 
-    In one of two samples a thing must be all but certain: a scene this short has no more. In one of
-    many even that is not enough (of a car seen from above, a phone with 0.98).
+    In one of two samples an object must be all but certain: a scene this short has no more. In one
+    of many even that is not enough (of a car seen from above, a phone with 0.98).
     """
     best: dict[str, dict[int, float]] = {}
-    for index, things in enumerate(samples):
-        for each in things:
+    for index, objects in enumerate(samples):
+        for each in objects:
             of_label = best.setdefault(each.label, {})
             of_label[index] = max(each.confidence, of_label.get(index, 0.0))
     return {
@@ -168,12 +168,12 @@ def _confirmed(samples: Sequence[Sequence[DetectedObject]]) -> dict[str, dict[in
     }
 
 
-def scene_things(
+def seen_objects(
     found: Mapping[int, Sequence[DetectedObject]], start_ms: int, end_ms: int
-) -> tuple[SeenThing, ...]:
+) -> tuple[SeenObject, ...]:
     """Return what is in a scene, one a label, the largest first."""
     samples = [found[time_ms] for time_ms in sorted(found) if start_ms <= time_ms < end_ms]
-    things = []
+    objects = []
     for label, confidences in _confirmed(samples).items():
         boxes = {
             index: [each.box for each in samples[index] if each.label == label]
@@ -181,24 +181,26 @@ def scene_things(
         }
         counts = sorted(len(each) for each in boxes.values())
         most = counts[-1]
-        if len(samples) > _FEWEST_SAMPLES:  # One look may see a thing twice: three of two laptops.
+        if (
+            len(samples) > _FEWEST_SAMPLES
+        ):  # One look may see an object twice: three of two laptops.
             most = min(most, max(2, counts[-2]))
         middle = min(boxes, key=lambda index: abs(2 * index - len(samples) + 1))
         is_followed = len(boxes) == len(samples) and counts[-1] == 1
         moved = _movement([box for [box] in boxes.values()]) if is_followed else None
         largest = max(boxes[middle], key=lambda box: box.area)
-        things.append(SeenThing(label, counts[0], most, largest, moved))
-    return tuple(sorted(things, key=lambda thing: (-thing.box.area, thing.label)))
+        objects.append(SeenObject(label, counts[0], most, largest, moved))
+    return tuple(sorted(objects, key=lambda item: (-item.box.area, item.label)))
 
 
 _ABOUT_MS = 1_500
-"""Things seen so near to a still's time are likely in it."""
+"""Objects seen so near to a still's time are likely in it."""
 
 
 def seen_about(
     found: Mapping[int, Sequence[DetectedObject]], sampled_ms: Times, times_ms: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return how many things are in the sampled frame nearest to each time, 0 where that is far
+    """Return how many objects are in the sampled frame nearest to each time, 0 where that is far
     away."""
     nearest = [int(sampled_ms[nearest_frame(sampled_ms, time_ms)]) for time_ms in times_ms]
     return tuple(
@@ -208,7 +210,7 @@ def seen_about(
 
 
 _FEWEST_LOOKS, _MOVED, _GROWN = 3, 0.15, 1.4
-"""Looks at a thing, share of the picture's width and ratio of heights from which it has moved."""
+"""Looks at an object, share of the picture's width and ratio of heights from which it has moved."""
 _STEADY_SHARE = 0.02
 """Of the width, by which a box may go back on its way: boxes tremble."""
 

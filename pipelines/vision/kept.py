@@ -1,4 +1,4 @@
-"""Pictures of key frames, kept while a segment is read: what needs them later decodes nothing.
+"""Pictures of key frames, kept while a segment is read, so that later steps do not decode them.
 
 A segment has one file of them beside its features: a zip archive, in it a JPEG for each, named by
 its time in ms.

@@ -3,7 +3,7 @@
 features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame, keep key frames
 cuts      (map, then reduce)    over all segments end to end, as if never cut up
 policy    (map, 1:1 a segment)  stills against what is not permitted, where a policy is set
-sections  (map, 1:1 a section)  things, writing and faces in frames of the scenes of a section;
+sections  (map, 1:1 a section)  objects, writing and faces in frames of the scenes of a section;
                                 stills, palette, thumbnail, camera motion, description of each
 rest      (map, 1:1 a scene)    the same of scenes over several segments, once all of their frames
                                 were looked at; and of the whole video, its overview
@@ -93,7 +93,7 @@ from pipelines.vision.sections import (
     reading_times,
     scene_places,
     sections_of,
-    with_things,
+    with_objects,
 )
 from pipelines.vision.stills import FrameTimes, segment_at
 from pipelines.vision.tags import TagBank, load_tag_bank, open_tagger
@@ -184,7 +184,7 @@ class VisionPlan:
             for made in each.read if self.long else ():
                 readings |= READINGS.load(self._store, made.key)
         rest = [
-            replace(with_things(self.scenes[index], seen), texts=screen_texts(places, readings))
+            replace(with_objects(self.scenes[index], seen), texts=screen_texts(places, readings))
             for index, places in self.long.items()
         ]
         if len(self.scenes) > 1:
@@ -192,7 +192,7 @@ class VisionPlan:
             for made in chain(*(each.scenes for each in looked)):
                 scene = SCENES.load(self._store, made.key)
                 texts[scene.index] = scene.on_screen_text
-            whole = with_things(_whole(self.scenes, self._video), seen, all_stills=True)
+            whole = with_objects(_whole(self.scenes, self._video), seen, all_stills=True)
             whole = replace(whole, texts=together([texts[index] for index in sorted(texts)]))
             rest.append(_between_bars(whole, self._video, self.found))
         return rest
@@ -305,12 +305,12 @@ def fingerprints_of(
 
 
 _ONE_DAMAGE_MS = 2_000
-"""Damage that is nearer together is one stretch: a lost packet spoils all that refers to it."""
+"""Damage that is nearer together is one interval: a lost packet spoils all that refers to it."""
 _MOST_WARNINGS = 20
 
 
 def damage_warnings(damaged_ms: Sequence[int]) -> Iterator[PipelineWarning]:
-    """Yield one for each stretch of damaged pictures, whose times rise; the last for all the
+    """Yield one for each interval of damaged pictures, whose times rise; the last for all the
     rest."""
     gaps = [after for before, after in pairwise(damaged_ms) if after - before > _ONE_DAMAGE_MS]
     starts = [*damaged_ms[:1], *gaps[: _MOST_WARNINGS - 1]]

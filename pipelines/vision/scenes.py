@@ -15,7 +15,7 @@ from models.contracts import (
     Picture,
     SceneDescription,
     SceneStills,
-    SeenThing,
+    SeenObject,
     TextLine,
 )
 from models.pictures import by_what_they_show, palette
@@ -75,11 +75,11 @@ class ScenePlan:
     """The picture between bars, as stored."""
     texts: tuple[ScreenText, ...] = ()
     """Writing in it."""
-    things: tuple[SeenThing, ...] = ()
+    objects: tuple[SeenObject, ...] = ()
     """With boxes in the whole upright picture."""
     tracks: tuple[ObjectTrack, ...] = ()
     visible: tuple[int, ...] = ()
-    """How many things are seen about the time of each still; empty without a detector."""
+    """How many objects are seen about the time of each still; empty without a detector."""
 
     @property
     def middle_ms(self) -> int:
@@ -170,10 +170,10 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             seconds = (plan.end_ms - plan.start_ms) / 1000
             box = upright_box(plan.active, orientation)
             shown = tuple(cropped(picture, box) for picture in pictures)
-            things = tuple(replace(each, box=each.box.within(box)) for each in plan.things)
+            objects = tuple(replace(each, box=each.box.within(box)) for each in plan.objects)
             about = dict(zip(plan.still_times_ms, plan.visible, strict=False))
             visible = tuple(about[time] for time in times_ms) if about else ()
-            own = SceneStills(shown, seconds, motion, plan.text, things, visible)
+            own = SceneStills(shown, seconds, motion, plan.text, objects, visible)
             scenes.append(_Seen(own, times_ms, pictures, box))
         return scenes
 

@@ -24,8 +24,8 @@ from pipelines.vision.detections import (
     DetectObjects,
     FindFaces,
     object_tracks,
-    scene_things,
     seen_about,
+    seen_objects,
 )
 from pipelines.vision.scenes import DescribeScenes, ScenePlan
 from pipelines.vision.screen_text import (
@@ -85,7 +85,7 @@ class LookAtScenes(Step[Section, Looked]):
             detected = (self.detect.process(times),)
             seen = DETECTIONS.load(store, detected[0].key)
         if seen:
-            plans = tuple(with_things(plan, seen) for plan in plans)
+            plans = tuple(with_objects(plan, seen) for plan in plans)
         plans, read = self._with_texts(plans, section)
         faces: tuple[Made, ...] = ()
         if self.find_faces is not None and section.face_times_ms:
@@ -125,13 +125,13 @@ def reading_times(plan: ScenePlan, places: ScenePlaces) -> set[int]:
     return {*places.times_ms} if places.samples.times_ms else {*plan.still_times_ms[:1]}
 
 
-def with_things(plan: ScenePlan, seen: Detections, *, all_stills: bool = False) -> ScenePlan:
+def with_objects(plan: ScenePlan, seen: Detections, *, all_stills: bool = False) -> ScenePlan:
     """Return the plan with what is in its scene, and about the times of its stills.
 
     Where a sampled frame of the scene shows more than is about any of these, it is one of them,
     unless the plan has ``all_stills`` already.
     """
-    own = {at: things for at, things in sorted(seen.items()) if plan.start_ms <= at < plan.end_ms}
+    own = {at: objects for at, objects in sorted(seen.items()) if plan.start_ms <= at < plan.end_ms}
     if not own:
         return replace(plan, visible=(0,) * len(plan.still_times_ms))
     sampled_ms, times_ms = np.array([*own], np.int64), plan.still_times_ms
@@ -141,7 +141,7 @@ def with_things(plan: ScenePlan, seen: Detections, *, all_stills: bool = False) 
     return replace(
         plan,
         still_times_ms=times_ms,
-        things=scene_things(own, plan.start_ms, plan.end_ms),
+        objects=seen_objects(own, plan.start_ms, plan.end_ms),
         tracks=object_tracks(own, plan.start_ms, plan.end_ms),
         visible=seen_about(own, sampled_ms, times_ms),
     )
