@@ -48,6 +48,19 @@ def declared_bytes(path: Path) -> int | None:
         return None if rule is None else rule(head, file)
 
 
+def is_cut_in_a_box(path: Path) -> bool:
+    """Return whether a box with media at the end of an ISO file reaches past the file's end.
+
+    Such a file breaks off, however little is missing: of a fragmented recording that was cut off
+    only the last fragment is short.
+    """
+    with path.open("rb") as file:
+        if not _is_iso(file.read(_HEAD_BYTES)):
+            return False
+        kind, end = _last_box(file) or (b"", 0)
+        return kind in (b"mdat", b"moof", b"moov") and end > path.stat().st_size
+
+
 def _riff(head: bytes, _: BinaryIO) -> int | None:
     (size,) = struct.unpack_from("<I", head, 4)
     if head[:4] == b"RIFF":
@@ -77,20 +90,29 @@ def _matroska(head: bytes, _: BinaryIO) -> int | None:
     return None if unknown else at + 4 + length + size
 
 
+def _is_iso(head: bytes) -> bool:
+    return head[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
+
+
 def _boxes(_: bytes, file: BinaryIO) -> int | None:
-    """Return the end of the last top-level box (ISO 14496-12, 4.2)."""
+    found = _last_box(file)
+    return None if found is None else found[1]
+
+
+def _last_box(file: BinaryIO) -> tuple[bytes, int] | None:
+    """Return the type and the end of the last top-level box (ISO 14496-12, 4.2)."""
     length = file.seek(0, io.SEEK_END)
-    at = 0
+    at, kind = 0, b""
     for _count in range(_MOST_BOXES):
         if at + 8 > length:
-            return at
+            return kind, at
         file.seek(at)
         header = file.read(16)
-        size = int.from_bytes(header[:4], "big")
+        size, kind = int.from_bytes(header[:4], "big"), header[4:8]
         if size == 1 and len(header) == 16:
             size = int.from_bytes(header[8:], "big")
         if size == 0:
-            return length
+            return kind, length
         if size < 8:
             return None
         at += size
@@ -121,7 +143,7 @@ _RULES_BY_HEAD: tuple[_Rule, ...] = (
 )
 _RULES: tuple[_Rule, ...] = (
     *_RULES_BY_HEAD,
-    (lambda head: head[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"), _boxes),
+    (_is_iso, _boxes),
     (lambda head: head[:16] == _ASF_HEADER, _asf),
     (lambda head: head[:13] == _MXF_HEADER_PARTITION and len(head) > 64, _mxf),
 )

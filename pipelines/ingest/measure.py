@@ -23,6 +23,7 @@ from pipelines.ingest.headers import (
     declared_bytes,
     family_of,
     find_beginning,
+    is_cut_in_a_box,
     joined_at,
     refusal_of,
 )
@@ -194,6 +195,9 @@ def _loss(
     is_cut_off = size < declared * (1 - _MISSING_SHARE)
     if is_cut_off and (not claimed_seconds or _claims_fit_file(path)):
         claimed_seconds = read_seconds * declared / size
+    elif not is_cut_off and is_cut_in_a_box(path):
+        message = _breaks_off(f"{read_seconds:.1f} seconds")
+        return [PipelineWarning(WarningCode.MEDIA_TRUNCATED, message)]
     elif not is_cut_off and reading.reached_bytes > size * (1 - _LEFT_OVER_SHARE):
         return []
     if claimed_seconds - read_seconds <= _MISSING_SECONDS:
