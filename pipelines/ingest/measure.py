@@ -26,6 +26,7 @@ from pipelines.ingest.headers import (
     is_cut_in_a_box,
     joined_at,
     refusal_of,
+    timecode_rate,
 )
 from pipelines.ingest.streams import ProbeLimits, Tally, candidates, chosen
 from pipelines.media.files import (
@@ -278,6 +279,7 @@ def _report(
         timecode=next(
             (tag["timecode"][:_TEXT_LENGTH] for tag in tags if tag.get("timecode")), None
         ),
+        timecode_rate=timecode_rate(path),
     )
 
 
