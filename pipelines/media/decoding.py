@@ -70,6 +70,38 @@ def standard_range(frame: av.VideoFrame) -> Picture:
     return np.asarray(np.rint(_gamma(rolled_off(linear)) * 255), np.uint8)
 
 
+def rgb(frame: av.VideoFrame) -> Picture:
+    """Return a frame in RGB as stored; an HDR one tone mapped, and shrunk if it is large."""
+    if is_high_dynamic_range(frame):
+        return standard_range(frame)
+    return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
+
+
+def upright(
+    picture: Picture,
+    aspect: float,
+    orientation: Orientation,
+    long_side_px: int,
+    *,
+    interlaced: bool = False,
+) -> Picture:
+    """Return the stored picture with square pixels, made upright, no side over ``long_side_px``.
+
+    ``aspect`` is the width over the height of the stored picture with square pixels. Of an
+    ``interlaced`` one a field is kept: half the lines, but no comb.
+    """
+    height = picture.shape[0]
+    if interlaced and height > 1:
+        picture = picture[::2]
+    factor = min(1.0, long_side_px / max(height, height * aspect))
+    size = (max(1, round(height * aspect * factor)), max(1, round(height * factor)))
+    if size != (picture.shape[1], picture.shape[0]):
+        grows = size[0] > picture.shape[1] or size[1] > picture.shape[0]
+        how = cv2.INTER_LINEAR if grows else cv2.INTER_AREA
+        picture = np.asarray(cv2.resize(picture, size, interpolation=how), np.uint8)
+    return np.ascontiguousarray(orientation.upright(picture))
+
+
 def pq_to_nits(encoded: Floats) -> Floats:
     """SMPTE ST 2084: encoded 0 to 1 to cd/m2."""
     m1, m2, c1, c2, c3 = 0.1593017578125, 78.84375, 0.8359375, 18.8515625, 18.6875
@@ -150,8 +182,8 @@ def decode_segment(
     """Yield frames with ``segment.start_ms <= time < segment.end_ms``, in decoder order.
 
     ``path`` is the segment's object on this machine. ``threads`` bounds the
-    decoder's threads. Without ``loop_filter`` blocks' edges are not smoothed, which
-    tiny pictures do not show and which takes a fifth of the time. Damaged packets are
+    decoder's threads. Without ``loop_filter`` blocks' edges are smoothed in key frames only:
+    tiny pictures do not show them, and it takes a fifth of the time. Damaged packets are
     skipped and counted in ``report``; frames without any timestamp are skipped. Raises
     NoVideoStreamError, and av's own errors where the file cannot be opened at all.
     """
@@ -161,7 +193,9 @@ def decode_segment(
         stream.codec_context.thread_count = threads
         stream.thread_type = "AUTO"
         if not loop_filter:
-            stream.codec_context.options = {"skip_loop_filter": "all"}
+            # Of H.264 a key frame need not be one that all else begins anew from (IDR).
+            but = "nointra" if stream.codec_context.name == "h264" else "nokey"
+            stream.codec_context.options = {"skip_loop_filter": but}
         for timed in _timed_frames(container, stream, origin_ms, report):
             if timed.time_ms >= segment.end_ms + _REORDER_MS:
                 return

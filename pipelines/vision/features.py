@@ -23,9 +23,10 @@ from av.video.reformatter import ColorRange
 from models.pictures import TEXT_COLUMNS, TEXT_ROWS, text_strokes
 from pipelines.codec import Artifact, Made
 from pipelines.execution.chain import Step, Workspace
-from pipelines.media.decoding import DecodeReport, decode_segment
+from pipelines.media.decoding import DecodeReport, decode_segment, rgb, upright
 from pipelines.media_types import Orientation
 from pipelines.types import Segment, StageCode, VideoSource
+from pipelines.vision.kept import KEPT_LONG_SIDE_PX, KeptFrames
 
 LUMA_WIDTH, LUMA_HEIGHT = 64, 36
 CHROMA_WIDTH, CHROMA_HEIGHT = 16, 9
@@ -362,11 +363,15 @@ class FeaturesConfig:
 
 @dataclass(frozen=True)
 class ReadFrames(Step[Segment, Made]):
-    """A segment to its stored features (FEATURES)."""
+    """A segment to its stored features (FEATURES), and pictures of its key frames beside them.
+
+    Interlaced ones are not kept: one field may be a key frame's and the other not, whose blocks'
+    edges are not smoothed here.
+    """
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
-    version = 16
+    version = 17
     video: VideoSource
     workspace: Workspace
     config: FeaturesConfig
@@ -377,7 +382,10 @@ class ReadFrames(Step[Segment, Made]):
         if store.exists(key):
             return Made(key, computed=False)
         cv2.setNumThreads(1)
-        features = segment_features(self.video, segment, self.workspace, self.config)
+        kept = None if self.video.part_of(segment).stream.interlaced else KeptFrames()
+        features = segment_features(self.video, segment, self.workspace, self.config, kept)
+        if kept is not None:
+            store.write_bytes(kept_key(key), kept.to_bytes())
         FEATURES.save(store, key, features)
         return Made(key, computed=True)
 
@@ -394,10 +402,22 @@ def features_key(video: VideoSource, segment: Segment, workspace: Workspace) -> 
     return FEATURES.key(workspace.prefix, segment, source, position=segment.index)
 
 
+def kept_key(features_key: str) -> str:
+    """Return where the pictures are that were kept of the segment with these features."""
+    return features_key.removesuffix(FEATURES.ending) + ".zip"
+
+
 def segment_features(
-    video: VideoSource, segment: Segment, workspace: Workspace, config: FeaturesConfig
+    video: VideoSource,
+    segment: Segment,
+    workspace: Workspace,
+    config: FeaturesConfig,
+    kept: KeptFrames | None = None,
 ) -> FrameFeatures:
-    """Decode ``segment`` and measure its frames; ``workspace.check`` is called once a second."""
+    """Decode ``segment`` and measure its frames; ``workspace.check`` is called once a second.
+
+    Pictures of key frames go to ``kept``.
+    """
     part = video.part_of(segment)
     report = DecodeReport()
     times_ms: list[int] = []
@@ -431,6 +451,10 @@ def segment_features(
             is_nut = segment.key.endswith(".nut")
             orientation = part.stream.orientation if is_nut else timed.orientation
             turns.append(orientation.degrees // 90 + 4 * orientation.mirrored)
+            is_whole = timed.frame.key_frame and not timed.frame.is_corrupt
+            if kept is not None and is_whole and kept.takes(timed.time_ms):
+                picture = rgb(timed.frame), aspects[-1], orientation
+                kept.add(timed.time_ms, upright(*picture, KEPT_LONG_SIDE_PX))
             if timed.time_ms // STROKES_EVERY_MS != sampled:
                 sampled = timed.time_ms // STROKES_EVERY_MS
                 strokes[timed.time_ms] = frame_strokes(timed.frame, aspects[-1], orientation)

@@ -16,8 +16,8 @@ import pytest
 
 from pipelines.ingest.headers import declared_bytes
 from pipelines.ingest.pipeline import probe
+from pipelines.media.decoding import rgb, upright
 from pipelines.types import StageCode, StageError, VideoStream
-from pipelines.vision.stills import rgb
 from tests.pipelines.ingest.format_samples import (
     AAC,
     CLICK_SECONDS,
@@ -322,13 +322,10 @@ def comb(picture: np.ndarray[Any, Any]) -> float:
 
 
 def shown_still(path: Path, video: VideoStream) -> np.ndarray[Any, Any]:
-    from pipelines.vision.features import FrameLook
-    from pipelines.vision.stills import upright
-
     with av.open(str(path)) as container:
         frames = list(container.decode(video=0))
-    look = FrameLook(np.zeros((0, 0), np.uint8), video.stored_aspect, video.orientation)
-    return upright(rgb(frames[10]), video, look, 960)
+    shape = video.stored_aspect, video.orientation
+    return upright(rgb(frames[10]), *shape, 960, interlaced=video.interlaced)
 
 
 # --- sound ---
