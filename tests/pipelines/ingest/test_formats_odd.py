@@ -162,6 +162,20 @@ def test_the_loss_of_a_trifle_is_not_worth_a_word(
     assert [warning.code for warning in probe(path).warnings] == codes
 
 
+def test_a_fragmented_recording_that_breaks_off_says_so_however_little_is_missing(
+    tmp_path: Path,
+) -> None:
+    fragmented = {"movflags": "frag_keyframe+empty_moov"}
+    sample = Sample("a.mp4", Pictures("h264"), Sound("aac"), muxing=fragmented)
+    path = write_sample(tmp_path, sample)
+    assert probe(path).warnings == ()
+    data = path.read_bytes()
+    path.write_bytes(data[: data.rfind(b"mfra") - 4 - 20])  # without the index behind the fragments
+    assert "MEDIA_TRUNCATED" in [warning.code for warning in probe(path).warnings]
+    path.write_bytes(data + b"\0\0\7\xd0what follows is no media")
+    assert probe(path).warnings == ()
+
+
 @pytest.mark.parametrize(
     "content",
     [
