@@ -18,15 +18,16 @@ import av
 import cv2
 import numpy as np
 import numpy.typing as npt
+from av.video.frame import PictureType
 from av.video.reformatter import ColorRange
 
 from models.pictures import TEXT_COLUMNS, TEXT_ROWS, text_strokes
 from pipelines.codec import Artifact, Made
 from pipelines.execution.chain import Step, Workspace
-from pipelines.media.decoding import DecodeReport, decode_segment, rgb, upright
+from pipelines.media.decoding import DecodeReport, TimedFrame, decode_segment, rgb, upright
 from pipelines.media_types import Orientation
 from pipelines.types import Segment, StageCode, VideoSource
-from pipelines.vision.kept import KEPT_LONG_SIDE_PX, KeptFrames
+from pipelines.vision.kept import KEPT_LONG_SIDE_PX, KeptFrames, keeps_pictures
 
 LUMA_WIDTH, LUMA_HEIGHT = 64, 36
 CHROMA_WIDTH, CHROMA_HEIGHT = 16, 9
@@ -137,7 +138,7 @@ def _divided(plane: Plane, down: int, across: int) -> Plane:
 
 _ARRAYS = (
     "times_ms", "luma", "chroma", "key_times_ms", "aspects", "turns", "damaged_ms",
-    "stroke_times_ms", "strokes",
+    "stroke_times_ms", "strokes", "reference_times_ms",
 )  # fmt: skip
 
 Times = npt.NDArray[np.int64]
@@ -165,6 +166,8 @@ class FrameFeatures:
     ``damaged_ms`` (d,), rising, are times of frames that were decoded with errors, or not at all.
     ``strokes`` (s, 90, 20), packed bits, show where in upright frames writing may be
     (``models.pictures.text_strokes``), in a frame of each second; ``stroke_times_ms`` (s,) rise.
+    ``reference_times_ms`` (r,) are times of those of them that others may refer to: their pictures
+    are kept beside the features, where a stream's are at all.
     """
 
     times_ms: Times
@@ -176,6 +179,7 @@ class FrameFeatures:
     damaged_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
     stroke_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
     strokes: Bytes = field(default_factory=lambda: np.empty(_NO_STROKES, np.uint8))
+    reference_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.times_ms)
@@ -264,6 +268,11 @@ def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
     )
 
 
+def first_of_seconds(times_ms: Times) -> Times:
+    """Return the first time in each second, of times that rise, wherever segments begin."""
+    return times_ms[np.unique(times_ms // STROKES_EVERY_MS, return_index=True)[1]]
+
+
 def nearest_frame(times_ms: Times, time_ms: int) -> int:
     """Index of the frame nearest to ``time_ms``, the earlier one of two; needs one at least."""
     after = int(np.searchsorted(times_ms, time_ms))
@@ -320,6 +329,7 @@ class FrameFacts:
 
     times_ms: Times
     key_times_ms: Times
+    reference_times_ms: Times
     damaged_ms: Times
     contrasts: Shapes
     details: Shapes
@@ -331,13 +341,13 @@ _LIT_LEVEL = 20
 """Above black, and what noise and encoders make of it."""
 
 
-def strokes_from_bytes(data: bytes) -> tuple[Times, Bytes]:
-    """``stroke_times_ms`` and ``strokes`` in what ``to_bytes`` stored, without the rest.
+def strokes_from_bytes(data: bytes) -> tuple[Times, Bytes, Times]:
+    """``stroke_times_ms``, ``strokes`` and ``reference_times_ms`` in what ``to_bytes`` stored.
 
     Raises ValueError or KeyError on other bytes.
     """
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return arrays["stroke_times_ms"], arrays["strokes"]
+        return arrays["stroke_times_ms"], arrays["strokes"], arrays["reference_times_ms"]
 
 
 def facts_from_bytes(data: bytes) -> FrameFacts:
@@ -363,15 +373,11 @@ class FeaturesConfig:
 
 @dataclass(frozen=True)
 class ReadFrames(Step[Segment, Made]):
-    """A segment to its stored features (FEATURES), and pictures of its key frames beside them.
-
-    Interlaced ones are not kept: one field may be a key frame's and the other not, whose blocks'
-    edges are not smoothed here.
-    """
+    """A segment to its stored features (FEATURES), and pictures of some frames beside them."""
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
-    version = 17
+    version = 18
     video: VideoSource
     workspace: Workspace
     config: FeaturesConfig
@@ -382,7 +388,7 @@ class ReadFrames(Step[Segment, Made]):
         if store.exists(key):
             return Made(key, computed=False)
         cv2.setNumThreads(1)
-        kept = None if self.video.part_of(segment).stream.interlaced else KeptFrames()
+        kept = KeptFrames() if keeps_pictures(self.video.part_of(segment).stream) else None
         features = segment_features(self.video, segment, self.workspace, self.config, kept)
         if kept is not None:
             store.write_bytes(kept_key(key), kept.to_bytes())
@@ -416,7 +422,8 @@ def segment_features(
 ) -> FrameFeatures:
     """Decode ``segment`` and measure its frames; ``workspace.check`` is called once a second.
 
-    Pictures of key frames go to ``kept``.
+    A frame of each second is a sample: the first that is no B-frame, or else the first. Pictures of
+    the former go to ``kept``.
     """
     part = video.part_of(segment)
     report = DecodeReport()
@@ -426,7 +433,12 @@ def segment_features(
     aspects: list[float] = []
     turns: list[int] = []
     strokes: dict[int, Bytes] = {}
-    sampled = -1
+    references: list[int] = []
+    second, spare = -1, None
+
+    def sample(timed: TimedFrame, aspect: float, orientation: Orientation) -> None:
+        strokes[timed.time_ms] = frame_strokes(timed.frame, aspect, orientation)
+
     check_due = time.monotonic()
     with workspace.store.local_copy(segment.key) as path:
         for timed in decode_segment(
@@ -451,13 +463,19 @@ def segment_features(
             is_nut = segment.key.endswith(".nut")
             orientation = part.stream.orientation if is_nut else timed.orientation
             turns.append(orientation.degrees // 90 + 4 * orientation.mirrored)
-            is_whole = timed.frame.key_frame and not timed.frame.is_corrupt
-            if kept is not None and is_whole and kept.takes(timed.time_ms):
-                picture = rgb(timed.frame), aspects[-1], orientation
-                kept.add(timed.time_ms, upright(*picture, KEPT_LONG_SIDE_PX))
-            if timed.time_ms // STROKES_EVERY_MS != sampled:
-                sampled = timed.time_ms // STROKES_EVERY_MS
-                strokes[timed.time_ms] = frame_strokes(timed.frame, aspects[-1], orientation)
+            shape = aspects[-1], orientation
+            if timed.time_ms // STROKES_EVERY_MS != second:
+                if spare is not None:
+                    sample(*spare)
+                second, spare = timed.time_ms // STROKES_EVERY_MS, (timed, *shape)
+            if spare is not None and timed.frame.pict_type != PictureType.B:
+                sample(timed, *shape)
+                references.append(timed.time_ms)
+                if kept is not None:
+                    kept.add(timed.time_ms, upright(rgb(timed.frame), *shape, KEPT_LONG_SIDE_PX))
+                spare = None
+        if spare is not None:
+            sample(*spare)
     # What comes before the first picture of a stream joined between key frames has its own warning.
     first_ms = max(segment.start_ms, part.start_ms + part.stream.start_ms)
     noticed = {*report.damaged_ms, *(report.pictured_ms - {*times_ms})}
@@ -470,4 +488,5 @@ def segment_features(
         found,
         stroke_times_ms=np.asarray(stroke_times, np.int64),
         strokes=np.stack([strokes[time_ms] for time_ms in stroke_times]),
+        reference_times_ms=np.array(references, np.int64),
     )
