@@ -176,7 +176,9 @@ class StageWork:
             def record(control: Control) -> StageReceipt:
                 return ingest_receipt(*files, ingest_config, store, control)
 
-            receipt = await self._in_thread(lambda: stages.on_a_worker(record, self.control))
+            receipt = await self._in_thread(
+                lambda: stages.on_a_worker(record, media.size_bytes, self.control)
+            )
         machine = machine_of(self.context.settings)
         expected = self.calibration.expected_seconds(machine.work_seconds(result))
         for name, value in timings_of(machine.gain, expected).items():
