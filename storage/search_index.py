@@ -268,7 +268,10 @@ def _columns(row: SearchRow) -> dict[str, Any]:
 async def follow(connection: Connection, change: ResultChange) -> None:
     """Keep what is searched for in step with a result: the newest only."""
     own = {"job_id": change.job_id, "rerun_id": change.rerun_id}
-    if change.cause is Cause.ERASED:
+    if change.cause is Cause.MADE:
+        [stage] = change.stages
+        await insert_rows(connection, change.job_id, change.rows[1], stage)
+    elif change.cause is Cause.ERASED:
         await connection.execute(delete(search_rows).where(search_rows.c.job_id == change.job_id))
     elif change.cause is Cause.RENEWED:
         kinds = [kind for stage in change.stages for kind in KINDS[stage]]

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from serve_app.search.service import SearchHitJson, find_page, parse_query
-from storage import keys, results, search
+from storage import history, keys, search
 from storage.database import Database
 from storage.job_records import JobSource, NewJob
 from storage.jobs import insert_job
@@ -86,9 +86,9 @@ class Library:
             await insert_job(connection, job)
             await insert_rows(connection, job.id, file_rows(file_name, 60_000), StageName.INGEST)
             if scenes is not None:
-                await results.store_scenes(connection, job.id, scenes, overview)
+                await history.store_scenes(connection, job.id, scenes, overview)
             if tracks:
-                await results.store_transcripts(connection, job.id, list(tracks))
+                await history.store_transcripts(connection, job.id, list(tracks))
         return job.id
 
     async def hits(self, account: uuid.UUID, q: str, **filters: Any) -> list[SearchHitJson]:
