@@ -154,6 +154,7 @@ class ClipSpan:
     """The clip's own start timecode, as in ``MediaInfo``."""
     timeline: Timeline = Timeline()  # noqa: RUF009 - frozen
     """Of its file."""
+    timecode_rate: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

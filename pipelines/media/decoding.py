@@ -74,6 +74,38 @@ def standard_range(frame: av.VideoFrame) -> Picture:
     return np.asarray(np.rint(_gamma(rolled_off(linear)) * 255), np.uint8)
 
 
+def rgb(frame: av.VideoFrame) -> Picture:
+    """Return a frame in RGB as stored; an HDR one tone mapped, and shrunk if it is large."""
+    if is_high_dynamic_range(frame):
+        return standard_range(frame)
+    return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
+
+
+def upright(
+    picture: Picture,
+    aspect: float,
+    orientation: Orientation,
+    long_side_px: int,
+    *,
+    interlaced: bool = False,
+) -> Picture:
+    """Return the stored picture with square pixels, made upright, no side over ``long_side_px``.
+
+    ``aspect`` is the width over the height of the stored picture with square pixels. Of an
+    ``interlaced`` one a field is kept: half the lines, but no comb.
+    """
+    height = picture.shape[0]
+    if interlaced and height > 1:
+        picture = picture[::2]
+    factor = min(1.0, long_side_px / max(height, height * aspect))
+    size = (max(1, round(height * aspect * factor)), max(1, round(height * factor)))
+    if size != (picture.shape[1], picture.shape[0]):
+        grows = size[0] > picture.shape[1] or size[1] > picture.shape[0]
+        how = cv2.INTER_LINEAR if grows else cv2.INTER_AREA
+        picture = np.asarray(cv2.resize(picture, size, interpolation=how), np.uint8)
+    return np.ascontiguousarray(orientation.upright(picture))
+
+
 def pq_to_nits(encoded: Floats) -> Floats:
     """SMPTE ST 2084: encoded 0 to 1 to cd/m2."""
     m1, m2, c1, c2, c3 = 0.1593017578125, 78.84375, 0.8359375, 18.8515625, 18.6875
@@ -120,8 +152,8 @@ ON_CARD = "cuda"
 
 
 def in_memory(frame: av.VideoFrame) -> av.VideoFrame:
-    """Return the frame, downloaded as NV12 where it is in a GPU's memory."""
-    return frame.reformat(format="nv12") if frame.format.name == ON_CARD else frame
+    """Return the frame, downloaded where it is in a GPU's memory."""
+    return frame if frame.sw_format is None else frame.reformat(format=frame.sw_format.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +195,13 @@ def decode_segment(
 ) -> Iterator[TimedFrame]:
     """Yield frames with ``segment.start_ms <= time < segment.end_ms``, in decoder order.
 
-        ``path`` is the segment's object on this machine. ``threads`` bounds the
-        decoder's threads. Without ``loop_filter`` blocks' edges are not smoothed, which
-        tiny pictures do not show and which takes a fifth of the time. On ``device`` ``cuda``
-    NVDEC decodes what it can, and the processor the rest: its frames stay in the GPU's memory
-    (format ``cuda``), and the loop filter is always on. Damaged packets are
-        skipped and counted in ``report``; frames without any timestamp are skipped. Raises
-        NoVideoStreamError, and av's own errors where the file cannot be opened at all.
+    ``path`` is the segment's object on this machine. ``threads`` bounds the
+    decoder's threads. Without ``loop_filter`` blocks' edges are smoothed in key frames only:
+    tiny pictures do not show them, and it takes a fifth of the time. On ``device`` ``cuda``
+    NVDEC decodes what it can, with the loop filter, and the processor the rest: frames of the
+    former stay in the GPU's memory (``in_memory``). Damaged packets are
+    skipped and counted in ``report``; frames without any timestamp are skipped. Raises
+    NoVideoStreamError, and av's own errors where the file cannot be opened at all.
     """
     report = report if report is not None else DecodeReport()
     with _positioned(path, segment.start_ms, stream_index, origin_ms, device) as container:
@@ -178,7 +210,9 @@ def decode_segment(
         stream.codec_context.thread_count = 1 if stream.codec_context.is_hwaccel else threads
         stream.thread_type = "AUTO"
         if not loop_filter:
-            stream.codec_context.options = {"skip_loop_filter": "all"}
+            # Of H.264 a key frame need not be one that all else begins anew from (IDR).
+            but = "nointra" if stream.codec_context.name == "h264" else "nokey"
+            stream.codec_context.options = {"skip_loop_filter": but}
         for timed in _timed_frames(container, stream, origin_ms, report):
             if timed.time_ms >= segment.end_ms + _REORDER_MS:
                 return
@@ -225,9 +259,10 @@ def _opened_on_card(path: Path, device: str) -> InputContainer:
 
     torch.zeros(1, device=device)
     # The decoder shares torch's context, which is current now: FFmpeg's own flags do not fit it.
-    context = {"primary_ctx": "0", "current_ctx": "1"}
+    context: dict[str, object] = {"primary_ctx": "0", "current_ctx": "1"}
     on_card = HWAccel("cuda", is_hw_owned=True, allow_software_fallback=True, options=context)
-    return av.open(str(path), options=OPEN_OPTIONS, hwaccel=on_card)
+    container: InputContainer = av.open(str(path), options=OPEN_OPTIONS, hwaccel=on_card)
+    return container
 
 
 def _seek_pays(stream: AvVideoStream, start_ms: int, origin_ms: int) -> bool:

@@ -78,6 +78,12 @@ class Run:
     """When its first picture is due by the clock of the run before, where it begins in the middle
     of a group: pictures of both are shown among each other."""
     packets: int = 0
+    decoded: int = 0
+    """When its first packet is decoded, in ticks."""
+    is_reordered: bool = False
+    """Whether pictures are decoded in another order than they are shown in."""
+    shortest: int = 0
+    """Of the lengths of its packets, in ticks."""
     step_us: int = 0
     is_stray: bool = False
     offset_us: int = 0
@@ -184,7 +190,7 @@ class Lane:
             first = ticks if shown is None else shown
             beside = {key: place for key, place in self.places.items() if key != self.stream}
             run = Run(base, file, number, order, at_us, at_us, first, first, first, beside)
-            run.begins_with_key = packet.is_keyframe
+            run.begins_with_key, run.decoded = packet.is_keyframe, ticks
             if file and packet.has_sidedata("skip_samples"):
                 # Encoders of sound begin with samples that are not played.
                 skipped = int.from_bytes(bytes(packet.get_sidedata("skip_samples"))[:4], "little")
@@ -208,8 +214,16 @@ class Lane:
         elif self.is_picture and self._is_shown_far_off(run, number, at_us, packet):
             return
         if run.packets > 1:
+            run.is_reordered |= shown < run.last
             run.first, run.last = min(run.first, shown), max(run.last, shown)
         run.end = max(run.end, shown + duration)
+        if self.is_picture and run.is_reordered and duration:
+            # Lengths are then steps between times of decoding; all of them together are as long
+            # as what is shown, or nearly so where a run begins within a group.
+            run.shortest = min(run.shortest or duration, duration)
+            together = max(run.last + 1, run.first + ticks + duration - run.decoded)
+            if run.end - together > run.shortest:
+                run.end = together
 
     @property
     def length_us(self) -> int:

@@ -149,18 +149,21 @@ def founded(part: SpokenPart) -> SpokenPart:
 
 
 def filled(part: SpokenPart, again: SpokenPart, gap: tuple[int, int]) -> SpokenPart:
-    """Return the part with the words of ``again`` that have their middle in the gap, cut to it."""
+    """Return the part with the words of ``again`` that have their middle in the gap, cut to it.
+
+    What is left of a word is judged as it is after the cut: a word that is too short then, or of
+    which less than half is left, was spoken elsewhere.
+    """
     low = gap[0] * LEVEL_FRAME_SECONDS - _WORD_REACH_SECONDS
     high = gap[1] * LEVEL_FRAME_SECONDS + _WORD_REACH_SECONDS
-    fresh = [
-        replace(
-            word,
-            start_seconds=max(low, word.start_seconds),
-            end_seconds=min(high, word.end_seconds),
-        )
-        for word in again.words
-        if low <= (word.start_seconds + word.end_seconds) / 2 < high
-    ]
+    fresh = list[TrackWord]()
+    for word in again.words:
+        start, end = max(low, word.start_seconds), min(high, word.end_seconds)
+        least = max(_SHORTEST_SECONDS, (word.end_seconds - word.start_seconds) / 2)
+        if low <= (word.start_seconds + word.end_seconds) / 2 < high and (
+            (start, end) == (word.start_seconds, word.end_seconds) or end - start >= least
+        ):
+            fresh.append(replace(word, start_seconds=start, end_seconds=end))
     before = [word for word in part.words if word.start_seconds < low][-1:]
     after = [word for word in part.words if word.start_seconds > low][:1]
     for position, beside in ((0, before), (-1, after)):
@@ -178,8 +181,15 @@ def filled(part: SpokenPart, again: SpokenPart, gap: tuple[int, int]) -> SpokenP
 
 
 def _is_same(again: TrackWord, known: TrackWord) -> bool:
+    """Return whether a word beside the same one is that word's end: it is improbable, or there is
+    no pause of its own length between them."""
     texts = {re.sub(r"\W", "", each.text).casefold() for each in (again, known)}
-    return len(texts) == 1 and again.confidence < _REPETITION_CONFIDENCE
+    first, second = sorted((again, known), key=lambda word: word.start_seconds)
+    pause, length = (
+        second.start_seconds - first.end_seconds,
+        again.end_seconds - again.start_seconds,
+    )
+    return len(texts) == 1 and (again.confidence < _REPETITION_CONFIDENCE or pause < length)
 
 
 _JOINING_ROUNDS = 3

@@ -1,6 +1,6 @@
 """Steps that look for objects, faces and blocked content in sampled frames and stills.
 
-Objects are of known classes, in a segment's sampled frames. Faces of the scenes' stills get
+Objects are of known classes, in sampled frames. Faces of the scenes' stills get
 vectors, which are grouped by average linkage, where the service and the job both allow it. What is
 doubtful stays apart: somebody may be two people here, two are hardly ever one. Vectors are deleted
 once the groups are made, with all pictures of faces but one of each person. The content policy is
@@ -26,10 +26,10 @@ from models.tasks import CLASSIFY_CONTENT, DETECT_OBJECTS, EMBED_FACES
 from pipelines.codec import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
 from pipelines.types import Appearance, ObjectTrack, Person, StageCode, StageError, VideoSource
-from pipelines.vision.features import Times, even_times, features_key, nearest_frame
+from pipelines.vision.features import Times, even_times, nearest_frame
 from pipelines.vision.policy import ContentPolicy, find_breach
 from pipelines.vision.scenes import SceneBorders
-from pipelines.vision.stills import SegmentTimes, StillsConfig, segment_stills
+from pipelines.vision.stills import FrameTimes, StillsConfig, stills_at
 from storage.objects import ObjectStore
 
 
@@ -42,7 +42,7 @@ class ObjectsConfig:
     """Of a video, 11 hours at one in two seconds, beside the fewest of each scene; a longer one is
     sampled less often, evenly."""
     frames_at_once: int = 64
-    """Most frames of a segment in memory at the same time."""
+    """Most frames in memory at the same time."""
     still_long_side_px: int = 640
     """Side of the square that RT-DETRv2 resizes its input to."""
 
@@ -82,31 +82,28 @@ Detections = dict[int, tuple[DetectedObject, ...]]
 
 
 @dataclass(frozen=True)
-class DetectObjects(Step[SegmentTimes, Made]):
-    """Frames of a segment to what they show, stored (DETECTIONS).
+class DetectObjects(Step[FrameTimes, Made]):
+    """Frames to what they show, stored (DETECTIONS).
 
     ``models_digest`` names the backends in use: results of one are not reused for another.
     """
 
     name = "Detecting objects"
     code = StageCode.VISION_FAILED
-    version = 3
+    version = 4
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
     config: ObjectsConfig
     models_digest: str
 
-    def process(self, item: SegmentTimes) -> Made:
-        inputs = item.times_ms, self.config, self.models_digest
-        frames = features_key(self.video, item.segment, self.workspace)
-        part = self.video.part_of(item.segment)
-        key = DETECTIONS.key(
-            self.workspace.prefix, frames, part, *inputs, position=item.segment.index
-        )
+    def process(self, item: FrameTimes) -> Made:
+        frames = item.sources(self.video, self.workspace)
+        inputs = frames, item.times_ms, self.config, self.models_digest
+        key = DETECTIONS.key(self.workspace.prefix, *inputs, position=item.position)
         return DETECTIONS.make(self.workspace.store, key, lambda: self._detections(item))
 
-    def _detections(self, item: SegmentTimes) -> Detections:
+    def _detections(self, item: FrameTimes) -> Detections:
         """By frame time; frames that cannot be decoded are left out."""
         detector = self.models.find(DETECT_OBJECTS)
         if detector is None:
@@ -115,7 +112,7 @@ class DetectObjects(Step[SegmentTimes, Made]):
         stills_config = StillsConfig(self.config.still_long_side_px)
         for some in item.in_runs(self.config.frames_at_once):
             self.workspace.check()
-            stills = segment_stills(self.video, some, self.workspace, stills_config)
+            stills = stills_at(self.video, some, self.workspace, stills_config)
             found |= zip(stills, detector.find(list(stills.values())), strict=True)
         return found
 
@@ -273,28 +270,27 @@ Faces = dict[int, tuple[FoundFace, ...]]
 
 
 @dataclass(frozen=True)
-class FindFaces(Step[SegmentTimes, Made]):
-    """Stills of a segment to the vectors of their faces, stored until they are grouped (FACES)."""
+class FindFaces(Step[FrameTimes, Made]):
+    """Stills to the vectors of their faces, stored until they are grouped (FACES)."""
 
     name = "Finding faces"
     code = StageCode.VISION_FAILED
-    version = 1
+    version = 2
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
     models_digest: str
 
-    def process(self, item: SegmentTimes) -> Made:
-        frames = features_key(self.video, item.segment, self.workspace)
-        inputs = frames, self.video.part_of(item.segment), item.times_ms, self.models_digest
-        key = FACES.key(self.workspace.prefix, *inputs, position=item.segment.index)
+    def process(self, item: FrameTimes) -> Made:
+        inputs = item.sources(self.video, self.workspace), item.times_ms, self.models_digest
+        key = FACES.key(self.workspace.prefix, *inputs, position=item.position)
         return FACES.make(self.workspace.store, key, lambda: self._faces(item))
 
-    def _faces(self, item: SegmentTimes) -> Faces:
+    def _faces(self, item: FrameTimes) -> Faces:
         found: Faces = {}
         for some in item.in_runs(_AT_ONCE):
             self.workspace.check()
-            stills = segment_stills(self.video, some, self.workspace, StillsConfig(960))
+            stills = stills_at(self.video, some, self.workspace, StillsConfig(960))
             vectors = self.models.get(EMBED_FACES).embed_faces(list(stills.values()))
             for (time_ms, still), faces in zip(stills.items(), vectors, strict=True):
                 portraits = [_portrait(still, face.box) for face in faces]
@@ -392,32 +388,31 @@ def checked_times(times_ms: Times, still_times_ms: Sequence[int]) -> tuple[int, 
 
 
 @dataclass(frozen=True)
-class CheckPolicy(Step[SegmentTimes, Made]):
-    """Frames of a segment to the mark that they are permitted.
+class CheckPolicy(Step[FrameTimes, Made]):
+    """Frames to the mark that they are permitted.
 
     Raises StageError with CONTENT_BLOCKED for the first that is not.
     """
 
     name = "Checking the pictures"
     code = StageCode.VISION_FAILED
-    version = 1
+    version = 2
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
     policy: ContentPolicy
 
-    def process(self, item: SegmentTimes) -> Made:
-        part = self.video.part_of(item.segment)
-        inputs = item, part, self.policy
-        key = PERMITTED.key(self.workspace.prefix, *inputs, position=item.segment.index)
+    def process(self, item: FrameTimes) -> Made:
+        inputs = item.sources(self.video, self.workspace), item.times_ms, self.policy
+        key = PERMITTED.key(self.workspace.prefix, *inputs, position=item.position)
         return PERMITTED.make(self.workspace.store, key, lambda: self._check(item))
 
-    def _check(self, item: SegmentTimes) -> bool:
+    def _check(self, item: FrameTimes) -> bool:
         models, policy = self.models, self.policy
         classifier = models.get(CLASSIFY_CONTENT) if policy.label_limits else None
         for some in item.in_runs(_AT_ONCE):
             self.workspace.check()
-            stills = segment_stills(self.video, some, self.workspace, _STILLS)
+            stills = stills_at(self.video, some, self.workspace, _STILLS)
             breach = find_breach(list(stills.values()), policy, classifier)
             if breach is not None:
                 time_ms = list(stills)[breach.index]

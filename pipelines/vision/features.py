@@ -24,9 +24,17 @@ from av.video.reformatter import ColorRange
 from models.pictures import TEXT_COLUMNS, TEXT_ROWS, text_strokes
 from pipelines.codec import Artifact, Made
 from pipelines.execution.chain import Step, Workspace
-from pipelines.media.decoding import ON_CARD, DecodeReport, decode_segment, in_memory
+from pipelines.media.decoding import (
+    ON_CARD,
+    DecodeReport,
+    decode_segment,
+    in_memory,
+    rgb,
+    upright,
+)
 from pipelines.media_types import Orientation
 from pipelines.types import Segment, StageCode, VideoSource
+from pipelines.vision.kept import KEPT_LONG_SIDE_PX, KeptFrames
 
 LUMA_WIDTH, LUMA_HEIGHT = 64, 36
 CHROMA_WIDTH, CHROMA_HEIGHT = 16, 9
@@ -151,6 +159,8 @@ def _divided(plane: Plane, down: int, across: int) -> Plane:
     return cast("Plane", cv2.resize(whole, (columns, rows), interpolation=cv2.INTER_AREA))
 
 
+_TWO_PLANES = ("nv12", "p010le", "p016le")
+"""What NVDEC makes of 4:2:0; other frames are downloaded."""
 _CARD_FRAMES = 32
 """Frames of a GPU that are measured at once: 18 MB of 1080p."""
 
@@ -170,8 +180,9 @@ class MeasuredFrames:
 
     def add(self, frame: av.VideoFrame) -> None:
         """Measure a frame; one in a GPU's memory may be released afterwards."""
-        if frame.format.name != ON_CARD:
+        if frame.format.name != ON_CARD or frame.sw_format.name not in _TWO_PLANES:
             self.finish()
+            frame = in_memory(frame)
             luma, chroma = frame_features(frame)
             self.luma.append(luma)
             self.chroma.append(chroma)
@@ -225,7 +236,7 @@ def _area_weights(count: int, size: int) -> npt.NDArray[np.float32]:
     edges = np.linspace(0, count, size + 1)
     ends = np.minimum(np.arange(1, count + 1), edges[1:, None])
     shared = np.clip(ends - np.maximum(np.arange(count), edges[:-1, None]), 0, 1)
-    return (shared * size / count).astype(np.float32)
+    return np.asarray(shared * size / count, np.float32)
 
 
 _ARRAYS = (
@@ -452,17 +463,22 @@ class FeaturesConfig:
     """
 
     decode_threads: int = 1
-    device: str = "cpu"
-    """``cuda``: NVDEC decodes what it can, and the processor the rest."""
+    gpus: float = 0.0
+    """Share of a GPU that a task takes, on which NVDEC decodes what it can, and the processor the
+    rest; 0: processors decode everything."""
 
 
 @dataclass(frozen=True)
 class ReadFrames(Step[Segment, Made]):
-    """A segment to its stored features (FEATURES)."""
+    """A segment to its stored features (FEATURES), and pictures of its key frames beside them.
+
+    Interlaced ones are not kept: one field may be a key frame's and the other not, whose blocks'
+    edges are not smoothed here.
+    """
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
-    version = 16
+    version = 17
     video: VideoSource
     workspace: Workspace
     config: FeaturesConfig
@@ -473,7 +489,10 @@ class ReadFrames(Step[Segment, Made]):
         if store.exists(key):
             return Made(key, computed=False)
         cv2.setNumThreads(1)
-        features = segment_features(self.video, segment, self.workspace, self.config)
+        kept = None if self.video.part_of(segment).stream.interlaced else KeptFrames()
+        features = segment_features(self.video, segment, self.workspace, self.config, kept)
+        if kept is not None:
+            store.write_bytes(kept_key(key), kept.to_bytes())
         FEATURES.save(store, key, features)
         return Made(key, computed=True)
 
@@ -490,10 +509,22 @@ def features_key(video: VideoSource, segment: Segment, workspace: Workspace) -> 
     return FEATURES.key(workspace.prefix, segment, source, position=segment.index)
 
 
+def kept_key(features_key: str) -> str:
+    """Return where the pictures are that were kept of the segment with these features."""
+    return features_key.removesuffix(FEATURES.ending) + ".zip"
+
+
 def segment_features(
-    video: VideoSource, segment: Segment, workspace: Workspace, config: FeaturesConfig
+    video: VideoSource,
+    segment: Segment,
+    workspace: Workspace,
+    config: FeaturesConfig,
+    kept: KeptFrames | None = None,
 ) -> FrameFeatures:
-    """Decode ``segment`` and measure its frames; ``workspace.check`` is called once a second."""
+    """Decode ``segment`` and measure its frames; ``workspace.check`` is called once a second.
+
+    Pictures of key frames go to ``kept``.
+    """
     part = video.part_of(segment)
     report = DecodeReport()
     times_ms: list[int] = []
@@ -511,7 +542,7 @@ def segment_features(
             origin_ms=part.origin_ms,
             threads=max(1, config.decode_threads),
             loop_filter=False,
-            device=config.device,
+            device="cuda" if config.gpus else "cpu",
             report=report,
         ):
             if time.monotonic() >= check_due:
@@ -525,6 +556,10 @@ def segment_features(
             is_nut = segment.key.endswith(".nut")
             orientation = part.stream.orientation if is_nut else timed.orientation
             turns.append(orientation.degrees // 90 + 4 * orientation.mirrored)
+            is_whole = timed.frame.key_frame and not timed.frame.is_corrupt
+            if kept is not None and is_whole and kept.takes(timed.time_ms):
+                picture = rgb(in_memory(timed.frame)), aspects[-1], orientation
+                kept.add(timed.time_ms, upright(*picture, KEPT_LONG_SIDE_PX))
             if timed.time_ms // STROKES_EVERY_MS != sampled:
                 sampled = timed.time_ms // STROKES_EVERY_MS
                 shown = in_memory(timed.frame)
