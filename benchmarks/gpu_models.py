@@ -271,7 +271,7 @@ def write_film(path: Path, size: tuple[int, int]) -> None:
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=25, options={"preset": "veryfast"})
         stream.width, stream.height = size
-        for shot in range(6):
+        for _ in range(6):
             small = numbers.integers(0, 255, (270, 480, 3), np.uint8)
             ground = cv2.resize(small, (size[0] + 400, size[1] + 300))
             for step in range(125):
