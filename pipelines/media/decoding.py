@@ -8,6 +8,7 @@ tone mapped to sRGB.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -18,6 +19,7 @@ import av.error
 import cv2
 import numpy as np
 import numpy.typing as npt
+from av.codec.hwaccel import HWAccel
 from av.container import InputContainer
 from av.video.reformatter import ColorTrc
 from av.video.stream import VideoStream as AvVideoStream
@@ -51,6 +53,8 @@ _BT2020_TO_BT709 = np.array(
 _LUMA_2020 = np.array([0.2627, 0.6780, 0.0593])
 
 Floats = npt.NDArray[np.float64]
+
+log = logging.getLogger("vas.media")
 
 
 def is_high_dynamic_range(frame: av.VideoFrame) -> bool:
@@ -143,6 +147,15 @@ _REORDER_MS = 500
 """Decoding goes on this long past the segment's end, for streams with uneven timestamps."""
 
 
+ON_CARD = "cuda"
+"""Format of a frame in a GPU's memory."""
+
+
+def in_memory(frame: av.VideoFrame) -> av.VideoFrame:
+    """Return the frame, downloaded where it is in a GPU's memory."""
+    return frame if frame.sw_format is None else frame.reformat(format=frame.sw_format.name)
+
+
 @dataclass(frozen=True, slots=True)
 class TimedFrame:
     """A decoded frame and its time from the start of the media."""
@@ -177,20 +190,24 @@ def decode_segment(
     origin_ms: int,
     threads: int = 1,
     loop_filter: bool = True,
+    device: str = "cpu",
     report: DecodeReport | None = None,
 ) -> Iterator[TimedFrame]:
     """Yield frames with ``segment.start_ms <= time < segment.end_ms``, in decoder order.
 
     ``path`` is the segment's object on this machine. ``threads`` bounds the
     decoder's threads. Without ``loop_filter`` blocks' edges are not smoothed in frames that no
-    other refers to: tiny pictures do not show them, and it takes time. Damaged packets are
+    other refers to: tiny pictures do not show them, and it takes time. On ``device`` ``cuda``
+    NVDEC decodes what it can, with the loop filter, and the processor the rest: frames of the
+    former stay in the GPU's memory (``in_memory``). Damaged packets are
     skipped and counted in ``report``; frames without any timestamp are skipped. Raises
     NoVideoStreamError, and av's own errors where the file cannot be opened at all.
     """
     report = report if report is not None else DecodeReport()
-    with _positioned(path, segment.start_ms, stream_index, origin_ms) as container:
+    with _positioned(path, segment.start_ms, stream_index, origin_ms, device) as container:
         stream = chosen_stream(container, stream_index)
-        stream.codec_context.thread_count = threads
+        # Threads would only wait for the GPU, each with pictures of its own in its memory.
+        stream.codec_context.thread_count = 1 if stream.codec_context.is_hwaccel else threads
         stream.thread_type = "AUTO"
         if not loop_filter:
             stream.codec_context.options = {"skip_loop_filter": "noref"}
@@ -201,15 +218,17 @@ def decode_segment(
                 yield timed
 
 
-def _positioned(path: Path, start_ms: int, stream_index: int, origin_ms: int) -> InputContainer:
-    """Return the file opened and standing at or before ``start_ms``.
+def _positioned(
+    path: Path, start_ms: int, stream_index: int, origin_ms: int, device: str
+) -> InputContainer:
+    """Return the file opened, positioned at or before ``start_ms``.
 
     Where to seek to is tried out by decoding a picture.
     """
     for margin_ms in _SEEK_MARGINS_MS:
         target_ms = start_ms - margin_ms
         with contextlib.ExitStack() as opened:
-            container = opened.enter_context(_opened(path))
+            container = opened.enter_context(_opened(path, device))
             stream = chosen_stream(container, stream_index)
             if not _seek_pays(stream, start_ms, origin_ms):
                 opened.pop_all()
@@ -217,14 +236,30 @@ def _positioned(path: Path, start_ms: int, stream_index: int, origin_ms: int) ->
             if _seek_reaches(container, stream, target_ms, start_ms, origin_ms):
                 break
     else:
-        return _opened(path)
-    container = _opened(path)
+        return _opened(path, device)
+    container = _opened(path, device)
     seek(container, chosen_stream(container, stream_index), target_ms + origin_ms)
     return container
 
 
-def _opened(path: Path) -> InputContainer:
+def _opened(path: Path, device: str) -> InputContainer:
+    if device.startswith(ON_CARD):
+        try:
+            return _opened_on_card(path, device)
+        except (ImportError, AssertionError, RuntimeError, NotImplementedError, OSError) as error:
+            log.warning("no picture can be decoded on the GPU (%s): the processor does it", error)
     container: InputContainer = av.open(str(path), options=OPEN_OPTIONS)
+    return container
+
+
+def _opened_on_card(path: Path, device: str) -> InputContainer:
+    import torch
+
+    torch.zeros(1, device=device)
+    # The decoder shares torch's context, which is current now: FFmpeg's own flags do not fit it.
+    context: dict[str, object] = {"primary_ctx": "0", "current_ctx": "1"}
+    on_card = HWAccel("cuda", is_hw_owned=True, allow_software_fallback=True, options=context)
+    container: InputContainer = av.open(str(path), options=OPEN_OPTIONS, hwaccel=on_card)
     return container
 
 

@@ -24,7 +24,7 @@ from models.contracts import Box
 from models.provider import ModelProvider
 from models.tasks import DETECT_OBJECTS, EMBED_PHRASES
 from pipelines.codec import Made
-from pipelines.execution.chain import Control, Mapper, Workspace, parts_of, vision_work
+from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of, vision_work
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.types import (
     Person,
@@ -135,7 +135,8 @@ def analyse_vision(
     """
     weights = vision_work(video, policy=config.policy.is_active)
     reading, cutting, checking, looking, describing = parts_of(control, weights)
-    read = ReadFrames(video, workspace, features_config(config, video))
+    need = Resources(gpus=config.features.gpus)
+    read = ReadFrames(video, workspace, features_config(config, video), resources=need)
     features = mapper(video.segments, read, reading)
     found = find_cuts(
         features, video, workspace, cutting, config.cuts, models=models, mapper=mapper
