@@ -24,10 +24,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
+import av
 import cv2
 import numpy as np
 import torch
@@ -57,6 +60,10 @@ from models.tasks import (
     TRANSCRIBE,
     Task,
 )
+from pipelines.media.decoding import decode_segment, in_memory
+from pipelines.media_types import Orientation
+from pipelines.types import Segment
+from pipelines.vision.features import MeasuredFrames, frame_strokes
 from tests.models.tiny_models import (
     SAVERS,
     save_ctc,
@@ -238,6 +245,60 @@ def transcription(
     transcriber = WhisperTranscriber(speech, aligner, hardware, max_batch=batch)
     noise = np.random.default_rng(0).standard_normal((batch, CHUNK_SECONDS * SAMPLE_RATE_HZ))
     return _rates(transcriber, list((0.1 * noise).astype(np.float32)), hardware, options)
+
+
+def decoding(
+    folder: Path, hardware: Hardware, batch: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Frames of 1080p H.264 read and measured a second, by processes side by side on one card."""
+    path, size = folder / "film.mp4", (320, 180) if options.tiny else (1920, 1080)
+    if not path.exists():
+        write_film(path, size)
+    found: dict[str, Any] = {"processes": batch}
+    for device in dict.fromkeys(("cpu", hardware.device.type)):
+        with ProcessPoolExecutor(batch, get_context("spawn")) as pool:
+            read = [*pool.map(read_frames, [path] * batch, [device] * batch)]
+        frames = sum(count for count, *_ in read)
+        found[f"{device}_frames_a_second"] = round(frames / max(wall for _, wall, _ in read))
+        used = sum(seconds for *_, seconds in read)
+        found[f"{device}_processor_ms_a_frame"] = round(1000 * used / frames, 2)
+    return found
+
+
+def write_film(path: Path, size: tuple[int, int]) -> None:
+    """Half a minute of noise that moves over six pictures."""
+    numbers = np.random.default_rng(1)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=25, options={"preset": "veryfast"})
+        stream.width, stream.height = size
+        for _ in range(6):
+            small = numbers.integers(0, 255, (270, 480, 3), np.uint8)
+            ground = cv2.resize(small, (size[0] + 400, size[1] + 300))
+            for step in range(125):
+                part = ground[2 * step :, 3 * step :][: size[1], : size[0]]
+                noise = numbers.integers(0, 12, (size[1], size[0], 1), np.uint8)
+                picture = cv2.addWeighted(part, 1.0, noise.repeat(3, 2), 1.0, 0)
+                frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+                container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+def read_frames(path: Path, device: str) -> tuple[int, float, float]:
+    """How many frames, in how many seconds, of which of a processor."""
+    cv2.setNumThreads(1)
+    if device != "cpu":
+        torch.zeros(1, device=device)
+    segment, measured, seen = Segment(0, "film", 0, 10**9), MeasuredFrames(), -1
+    began, used = time.perf_counter(), time.process_time()
+    for each in decode_segment(
+        path, segment, stream_index=0, origin_ms=0, loop_filter=False, device=device
+    ):
+        measured.add(each.frame)
+        if each.time_ms // 1000 != seen:
+            seen = each.time_ms // 1000
+            frame_strokes(in_memory(each.frame), 16 / 9, Orientation())
+    measured.finish()
+    return len(measured.luma), time.perf_counter() - began, time.process_time() - used
 
 
 def windows(
@@ -448,6 +509,7 @@ def _memory() -> dict[str, float]:
 MEASURES: dict[str, Measure] = {
     "transcribe": transcription,
     "windows": windows,
+    "decode": decoding,
     "small": small,
     "describe": description,
     "pictures": pictures,

@@ -52,7 +52,8 @@ from sqlalchemy import text
 from storage import keys
 from storage.database import Database
 from storage.job_records import JobSource
-from storage.results import ImportedJob, TrackTranscript, import_job
+from storage.history import ImportedJob, import_job
+from storage.results import TrackTranscript
 from storage.types import ProcessingMode, StageStatus
 
 database_url, scene_count, *job_count = sys.argv[1], *map(int, sys.argv[2:])

@@ -51,7 +51,7 @@ from serve_app.deployment.model_choice import encoder_of
 from serve_app.search.service import SearchHitJson, find_page, parse_query
 from serve_app.settings import Settings
 from serve_app.work.indexing import SearchIndexer
-from storage import keys, results, search_vectors
+from storage import history, keys, search_index, search_vectors
 from storage.database import Database, embedded_postgres, migrate
 from storage.job_records import JobSource, NewJob
 from storage.jobs import insert_job
@@ -320,14 +320,14 @@ async def publishing_times(
     for turn in range(2 * hours):
         job = await _new_job(database, account)
         track = TrackTranscript(0, "Mic", StageStatus.COMPLETED, None, "en", hour(speech))
-        setattr(results, "insert_rows", with_rows if turn % 2 else no_rows)  # noqa: B010
+        setattr(search_index, "insert_rows", with_rows if turn % 2 else no_rows)  # noqa: B010
         began = time.monotonic()
         async with database.transaction() as connection:
-            await results.store_transcripts(connection, job, [track])
+            await history.store_transcripts(connection, job, [track])
         (indexed if turn % 2 else without).append((time.monotonic() - began) * 1000)
         async with database.statement() as connection:
             await merge_pending_rows(connection)
-    setattr(results, "insert_rows", with_rows)  # noqa: B010
+    setattr(search_index, "insert_rows", with_rows)  # noqa: B010
     return without, indexed
 
 
@@ -385,7 +385,7 @@ async def publish_library(database: Database, account: uuid.UUID) -> None:
         job = await _new_job(database, account, name)
         track = TrackTranscript(0, "Mic", StageStatus.COMPLETED, None, language, document)
         async with database.transaction() as connection:
-            await results.store_transcripts(connection, job, [track])
+            await history.store_transcripts(connection, job, [track])
 
 
 async def make_vectors(url: str, encoder: TextEncoder) -> None:

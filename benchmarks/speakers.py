@@ -47,7 +47,7 @@ from pipelines.speech.speakers import (
     find_turns,
     find_voices,
     join_voices,
-    plan_stretches,
+    plan_voice_shards,
 )
 from storage.objects.folder import FolderStore
 from tests.places import DEMO, SHARED_MEDIA
@@ -145,7 +145,7 @@ def turns(samples: Samples, rules: SpeakerRules | None = None) -> list[VoiceTurn
         store = FolderStore(Path(folder))
         track, workspace = put_track(store, samples), Workspace(store, "work")
         embed = EmbedVoices(workspace, LocalModels())
-        parts = [embed.process(each) for each in plan_stretches(track, workspace, "")]
+        parts = [embed.process(each) for each in plan_voice_shards(track, workspace, "")]
         found = join_voices([VOICES.load(store, part.voices_key) for part in parts])
     return find_turns(found, find_voices(found, rules or SpeakerRules()))
 

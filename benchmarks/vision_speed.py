@@ -233,15 +233,16 @@ def _cuts(path: Path, cores: int) -> None:
 _PARTS = (
     ("decoding and features", "pipelines.vision.features", "segment_features"),
     ("of it: strokes of writing", "pipelines.vision.features", "frame_strokes"),
+    ("of it: keeping key frames", "pipelines.vision.features.KeptFrames", "add"),
     ("cuts", "pipelines.vision.pipeline", "find_cuts"),
     (
         "of it: judging",
         "models.backends.packaged.pictures.TransNetBoundaryDetector",
         "detect_boundaries",
     ),
-    ("stills", "pipelines.vision.scenes", "fetch_stills"),
-    ("when to read", "pipelines.vision.screen_text.ScenePlaces", "of"),
-    ("frames to read", "pipelines.vision.screen_text", "segment_stills"),
+    ("stills", "pipelines.vision.scenes", "stills_at"),
+    ("when to read", "pipelines.vision.sections", "scene_places"),
+    ("frames to read", "pipelines.vision.screen_text", "stills_at"),
     ("is there writing?", "pipelines.vision.screen_text", "may_show_text"),
     ("camera motion", "pipelines.vision.scenes", "camera_motion"),
     ("palettes", "pipelines.vision.scenes", "palette"),
@@ -251,7 +252,7 @@ _PARTS = (
     ("faces", "models.backends.packaged.faces.FaceFinder", "find_marked"),
     ("which still", "models.backends.packaged.describer", "by_what_they_show"),
     ("camera angle", "models.backends.packaged.describer", "shot_angle_of"),
-    ("frames for objects", "pipelines.vision.detections", "segment_stills"),
+    ("frames for objects", "pipelines.vision.detections", "stills_at"),
     ("objects", "models.backends.packaged.pictures.PackagedObjectDetector", "find"),
 )
 """What is timed: a name, and the function by its module or class."""

@@ -36,7 +36,7 @@ from pipelines.speech.speakers import (
     find_turns,
     find_voices,
     join_voices,
-    plan_stretches,
+    plan_voice_shards,
     recognise,
 )
 from pipelines.types import SpeakerVoice
@@ -112,7 +112,7 @@ def found_in(
         store = FolderStore(Path(folder))
         track, workspace = put_track(store, samples), Workspace(store, "work")
         embed = EmbedVoices(workspace, LocalModels())
-        parts = [embed.process(each) for each in plan_stretches(track, workspace, "")]
+        parts = [embed.process(each) for each in plan_voice_shards(track, workspace, "")]
         voices = join_voices([VOICES.load(store, part.voices_key) for part in parts])
     centroids = find_voices(voices, SpeakerRules())
     turns = find_turns(voices, centroids)

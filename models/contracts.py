@@ -135,7 +135,7 @@ class TextLine:
 
 @dataclass(frozen=True, slots=True)
 class DetectedObject:
-    """A thing in a picture; ``label`` is a lower-case noun, confidence 0 to 1."""
+    """An object in a picture; ``label`` is a lower-case noun, confidence 0 to 1."""
 
     label: str
     confidence: float
@@ -143,7 +143,7 @@ class DetectedObject:
 
 
 class Movement(StrEnum):
-    """What a thing was measured to do in the picture, from the first to the last look at it."""
+    """What an object was measured to do in the picture, from the first to the last look at it."""
 
     LEFT = "left"
     RIGHT = "right"
@@ -152,7 +152,7 @@ class Movement(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SeenThing:
+class SeenObject:
     """What a scene's sampled frames show of one label."""
 
     label: str
@@ -168,7 +168,7 @@ class SeenThing:
 
 @dataclass(frozen=True, slots=True)
 class AudioChunk:
-    """A stretch of speech to transcribe: mono samples at SAMPLE_RATE_HZ, at most about 30 s."""
+    """An interval of speech to transcribe: mono samples at SAMPLE_RATE_HZ, at most about 30 s."""
 
     samples: Samples
     language: str | None = None
@@ -239,7 +239,7 @@ class ChunkTranscript:
 
 @dataclass(frozen=True, slots=True)
 class SpokenText:
-    """A stretch of speech whose words are known: mono samples at SAMPLE_RATE_HZ, 30 s at most."""
+    """An interval of speech whose words are known: mono samples at SAMPLE_RATE_HZ, 30 s at most."""
 
     samples: Samples
     words: tuple[str, ...]
@@ -257,10 +257,10 @@ class SceneStills:
     camera_motion: CameraMotion = CameraMotion.UNKNOWN
     text: tuple[TextLine, ...] = ()
     """Writing on the screen that was read, top to bottom."""
-    things: tuple[SeenThing, ...] = ()
+    objects: tuple[SeenObject, ...] = ()
     """What a detector of objects found, the largest first."""
     visible: tuple[int, ...] = ()
-    """How many things it saw about the time of each still; empty where there is no detector."""
+    """How many objects it saw about the time of each still; empty where there is no detector."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -408,7 +408,7 @@ READ_TEXT = Task(
 
 
 class ObjectDetector(Protocol):
-    """Things of known classes."""
+    """Objects of known classes."""
 
     def find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
         """What each still shows, in order, the most certain first."""

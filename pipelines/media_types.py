@@ -257,6 +257,8 @@ class MediaInfo:
     audio: tuple[AudioStream, ...]
     timecode: str | None = None
     """Start timecode (``HH:MM:SS:FF`` or with ``;``) where the container has one."""
+    timecode_rate: str | None = None
+    """Frames a second that its own track counts, as ``30000/1001``; None: those of the picture."""
     origin_ms: int = 0
     """The media's start in the file's own timestamps; what ``*_ms`` count from."""
     warnings: tuple[PipelineWarning, ...] = ()

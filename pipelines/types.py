@@ -66,7 +66,7 @@ class CutsBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of the video that one task decodes.
+    """An interval of the video that one task decodes.
 
     ``key`` is the object to open: the source itself, or a file cut out of it by
     stream copy that carries the source's timestamps. Frames with
@@ -84,7 +84,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class VideoPart:
-    """The stretch of a video that comes from one stream; all times on the video's timeline."""
+    """The interval of a video that comes from one stream; all times on the video's timeline."""
 
     stream: VideoStream
     origin_ms: int
@@ -154,6 +154,7 @@ class ClipSpan:
     """The clip's own start timecode, as in ``MediaInfo``."""
     timeline: Timeline = Timeline()  # noqa: RUF009 - frozen
     """Of its file."""
+    timecode_rate: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ class IngestResult:
 
 @dataclass(frozen=True, slots=True)
 class ObjectTrack:
-    """A thing that a detector finds in a stretch of a scene; confidence 0 to 1."""
+    """A thing that a detector finds in an interval of a scene; confidence 0 to 1."""
 
     label: str
     start_ms: int

@@ -303,6 +303,13 @@ class Settings(BaseSettings):
         description="Length of a video segment; of videos shorter than eight of them an eighth, "
         "10 s at least. 0 analyses in one piece.",
     )
+    decoder_gpus: float = Field(
+        0,
+        ge=0,
+        le=1,
+        description="Share of a GPU that a task takes which reads pictures: NVDEC decodes what it "
+        "can, the processor the rest. 0: processors decode everything.",
+    )
     transcript_shard_seconds: float = Field(
         20, ge=1, le=86_400, description="Length of a stretch of speech that one task transcribes."
     )

@@ -35,7 +35,7 @@ Keys = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StoredDuplicate:
-    """A stretch of a job's media that is in another job's too."""
+    """An interval of a job's media that is in another job's too."""
 
     other_id: uuid.UUID
     number: int

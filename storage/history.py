@@ -1,8 +1,8 @@
 """The versions of results: what people correct, what is redacted, what a rerun renews.
 
-A stage publishes the first version (``storage.results``). Corrections change a track's transcript
-and lead back; redaction takes personal data out of all results; a rerun exchanges the results of
-its stages with the first job's. Whoever stores a version calls ``result_changed`` in its
+A stage publishes the first version, which ``storage.results`` reads. Corrections change a track's
+transcript and lead back; redaction takes personal data out of all results; a rerun exchanges the
+results of its stages with the first job's. Whoever stores a version calls ``result_changed`` in its
 transaction, and what depends on results follows: ``FOLLOWERS`` are all of it.
 
 A correction is JSON: ``splices``, each of them the first segment, how many are replaced, and the
@@ -16,7 +16,7 @@ import asyncio
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -42,9 +42,15 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from storage import comparisons, duplicates, search_index, translations
 from storage.database import Connection, Database, run
-from storage.job_records import JobRecord
-from storage.results import Element
-from storage.search_index import SearchRow, scene_rows, transcript_rows
+from storage.job_records import JobRecord, JobSource
+from storage.results import Element, TrackTranscript
+from storage.search_index import (
+    SearchRow,
+    file_rows,
+    insert_rows,
+    scene_rows,
+    transcript_rows,
+)
 from storage.tables import (
     hidden_phrases,
     jobs,
@@ -55,7 +61,17 @@ from storage.tables import (
     transcript_revisions,
     transcripts,
 )
-from storage.types import ANALYSES, Cause, JobState, ResultChange, StageName, StageStatus
+from storage.types import (
+    ANALYSES,
+    Cause,
+    JobState,
+    ProcessingMode,
+    ResultChange,
+    SkipReason,
+    StageName,
+    StageStatus,
+    Tier,
+)
 from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
 from storage.work import Held, end, queue
 
@@ -92,6 +108,71 @@ async def result_changed(connection: Connection, change: ResultChange) -> None:
     """Have all that depends on a result follow its new version, which the caller has stored."""
     for follow in FOLLOWERS:
         await follow(connection, change)
+
+
+# The first version.
+
+
+async def store_scenes(
+    connection: Connection,
+    job_id: uuid.UUID,
+    scenes: Sequence[Mapping[str, Any]],
+    overview: Mapping[str, Any] | None = None,
+    people: Sequence[Mapping[str, Any]] | None = None,
+    fingerprints: bytes | None = None,
+) -> None:
+    """Publish the scenes of a job and its overview, once.
+
+    As ``pipelines.codec`` writes a Scene, and a Person.
+    """
+    values: dict[str, object] = {"scenes": scenes, "scene_count": len(scenes)}
+    values |= {"fingerprints": fingerprints}
+    values |= {} if overview is None else {"overview": overview}
+    values |= {} if people is None else {"people": people}
+    await connection.execute(insert(scene_lists).values(job_id=job_id, **values))
+    await _made(connection, job_id, StageName.VISION, scene_rows(scenes, overview))
+
+
+async def store_transcripts(
+    connection: Connection, job_id: uuid.UUID, tracks: list[TrackTranscript]
+) -> None:
+    """Publish the transcripts of all tracks of a job, once."""
+    rows: list[dict[str, Any]] = [
+        {
+            "job_id": job_id,
+            "track_index": track.track_index,
+            "track_name": track.track_name,
+            "status": track.status,
+            "error_code": track.error_code,
+            "language": track.language,
+        }
+        for track in tracks
+    ]
+    segments = list[SearchRow]()
+    for row, track in zip(rows, tracks, strict=True):
+        if track.document is not None:
+            row["document"] = cast(literal(track.document, Text), JSON)
+            said = from_json(track.document)["segments"]
+            segments += transcript_rows(track.track_index, track.language, said)
+        await connection.execute(insert(transcripts).values(row))
+    await _made(connection, job_id, StageName.TRANSCRIPT, segments)
+
+
+async def store_summary(
+    connection: Connection, job_id: uuid.UUID, sentences: Sequence[Mapping[str, Any]]
+) -> None:
+    """Publish the summary of a job's transcripts, once."""
+    await connection.execute(insert(summaries).values(job_id=job_id, sentences=sentences))
+
+
+async def _made(
+    connection: Connection, job_id: uuid.UUID, stage: StageName, rows: Iterable[SearchRow]
+) -> None:
+    change = ResultChange(job_id, frozenset({stage}), Cause.MADE, ([], [*rows]))
+    await result_changed(connection, change)
+
+
+# Corrections.
 
 
 Change = Element
@@ -511,7 +592,7 @@ async def find_muted(connection: Connection, job_id: uuid.UUID) -> tuple[Span, .
 
 
 async def store_muted(connection: Connection, job_id: uuid.UUID, muted: Sequence[Span]) -> None:
-    """These are all stretches to be silent."""
+    """These are all intervals to be silent."""
     await connection.execute(update(jobs).where(jobs.c.id == job_id).values(muted=muted))
 
 
@@ -787,3 +868,81 @@ async def list_rerun_candidates(
         conditions.append(jobs.c.created_at < before)
     query = select(jobs.c.id).where(*conditions).order_by(jobs.c.created_at)
     return list((await connection.execute(query)).scalars())
+
+
+# Jobs that are imported with their results.
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedJob:
+    """A job that is over, with all that came of it."""
+
+    id: uuid.UUID
+    account_id: uuid.UUID
+    processing_mode: ProcessingMode
+    file_name: str
+    metadata: dict[str, Any]
+    source: JobSource
+    duration_ms: int | None
+    warnings: Sequence[Mapping[str, Any]]
+    skipped: dict[StageName, SkipReason]
+    """Stages that did not run; the others completed."""
+    scenes: Sequence[Mapping[str, Any]] | None
+    """None where vision did not run."""
+    overview: Mapping[str, Any] | None
+    tracks: list[TrackTranscript]
+
+
+async def known_jobs(connection: Connection, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+    """Return which of the ids are jobs, of whatever account."""
+    query = select(jobs.c.id).where(jobs.c.id.in_(ids))
+    return set((await connection.execute(query)).scalars())
+
+
+async def import_job(connection: Connection, job: ImportedJob) -> bool:
+    """Store the job; False, and nothing is changed, if there is one of that id.
+
+    It is never charged and never counts towards a month: it has no quote.
+    """
+    statement = (
+        insert(jobs)
+        .values(
+            id=job.id,
+            account_id=job.account_id,
+            state=JobState.COMPLETED,
+            processing_mode=job.processing_mode,
+            tier=Tier.STANDARD,
+            file_name=job.file_name,
+            metadata=job.metadata,
+            source=job.source.stored(),
+            started_at=func.now(),
+            completed_at=func.now(),
+            duration_ms=job.duration_ms,
+            audio_track_names=[track.track_name for track in job.tracks],
+            warnings=job.warnings,
+        )
+        .on_conflict_do_nothing(index_elements=[jobs.c.id])
+        .returning(jobs.c.id)
+    )
+    if (await connection.execute(statement)).scalar_one_or_none() is None:
+        return False
+    ended = insert(stages).values(ended_at=func.now())
+    await connection.execute(ended, [_stage(job, name) for name in StageName])
+    named = file_rows(job.file_name, job.duration_ms)
+    await insert_rows(connection, job.id, named, StageName.INGEST)
+    if job.scenes is not None:
+        await store_scenes(connection, job.id, job.scenes, job.overview)
+    if job.tracks:
+        await store_transcripts(connection, job.id, job.tracks)
+    return True
+
+
+def _stage(job: ImportedJob, stage: StageName) -> dict[str, Any]:
+    reason = job.skipped.get(stage)
+    return {
+        "job_id": job.id,
+        "stage": stage,
+        "status": StageStatus.COMPLETED if reason is None else StageStatus.SKIPPED,
+        "progress": 0 if reason else 1,
+        "skip_reason": reason,
+    }

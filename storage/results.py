@@ -1,5 +1,4 @@
-"""Results as published (scene lists, transcripts), in parts too, for pages of long jobs; and
-completed jobs imported with theirs."""
+"""Results as they are now (scene lists, transcripts), in parts too, for pages of long jobs."""
 
 from __future__ import annotations
 
@@ -16,12 +15,10 @@ from weakref import WeakValueDictionary
 
 from pydantic_core import from_json
 from sqlalchemy import (
-    JSON,
     Text,
     cast,
     delete,
     func,
-    literal,
     literal_column,
     null,
     select,
@@ -31,10 +28,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection, Database
-from storage.job_records import JobSource
-from storage.search_index import SearchRow, file_rows, insert_rows, scene_rows, transcript_rows
-from storage.tables import jobs, scene_lists, speaker_labels, stages, summaries, transcripts
-from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
+from storage.tables import scene_lists, speaker_labels, summaries, transcripts
+from storage.types import StageStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +82,6 @@ class SceneSpan:
     start_ms: int
     end_ms: int
     description: str
-
-
-async def store_scenes(
-    connection: Connection,
-    job_id: uuid.UUID,
-    scenes: Sequence[Mapping[str, Any]],
-    overview: Mapping[str, Any] | None = None,
-    people: Sequence[Mapping[str, Any]] | None = None,
-    fingerprints: bytes | None = None,
-) -> None:
-    """Publish the scenes of a job and its overview, once, and make them searchable.
-
-    As ``pipelines.codec`` writes a Scene, and a Person.
-    """
-    values: dict[str, object] = {"scenes": scenes, "scene_count": len(scenes)}
-    values |= {"fingerprints": fingerprints}
-    values |= {} if overview is None else {"overview": overview}
-    values |= {} if people is None else {"people": people}
-    await connection.execute(insert(scene_lists).values(job_id=job_id, **values))
-    await insert_rows(connection, job_id, scene_rows(scenes, overview), StageName.VISION)
 
 
 async def find_overview(connection: Connection, job_id: uuid.UUID) -> str | None:
@@ -199,31 +174,6 @@ _STILLS = text(
        SELECT person ->> 'still_key' FROM scene_lists, json_array_elements(people) AS person
         WHERE job_id = :job_id"""
 )
-
-
-async def store_transcripts(
-    connection: Connection, job_id: uuid.UUID, tracks: list[TrackTranscript]
-) -> None:
-    """Publish the transcripts of all tracks of a job, once, and make them searchable."""
-    rows: list[dict[str, Any]] = [
-        {
-            "job_id": job_id,
-            "track_index": track.track_index,
-            "track_name": track.track_name,
-            "status": track.status,
-            "error_code": track.error_code,
-            "language": track.language,
-        }
-        for track in tracks
-    ]
-    segments = list[SearchRow]()
-    for row, track in zip(rows, tracks, strict=True):
-        if track.document is not None:
-            row["document"] = cast(literal(track.document, Text), JSON)
-            said = from_json(track.document)["segments"]
-            segments += transcript_rows(track.track_index, track.language, said)
-        await connection.execute(insert(transcripts).values(row))
-    await insert_rows(connection, job_id, segments, StageName.TRANSCRIPT)
 
 
 # The names given to a track's speakers, {speaker id: label}; null where none has one.
@@ -348,93 +298,11 @@ async def find_thumbnail_key(connection: Connection, job_id: uuid.UUID, index: i
     return key
 
 
-async def store_summary(
-    connection: Connection, job_id: uuid.UUID, sentences: Sequence[Mapping[str, Any]]
-) -> None:
-    """Publish the summary of a job's transcripts, once."""
-    await connection.execute(insert(summaries).values(job_id=job_id, sentences=sentences))
-
-
 async def find_summary(connection: Connection, job_id: uuid.UUID) -> str | None:
     """Return the sentences of a job's summary, as JSON of ``pipelines.codec``; None without one."""
     query = select(cast(summaries.c.sentences, Text)).where(summaries.c.job_id == job_id)
     found: str | None = (await connection.execute(query)).scalar_one_or_none()
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedJob:
-    """A job that is over, with all that came of it."""
-
-    id: uuid.UUID
-    account_id: uuid.UUID
-    processing_mode: ProcessingMode
-    file_name: str
-    metadata: dict[str, Any]
-    source: JobSource
-    duration_ms: int | None
-    warnings: Sequence[Mapping[str, Any]]
-    skipped: dict[StageName, SkipReason]
-    """Stages that did not run; the others completed."""
-    scenes: Sequence[Mapping[str, Any]] | None
-    """None where vision did not run."""
-    overview: Mapping[str, Any] | None
-    tracks: list[TrackTranscript]
-
-
-async def known_jobs(connection: Connection, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
-    """Return which of the ids are jobs, of whatever account."""
-    query = select(jobs.c.id).where(jobs.c.id.in_(ids))
-    return set((await connection.execute(query)).scalars())
-
-
-async def import_job(connection: Connection, job: ImportedJob) -> bool:
-    """Store the job; False, and nothing is changed, if there is one of that id.
-
-    It is never charged and never counts towards a month: it has no quote.
-    """
-    statement = (
-        insert(jobs)
-        .values(
-            id=job.id,
-            account_id=job.account_id,
-            state=JobState.COMPLETED,
-            processing_mode=job.processing_mode,
-            tier=Tier.STANDARD,
-            file_name=job.file_name,
-            metadata=job.metadata,
-            source=job.source.stored(),
-            started_at=func.now(),
-            completed_at=func.now(),
-            duration_ms=job.duration_ms,
-            audio_track_names=[track.track_name for track in job.tracks],
-            warnings=job.warnings,
-        )
-        .on_conflict_do_nothing(index_elements=[jobs.c.id])
-        .returning(jobs.c.id)
-    )
-    if (await connection.execute(statement)).scalar_one_or_none() is None:
-        return False
-    ended = insert(stages).values(ended_at=func.now())
-    await connection.execute(ended, [_stage(job, name) for name in StageName])
-    named = file_rows(job.file_name, job.duration_ms)
-    await insert_rows(connection, job.id, named, StageName.INGEST)
-    if job.scenes is not None:
-        await store_scenes(connection, job.id, job.scenes, job.overview)
-    if job.tracks:
-        await store_transcripts(connection, job.id, job.tracks)
-    return True
-
-
-def _stage(job: ImportedJob, stage: StageName) -> dict[str, Any]:
-    reason = job.skipped.get(stage)
-    return {
-        "job_id": job.id,
-        "stage": stage,
-        "status": StageStatus.COMPLETED if reason is None else StageStatus.SKIPPED,
-        "progress": 0 if reason else 1,
-        "skip_reason": reason,
-    }
 
 
 KEPT_BYTES = 32 * 2**20

@@ -31,7 +31,13 @@ from sqlalchemy import TextClause, text
 
 from storage import search_vectors
 from storage.database import Database
-from storage.search_index import RANGE_BITS, account_label, config_of, pairs_of
+from storage.search_index import (
+    RANGE_BITS,
+    account_label,
+    config_of,
+    pairs_of,
+    without_accents,
+)
 from storage.search_vectors import Near
 from storage.types import SearchKind
 
@@ -164,11 +170,13 @@ async def resolve_words(
             [*_word_keys(clauses), *(key for clause in clauses for key in _atoms_of(clause))]
         )
     )
+    plains = [(without_accents(passage), prefix) for passage, prefix in keys]
     rows = await database.query(
         _RESOLVE,
         account_id=account_id,
         only=None if language is None else config_of(language),
         passages=[_prefix_query(passage) if prefix else passage for passage, prefix in keys],
+        plains=[_prefix_query(plain) if prefix else plain for plain, prefix in plains],
         prefixes=[prefix for _, prefix in keys],
     )
     configs = tuple(dict.fromkeys(row["config"] for row in rows))
@@ -180,8 +188,11 @@ async def resolve_words(
 _RESOLVE = text(
     """
     SELECT c.config, t.n,
-           CASE WHEN t.prefix THEN to_tsquery(c.config::regconfig, t.passage)
-                ELSE phraseto_tsquery(c.config::regconfig, t.passage) END::text AS query,
+           (CASE WHEN t.prefix THEN to_tsquery(c.config::regconfig, t.passage)
+                 ELSE phraseto_tsquery(c.config::regconfig, t.passage) END
+               || CASE WHEN t.passage = t.plain THEN CAST('' AS tsquery)
+                       WHEN t.prefix THEN to_tsquery(c.config::regconfig, t.plain)
+                       ELSE phraseto_tsquery(c.config::regconfig, t.plain) END)::text AS query,
            (SELECT coalesce(max(id), 0) FROM search_rows) AS newest_id,
            EXISTS (SELECT FROM pg_stats,
                           unnest(most_common_vals::text::uuid[], most_common_freqs) AS m (id, share)
@@ -190,8 +201,8 @@ _RESOLVE = text(
                   ) AS mostly_own
       FROM (SELECT config FROM search_configs
              WHERE account_id = :account_id AND config = coalesce(:only, config)) AS c,
-           unnest(CAST(:passages AS text[]), CAST(:prefixes AS boolean[]))
-           WITH ORDINALITY AS t (passage, prefix, n)
+           unnest(CAST(:passages AS text[]), CAST(:plains AS text[]), CAST(:prefixes AS boolean[]))
+           WITH ORDINALITY AS t (passage, plain, prefix, n)
      ORDER BY c.config, t.n
     """
 )

@@ -1,4 +1,4 @@
-"""What can be searched: a row for each stretch of speech, scene, writing on the screen, file.
+"""What can be searched: a row for each interval of speech, scene, writing on the screen, file.
 
 A row's vector has its words as the text search configuration of its language stems them, with
 weight A; those of the next segment's beginning with weight D, so that a phrase across the border
@@ -76,6 +76,8 @@ _UNSPACED = re.compile(
 """Runs of scripts that do not put a space between words (Thai, Lao, Burmese, Khmer, Chinese,
 Japanese), or join particles to them (Korean)."""
 
+_ACCENTS = re.compile("[\u0300-\u036f]+")
+"""The block of combining diacritical marks."""
 _CONTROL = re.compile("[\x00-\x1f\x7f\x80-\x9f\ud800-\udfff]+")
 _INSIDE_NAMES = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])|(?<=[^\W\d])(?=\d)|(?<=\d)(?=[^\W\d])")
 
@@ -115,14 +117,24 @@ def config_of(language: str | None) -> str:
 
 
 def words_of(passage: str) -> str:
-    """Return the passage with pairs of characters for words where a script has no spaces.
+    """Return the passage with pairs of characters for words where a script has no spaces, and
+    once more without accents where it has any.
 
-    The last character of a run also stands alone, so that each is the first of some word.
+    The last character of a run also occurs alone, so that each is the first of some word.
     """
+    composed = unicodedata.normalize("NFKC", passage)
+    plain = without_accents(composed)
     return _UNSPACED.sub(
         lambda run: f" {' '.join(run[0][at : at + 2] for at in range(len(run[0])))} ",
-        unicodedata.normalize("NFKC", passage),
+        composed if plain == composed else f"{composed} {plain}",
     )
+
+
+def without_accents(text: str) -> str:
+    """Return the text without the marks of Latin, Greek and Cyrillic letters; those of other
+    scripts (Hangul, kana, Devanagari) make other letters and stay."""
+    letters = _ACCENTS.sub("", unicodedata.normalize("NFD", text))
+    return unicodedata.normalize("NFC", letters)
 
 
 def pairs_of(word: str) -> list[str]:
@@ -260,7 +272,7 @@ def _columns(row: SearchRow) -> dict[str, Any]:
         "speaker": row.speaker,
         "passage": _CONTROL.sub(" ", row.text)[:MOST_CHARACTERS],
         "ahead": _CONTROL.sub(" ", row.ahead),
-        "words": _CONTROL.sub(" ", row.words)[: 2 * MOST_CHARACTERS],
+        "words": _CONTROL.sub(" ", row.words)[: 4 * MOST_CHARACTERS],
         "ahead_words": _CONTROL.sub(" ", words_of(row.ahead)),
     }
 
@@ -268,7 +280,10 @@ def _columns(row: SearchRow) -> dict[str, Any]:
 async def follow(connection: Connection, change: ResultChange) -> None:
     """Keep what is searched for in step with a result: the newest only."""
     own = {"job_id": change.job_id, "rerun_id": change.rerun_id}
-    if change.cause is Cause.ERASED:
+    if change.cause is Cause.MADE:
+        [stage] = change.stages
+        await insert_rows(connection, change.job_id, change.rows[1], stage)
+    elif change.cause is Cause.ERASED:
         await connection.execute(delete(search_rows).where(search_rows.c.job_id == change.job_id))
     elif change.cause is Cause.RENEWED:
         kinds = [kind for stage in change.stages for kind in KINDS[stage]]

@@ -629,7 +629,7 @@ previews = Table(
     Index("ix_previews_waiting", "created_at", postgresql_where=text("status = 'waiting'")),
 )
 
-# By which media are found that may be the same: integers of shots and of stretches of sound, mixed
+# By which media are found that may be the same: integers of shots and of intervals of sound, mixed
 # with the account.
 fingerprint_keys = Table(
     "fingerprint_keys",

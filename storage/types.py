@@ -98,6 +98,8 @@ class Priority(StrEnum):
 class Cause(StrEnum):
     """Why there is another version of a result."""
 
+    MADE = "made"
+    """A stage has published its first version."""
     EDITED = "edited"
     """People, or what measures the times of their words, have changed a part of it."""
     REDACTED = "redacted"
@@ -114,7 +116,7 @@ class ResultChange:
     stages: frozenset[StageName]
     cause: Cause
     rows: tuple[list[Any], list[Any]] = ([], [])
-    """Of what was edited: what a search finds of it, before and after."""
+    """Of what was made or edited: what a search finds of it, before and after."""
     rerun_id: uuid.UUID | None = None
     """Of what was renewed: the job that has the former version now."""
 

@@ -65,7 +65,7 @@ def source_prefix(job_id: uuid.UUID) -> str:
 def preview_key(job_id: uuid.UUID, muted: Sequence[tuple[int, int]] = ()) -> str:
     """Return where the preview of a job's media lies: beside the source, so that it goes with it.
 
-    One with other stretches of silence is another object, whoever is still making the one before.
+    One with other intervals of silence is another object, whoever is still making the one before.
     """
     silence = f"-{hashlib.sha256(repr([*muted]).encode()).hexdigest()[:16]}" if muted else ""
     return f"{source_prefix(job_id)}/preview{silence}.mp4"

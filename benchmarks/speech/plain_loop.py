@@ -15,7 +15,7 @@ from pipelines.speech.pipeline import (
     shard_tasks,
 )
 from pipelines.speech.regions import SHARDS, CutTrack
-from pipelines.speech.speakers import EmbedVoices, plan_stretches
+from pipelines.speech.speakers import EmbedVoices, plan_voice_shards
 from pipelines.speech.transcribe import Transcribe
 from pipelines.types import AudioTrack, TranscriptResult
 from storage.objects.folder import FolderStore
@@ -34,7 +34,7 @@ def transcribe_in_a_loop(
 ) -> TranscriptResult:
     """What ``transcribe_track`` gives, without its tasks."""
     embed = EmbedVoices(workspace, models)
-    stretches = [embed.process(each) for each in plan_stretches(track, workspace, config.models)]
+    stretches = [embed.process(each) for each in plan_voice_shards(track, workspace, config.models)]
     voices = tuple(each.voices_key for each in stretches)
     cut = CutTrack(workspace, models, config.chunks, config.sharding, config.models, voices)
     shards = SHARDS.load(workspace.store, cut.process(track).key)

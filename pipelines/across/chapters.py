@@ -30,7 +30,7 @@ _MOST_UNITS = 500
 _MOST_WORDS = 3_000
 """Bounds of the work: an hour of speech takes 0.3 s of processor time, a day 3 s."""
 _LONGEST_SHARE = 120
-"""Units that a chapter may have; longer stretches of one subject are cut in two."""
+"""Units that a chapter may have; longer intervals of one subject are cut in two."""
 _BOUNDARY_COST = 1.4
 """Times the logarithm of the words: what a boundary must explain better."""
 _BOUNDARY_COST_WITH_VECTORS = 2.2
@@ -247,7 +247,7 @@ def _counts(units: Sequence[_Unit]) -> npt.NDArray[np.int32]:
 
 def _voices(units: Sequence[_Unit]) -> npt.NDArray[np.float64]:
     """Units x speakers, each as so many words: none for one who is there from beginning to end, as
-    in a conversation; most for one who has a stretch of their own."""
+    in a conversation; most for one who has an interval of their own."""
     speakers = list(dict.fromkeys(speaker for unit in units for speaker in unit.speakers))
     voices = np.zeros((len(units), len(speakers)))
     for row, unit in enumerate(units):

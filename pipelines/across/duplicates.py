@@ -1,9 +1,9 @@
-"""The same again: stretches of two media that show or sound the same, by their fingerprints.
+"""The same again: intervals of two media that show or sound the same, by their fingerprints.
 
 Both kinds have keys that are looked up, and meet by chance now and then. Window by window: where
 pairs of equal keys lie on one line of time, of whatever speed between SLOWEST and FASTEST, all
-fingerprints along it are compared; what agrees is a stretch, and goes on as long as its line does.
-Two files are near duplicates where stretches cover most of the shorter one.
+fingerprints along it are compared; what agrees is an interval, which goes on as its line does.
+Two files are near duplicates where intervals cover most of the shorter one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DuplicateKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """A stretch of a media that is in another too; milliseconds of either."""
+    """An interval of a media that is in another too; milliseconds of either."""
 
     kind: DuplicateKind
     start_ms: int
@@ -161,7 +161,7 @@ def _same_shots(
         later = np.round(each.other_start_ms + ahead * rate).astype(np.int64)
         pairs.append(np.stack([each.start_ms + ahead, later]))
     met = np.concatenate(pairs, axis=1)
-    found = _stretches(DuplicateKind.SHOT, (met[0], met[1]), along)
+    found = _matches(DuplicateKind.SHOT, (met[0], met[1]), along)
     return [_within(each, int(mine.ends_ms[-1]), end_ms) for each in found]
 
 
@@ -199,7 +199,7 @@ def _same_sounds(mine: SoundPrint, other: SoundPrint) -> list[Duplicate]:
             return times, like
 
         pairs = mine.marks_ms[every][hits], other.marks_ms[their_hits]
-        found += _stretches(DuplicateKind.SOUND, pairs, along)
+        found += _matches(DuplicateKind.SOUND, pairs, along)
     best = list[Duplicate]()
     for each in sorted(found, key=lambda it: (it.end_ms - it.start_ms) * it.score, reverse=True):
         if all(_shared_ms(each, it) < 0.5 * (each.end_ms - each.start_ms) for it in best):
@@ -235,7 +235,7 @@ _WINDOW_MS, _STEP_MS, _NEAR_MS = 16_000, 8_000, 300
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What a stretch is. Least likeness, milliseconds that are known at least, and smoothing."""
+    """What an interval is. Least likeness, milliseconds that are known at least, and smoothing."""
 
     least_like: float
     least_ms: int
@@ -244,14 +244,14 @@ class _Rules:
 
 _RULES = {
     DuplicateKind.SHOT: _Rules(0.82, 2_000, EVERY_MS),
-    # By chance half of the bits differ: a likeness of 0. Shorter stretches reach it now and then.
+    # By chance half of the bits differ: a likeness of 0. Shorter intervals reach it now and then.
     DuplicateKind.SOUND: _Rules(0.40, 5_000, FRAME_MS),
 }
 
 
 @dataclass(slots=True)
 class _Line:
-    """A stretch that may go on."""
+    """An interval that may go on."""
 
     speed: float
     offset_ms: float
@@ -259,7 +259,7 @@ class _Line:
     scores: list[float]
 
 
-def _stretches(kind: DuplicateKind, pairs: tuple[Times, Times], along: Along) -> list[Duplicate]:
+def _matches(kind: DuplicateKind, pairs: tuple[Times, Times], along: Along) -> list[Duplicate]:
     """Of pairs of times with equal keys the lines along which everything agrees."""
     rules = _RULES[kind]
     order = np.argsort(pairs[0], kind="stable")
@@ -336,7 +336,7 @@ def _refined(
 
 
 def _agreeing(times: Times, like: Floats, rules: _Rules) -> tuple[Span, float] | None:
-    """Return the longest stretch of a window that agrees, and how well."""
+    """Return the longest interval of a window that agrees, and how well."""
     known = ~np.isnan(like)
     if known.sum() * rules.every_ms < rules.least_ms:
         return None
@@ -459,7 +459,7 @@ def _heard_ms(media: MediaPrint) -> int:
 
 
 def _changes(media: MediaPrint, shots: Sequence[Duplicate]) -> int:
-    """Return how many pictures unlike the one before there are in stretches."""
+    """Return how many pictures unlike the one before there are in intervals."""
     if media.shots is None:
         return 0
     times = media.shots.times_ms

@@ -1,4 +1,4 @@
-"""What of a result is most worth a person's time: stretches by expected errors a second. Pure."""
+"""What of a result is most worth a person's time: intervals by expected errors a second. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ half of ``benchmarks/calibration.py``."""
 AROUND_SEGMENT_MS, AROUND_CUT_MS = 500, 1_000
 """Listened to on both sides of what is doubted."""
 LONGEST_MS = 30_000
-"""Of neighbours that are offered as one stretch."""
-MOST_STRETCHES = 1_000
+"""Of neighbours that are offered as one interval."""
+MOST_INTERVALS = 1_000
 _CLOSE_MS = 300
 """Between two speakers: no pause shows where one ends."""
 _ROUNDS = 8
@@ -25,7 +25,7 @@ _ROUNDS = 8
 
 
 class ReviewReason(StrEnum):
-    """Why a stretch is doubted."""
+    """Why an interval is doubted."""
 
     WORDS = "words"
     CUT = "cut"
@@ -78,9 +78,9 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """Stretches, the most worth a second first, and what is expected before and after."""
+    """Intervals, the most worth a second first, and what is expected before and after."""
 
-    stretches: tuple[Doubt, ...]
+    intervals: tuple[Doubt, ...]
     words: int
     before: Expected
     after: Expected
@@ -101,7 +101,7 @@ def review_of(
     spoken = _of_segments(segments, [*warnings], language, checked, media_ms)
     doubted = [*spoken, *_of_cuts(scenes, media_ms)]
     chosen = _chosen([each for each in doubted if each.expected.errors > 0], budget_ms)
-    found = sorted(chosen, key=lambda each: (-each.worth, each.start_ms))[:MOST_STRETCHES]
+    found = sorted(chosen, key=lambda each: (-each.worth, each.start_ms))[:MOST_INTERVALS]
     before, corrected = _sum(doubted), _sum(found)
     after = Expected(
         max(0.0, before.wrong_words - corrected.wrong_words),
@@ -172,10 +172,10 @@ def _chosen(doubted: Sequence[Doubt], budget_ms: int) -> list[Doubt]:
     return _merged(taken)
 
 
-def _merged(stretches: Iterable[Doubt]) -> list[Doubt]:
+def _merged(intervals: Iterable[Doubt]) -> list[Doubt]:
     """Return those that overlap as one, up to LONGEST_MS."""
     merged: list[Doubt] = []
-    for each in sorted(stretches, key=lambda each: (each.start_ms, each.end_ms)):
+    for each in sorted(intervals, key=lambda each: (each.start_ms, each.end_ms)):
         last = merged[-1] if merged else None
         end_ms = max(last.end_ms, each.end_ms) if last else 0
         if last and each.start_ms <= last.end_ms and end_ms - last.start_ms <= LONGEST_MS:
@@ -191,8 +191,8 @@ def _merged(stretches: Iterable[Doubt]) -> list[Doubt]:
     return merged
 
 
-def _sum(stretches: Iterable[Doubt]) -> Expected:
+def _sum(intervals: Iterable[Doubt]) -> Expected:
     total = Expected()
-    for each in stretches:
+    for each in intervals:
         total = total.plus(each.expected)
     return total

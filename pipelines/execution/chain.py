@@ -117,6 +117,7 @@ class Resources:
     concurrency: int | None = None
     """Most of its tasks at a time; None for as many as there are CPUs for."""
     why: str = "It computes in one thread all the time."
+    gpus: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,16 +284,14 @@ _DESCRIBED_SECOND_SECONDS = 0.057
 """Decoding and measuring a frame, beside its pixels; searching it for cuts; describing the scenes
 of a second of video. Of one core, by ``benchmarks.vision_speed --shares`` on five minutes
 of 640 x 360 (2.7, 1.4 and 15.3 s) and one of 1080p (4.1, 0.9 and 3.8 s)."""
-_POLICY_SHARE, _OBJECTS_SHARE, _TEXT_SHARE = 1 / 6, 1 / 3, 1 / 4
-"""Of what is left after the cuts, and each time of what is left then."""
+_POLICY_SHARE, _SECTIONS_SHARE = 1 / 6, 9 / 10
+"""Of what is left after the cuts, and of what is left then."""
 _TRANSCRIBED_SECOND_SECONDS = 0.14
 """A second of speech with the packaged models, of one core, by ``benchmarks.transcript``."""
 
 
-def vision_work(
-    video: VideoSource, *, policy: bool = False, objects: bool = False
-) -> tuple[float, ...]:
-    """Of reading, cutting, checking, detecting, reading text and describing, with the packaged
+def vision_work(video: VideoSource, *, policy: bool = False) -> tuple[float, ...]:
+    """Of reading, cutting, checking, looking at sections and describing the rest, with the packaged
     models.
 
     Reading follows frames and pixels, all after the cuts the length.
@@ -306,10 +305,8 @@ def vision_work(
         cutting += frames * _CUTS_FRAME_SECONDS
         rest += seconds * _DESCRIBED_SECOND_SECONDS
     checking = rest * _POLICY_SHARE if policy else 0.0
-    detecting = (rest - checking) * _OBJECTS_SHARE if objects else 0.0
-    written = (rest - checking - detecting) * _TEXT_SHARE
-    describing = rest - checking - detecting - written
-    return reading, cutting, checking, detecting, written, describing
+    looking = (rest - checking) * _SECTIONS_SHARE
+    return reading, cutting, checking, looking, rest - checking - looking
 
 
 def transcript_work(tracks: Iterable[AudioTrack]) -> float:

@@ -56,7 +56,10 @@ Coming: TypeAlias = Generator[tuple[int, Any] | None, None, None]
 def _sharded(items: Sequence[In], step: Step[In, Out]) -> Coming:
     need, task = step.resources, ItemTask(functools.partial(attempt, step))
     dataset = items_dataset(items).map(
-        task, compute=task_pool(items, need.concurrency), num_cpus=need.cpus
+        task,
+        compute=task_pool(items, need.concurrency),
+        num_cpus=need.cpus,
+        num_gpus=need.gpus or None,
     )
     return items_as_they_come(dataset, _CHECK_SECONDS)
 
@@ -69,7 +72,8 @@ def _one_item(item: In, step: Step[In, Out]) -> Coming:
     """
     import ray
 
-    task = _attempted().options(num_cpus=step.resources.cpus).remote(step, item)
+    need = step.resources
+    task = _attempted().options(num_cpus=need.cpus, num_gpus=need.gpus or None).remote(step, item)
     try:
         while not ray.wait([task], timeout=_CHECK_SECONDS)[0]:
             yield None

@@ -1,4 +1,4 @@
-"""A stretch of a file by stream copy, from the key frame before it. Runs in the confined child.
+"""An interval of a file by stream copy, from the key frame before it. Runs in the confined child.
 
 Nothing is encoded: the clip is as good as the source and takes a second. It begins at the last key
 frame at or before the requested start, and ends with the last frame before the end;
@@ -61,7 +61,7 @@ class ClipOrder:
     origin_ms: int
     """The media's start in the file's own times."""
     muted: tuple[tuple[int, int], ...] = ()
-    """Stretches whose sound is silent, in milliseconds as above: then sound is encoded anew."""
+    """Intervals whose sound is silent, in milliseconds as above: then sound is encoded anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ NAME = "clip"
 
 
 def copy(order: ClipOrder, emit: Emit) -> CutClip:
-    """Copy the stretch.
+    """Copy the interval.
 
     Raises MediaRefusedError where the codecs cannot be carried, or nothing lies between the times.
     """

@@ -21,8 +21,8 @@ from pipelines.ingest.timecode import (
     SyncMode,
     WavLabels,
     from_labels,
-    parse_timecode,
     start_by_rule,
+    start_of,
 )
 from pipelines.types import (
     AudioStream,
@@ -103,7 +103,8 @@ def probe_external(
     """Return what the files hold. Raises StageError EXTERNAL_AUDIO_FAILED if none can be used."""
     main_start: DayTime | None = None
     if any(file.sync_mode is not SyncMode.OFFSET for file in files):
-        main_start = parse_timecode(main.media.timecode, main.frame_rate)
+        media = main.media
+        main_start = start_of(media.timecode, media.timecode_rate, main.frame_rate)
         main_start = main_start or from_labels(_labels(main.key, main.media, context))
     probed = tuple(
         _probe_file(file, main, main_start, context.piece(index, len(files)))
@@ -129,7 +130,8 @@ def _probe_file(
         media = context.probe(file.key)
         labels = _labels(file.key, media, context)
         picks = _picks(file, media, labels)
-        start = from_labels(labels) or parse_timecode(media.timecode, main.frame_rate)
+        clock = media.timecode, media.timecode_rate, main.frame_rate
+        start = from_labels(labels) or start_of(*clock)
         lengths = media.duration_seconds, main.media.duration_seconds
         clocks = Clocks(start, lengths[0], main_start, lengths[1])
         start_seconds = start_by_rule(file.sync_mode, file.offset_ms, clocks)

@@ -48,6 +48,67 @@ def declared_bytes(path: Path) -> int | None:
         return None if rule is None else rule(head, file)
 
 
+def is_cut_in_a_box(path: Path) -> bool:
+    """Return whether a box with media at the end of an ISO file reaches past the file's end.
+
+    Such a file breaks off, however little is missing: of a fragmented recording that was cut off
+    only the last fragment is short.
+    """
+    with path.open("rb") as file:
+        if not _is_iso(file.read(_HEAD_BYTES)):
+            return False
+        kind, end = _last_box(file) or (b"", 0)
+        return kind in (b"mdat", b"moof", b"moov") and end > path.stat().st_size
+
+
+_MOST_CHILDREN = 10_000
+
+
+def timecode_rate(path: Path) -> str | None:
+    """Return the frames a second that a QuickTime file's timecode track counts; None without one.
+
+    They need not be the picture's: 30 drop frame beside 59.94p, 29.97 drop frame beside 30p. Of the
+    sample description (QuickTime File Format Specification, "Timecode Sample Description").
+    """
+    with path.open("rb") as file:
+        if not _is_iso(file.read(_HEAD_BYTES)):
+            return None
+        end = file.seek(0, io.SEEK_END)
+        for track in _children(file, 0, end, b"moov", b"trak"):
+            for first, last in _children(file, *track, b"mdia", b"minf", b"stbl", b"stsd"):
+                file.seek(first)
+                entry = file.read(min(last - first, 44))
+                # Version and count, the entry's size and type, six reserved bytes, an index; then
+                # reserved bytes, flags, time scale and the duration of a frame.
+                if len(entry) >= 40 and entry[12:16] == b"tmcd":
+                    scale, frame = struct.unpack_from(">II", entry, 32)
+                    return f"{scale}/{frame}" if scale and frame else None
+    return None
+
+
+def _children(file: BinaryIO, first: int, end: int, *path: bytes) -> list[tuple[int, int]]:
+    """Return where the contents of the boxes at a path of types are."""
+    kind, *others = path
+    found, at = list[tuple[int, int]](), first
+    for _count in range(_MOST_CHILDREN):
+        if at + 8 > end:
+            break
+        file.seek(at)
+        header = file.read(16)
+        size, head = int.from_bytes(header[:4], "big"), 8
+        if size == 1 and len(header) == 16:
+            size, head = int.from_bytes(header[8:], "big"), 16
+        size = size or end - at
+        if size < head:
+            break
+        if header[4:8] == kind:
+            found.append((at + head, min(at + size, end)))
+        at += size
+    if not others:
+        return found
+    return [each for place in found for each in _children(file, *place, *others)]
+
+
 def _riff(head: bytes, _: BinaryIO) -> int | None:
     (size,) = struct.unpack_from("<I", head, 4)
     if head[:4] == b"RIFF":
@@ -77,20 +138,29 @@ def _matroska(head: bytes, _: BinaryIO) -> int | None:
     return None if unknown else at + 4 + length + size
 
 
+def _is_iso(head: bytes) -> bool:
+    return head[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
+
+
 def _boxes(_: bytes, file: BinaryIO) -> int | None:
-    """Return the end of the last top-level box (ISO 14496-12, 4.2)."""
+    found = _last_box(file)
+    return None if found is None else found[1]
+
+
+def _last_box(file: BinaryIO) -> tuple[bytes, int] | None:
+    """Return the type and the end of the last top-level box (ISO 14496-12, 4.2)."""
     length = file.seek(0, io.SEEK_END)
-    at = 0
+    at, kind = 0, b""
     for _count in range(_MOST_BOXES):
         if at + 8 > length:
-            return at
+            return kind, at
         file.seek(at)
         header = file.read(16)
-        size = int.from_bytes(header[:4], "big")
+        size, kind = int.from_bytes(header[:4], "big"), header[4:8]
         if size == 1 and len(header) == 16:
             size = int.from_bytes(header[8:], "big")
         if size == 0:
-            return length
+            return kind, length
         if size < 8:
             return None
         at += size
@@ -121,7 +191,7 @@ _RULES_BY_HEAD: tuple[_Rule, ...] = (
 )
 _RULES: tuple[_Rule, ...] = (
     *_RULES_BY_HEAD,
-    (lambda head: head[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"), _boxes),
+    (_is_iso, _boxes),
     (lambda head: head[:16] == _ASF_HEADER, _asf),
     (lambda head: head[:13] == _MXF_HEADER_PARTITION and len(head) > 64, _mxf),
 )

@@ -23,8 +23,10 @@ from pipelines.ingest.headers import (
     declared_bytes,
     family_of,
     find_beginning,
+    is_cut_in_a_box,
     joined_at,
     refusal_of,
+    timecode_rate,
 )
 from pipelines.ingest.streams import ProbeLimits, Tally, candidates, chosen
 from pipelines.media.files import (
@@ -194,6 +196,9 @@ def _loss(
     is_cut_off = size < declared * (1 - _MISSING_SHARE)
     if is_cut_off and (not claimed_seconds or _claims_fit_file(path)):
         claimed_seconds = read_seconds * declared / size
+    elif not is_cut_off and is_cut_in_a_box(path):
+        message = _breaks_off(f"{read_seconds:.1f} seconds")
+        return [PipelineWarning(WarningCode.MEDIA_TRUNCATED, message)]
     elif not is_cut_off and reading.reached_bytes > size * (1 - _LEFT_OVER_SHARE):
         return []
     if claimed_seconds - read_seconds <= _MISSING_SECONDS:
@@ -225,7 +230,7 @@ def _repairs(layout: Layout, source: Source, origin_ms: int) -> list[PipelineWar
 
 
 def _missing(tallies: list[Tally], origin_ms: int) -> list[PipelineWarning]:
-    """Return a warning for each stretch of lost packets, of each stream; the last for all the rest.
+    """Return a warning for each interval of lost packets of a stream; the last for all the rest.
 
     The first is the picture: sound is known to be lost, and not to pause, where it is.
     """
@@ -274,6 +279,7 @@ def _report(
         timecode=next(
             (tag["timecode"][:_TEXT_LENGTH] for tag in tags if tag.get("timecode")), None
         ),
+        timecode_rate=timecode_rate(path),
     )
 
 

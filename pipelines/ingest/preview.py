@@ -76,7 +76,7 @@ class PreviewOrder:
     wall_seconds: float
     """It waits while others need the processors, so this is long."""
     muted: tuple[tuple[int, int], ...] = ()
-    """Milliseconds of the media, in order: stretches without sound."""
+    """Milliseconds of the media, in order: intervals without sound."""
 
 
 def make_preview(

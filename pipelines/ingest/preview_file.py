@@ -75,7 +75,7 @@ class EncodeOrder:
     origin_ms: int
     duration_seconds: float
     muted: tuple[tuple[int, int], ...] = ()
-    """Milliseconds of the media, in order: stretches without sound."""
+    """Milliseconds of the media, in order: intervals without sound."""
 
 
 def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:

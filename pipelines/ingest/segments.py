@@ -214,7 +214,7 @@ class VideoOrder:
 
 @dataclass(frozen=True, slots=True)
 class VideoPiece:
-    """A stretch of the video: a file of this name, or of the source itself."""
+    """An interval of the video: a file of this name, or of the source itself."""
 
     index: int
     name: str

@@ -157,7 +157,8 @@ def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[Med
             media = context.piece(index, len(files)).probe(file.key)
         video_ms = 0 if media.video is None else media.video.end_ms
         length_ms = max(1, video_ms, round(media.duration_seconds * 1000))
-        span = ClipSpan(index, file.name, start_ms, length_ms, media.timecode, media.timeline)
+        clock = media.timecode, media.timeline, media.timecode_rate
+        span = ClipSpan(index, file.name, start_ms, length_ms, *clock)
         clips.append(MediaClip(file, media, span))
         start_ms += length_ms
         if start_ms > limit_ms:

@@ -119,7 +119,7 @@ def _movement(energy: Singles) -> Envelopes:
 def candidates(reference: Envelopes, target: Envelopes, most: int) -> list[Candidate]:
     """Return the likeliest places for the target, best first, at most ``most``.
 
-    Stretches of the shorter one, up to a minute long, are looked for anywhere in
+    Intervals of the shorter one, up to a minute long, are looked for anywhere in
     the longer one, each by itself: clocks that run apart then blur nothing.
     """
     if reference.shape[1] < _LEAST_OVERLAP_FRAMES or target.shape[1] < _LEAST_OVERLAP_FRAMES:
@@ -141,7 +141,7 @@ def candidates(reference: Envelopes, target: Envelopes, most: int) -> list[Candi
 
 
 def _chunk_starts(needle: Envelopes) -> list[int]:
-    """Starts of the stretches to look for: the liveliest, spread over the whole."""
+    """Starts of the intervals to look for: the liveliest, spread over the whole."""
     frames = needle.shape[1]
     count = max(1, -(-frames // CHUNK_FRAMES))
     starts = [round(index * (frames - CHUNK_FRAMES) / max(1, count - 1)) for index in range(count)]
@@ -156,7 +156,7 @@ def _chunk_starts(needle: Envelopes) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """A long recording, transformed once, to look for stretches in."""
+    """A long recording, transformed once, to look for intervals in."""
 
     spectra: list[npt.NDArray[np.complex64]]
     energy: npt.NDArray[np.float64]

@@ -88,6 +88,13 @@ def parse_timecode(text: str | None, frames_per_second: float) -> DayTime | None
     return DayTime(count / rate, _day(rate, drop))
 
 
+def start_of(timecode: str | None, own_rate: str | None, picture_rate: float) -> DayTime | None:
+    """Return the moment of a file's start timecode: a count at the rate of its own track, where it
+    has one, else at the picture's."""
+    own = parse_rate(own_rate)
+    return parse_timecode(timecode, picture_rate if own is None else float(own))
+
+
 def timecode_at(frame: int, rate: Fraction, *, drop_frame: bool) -> str:
     """Return the timecode of the frame so many after midnight: ``HH:MM:SS:FF``, or ``;FF`` with
     drops."""

@@ -40,11 +40,11 @@ _EMPTY: Samples = np.empty(0, np.float32)
 def silenced(
     samples: Samples, muted: Iterable[tuple[int, int]], rate_hz: int, at_ms: float = 0
 ) -> Samples:
-    """Return the samples with silence in the stretches, which are in milliseconds as ``at_ms`` is,
+    """Return the samples with silence in the intervals, which are in milliseconds as ``at_ms`` is,
     the time of the first sample. The last axis is time."""
     quiet = samples.copy()
-    for stretch in muted:
-        first, end = (round((each - at_ms) * rate_hz / 1000) for each in stretch)
+    for interval in muted:
+        first, end = (round((each - at_ms) * rate_hz / 1000) for each in interval)
         if end > 0:
             quiet[..., max(0, first) : end] = 0
     return quiet
@@ -193,7 +193,7 @@ class SoundPrint:
         return found
 
     def muted(self, spans_ms: Iterable[tuple[int, int]]) -> SoundPrint:
-        """Without what is in stretches of the media, nor what touches them."""
+        """Without what is in intervals of the media, nor what touches them."""
         silent, bits = self.silent.copy(), self.bits.copy()
         reach = _FRAMES_APART + _WINDOW // _HOP + 1
         for start, end in spans_ms:

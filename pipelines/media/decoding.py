@@ -8,6 +8,7 @@ tone mapped to sRGB.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -18,6 +19,7 @@ import av.error
 import cv2
 import numpy as np
 import numpy.typing as npt
+from av.codec.hwaccel import HWAccel
 from av.container import InputContainer
 from av.video.reformatter import ColorTrc
 from av.video.stream import VideoStream as AvVideoStream
@@ -52,6 +54,8 @@ _LUMA_2020 = np.array([0.2627, 0.6780, 0.0593])
 
 Floats = npt.NDArray[np.float64]
 
+log = logging.getLogger("vas.media")
+
 
 def is_high_dynamic_range(frame: av.VideoFrame) -> bool:
     """Return whether the frame's own transfer curve is PQ or HLG."""
@@ -68,6 +72,38 @@ def standard_range(frame: av.VideoFrame) -> Picture:
     nits = pq_to_nits(encoded) if pq else hlg_to_nits(encoded)
     linear = np.clip((nits / _REFERENCE_WHITE_NITS) @ _BT2020_TO_BT709.T, 0, None)
     return np.asarray(np.rint(_gamma(rolled_off(linear)) * 255), np.uint8)
+
+
+def rgb(frame: av.VideoFrame) -> Picture:
+    """Return a frame in RGB as stored; an HDR one tone mapped, and shrunk if it is large."""
+    if is_high_dynamic_range(frame):
+        return standard_range(frame)
+    return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
+
+
+def upright(
+    picture: Picture,
+    aspect: float,
+    orientation: Orientation,
+    long_side_px: int,
+    *,
+    interlaced: bool = False,
+) -> Picture:
+    """Return the stored picture with square pixels, made upright, no side over ``long_side_px``.
+
+    ``aspect`` is the width over the height of the stored picture with square pixels. Of an
+    ``interlaced`` one a field is kept: half the lines, but no comb.
+    """
+    height = picture.shape[0]
+    if interlaced and height > 1:
+        picture = picture[::2]
+    factor = min(1.0, long_side_px / max(height, height * aspect))
+    size = (max(1, round(height * aspect * factor)), max(1, round(height * factor)))
+    if size != (picture.shape[1], picture.shape[0]):
+        grows = size[0] > picture.shape[1] or size[1] > picture.shape[0]
+        how = cv2.INTER_LINEAR if grows else cv2.INTER_AREA
+        picture = np.asarray(cv2.resize(picture, size, interpolation=how), np.uint8)
+    return np.ascontiguousarray(orientation.upright(picture))
 
 
 def pq_to_nits(encoded: Floats) -> Floats:
@@ -111,6 +147,15 @@ _REORDER_MS = 500
 """Decoding goes on this long past the segment's end, for streams with uneven timestamps."""
 
 
+ON_CARD = "cuda"
+"""Format of a frame in a GPU's memory."""
+
+
+def in_memory(frame: av.VideoFrame) -> av.VideoFrame:
+    """Return the frame, downloaded where it is in a GPU's memory."""
+    return frame if frame.sw_format is None else frame.reformat(format=frame.sw_format.name)
+
+
 @dataclass(frozen=True, slots=True)
 class TimedFrame:
     """A decoded frame and its time from the start of the media."""
@@ -145,23 +190,29 @@ def decode_segment(
     origin_ms: int,
     threads: int = 1,
     loop_filter: bool = True,
+    device: str = "cpu",
     report: DecodeReport | None = None,
 ) -> Iterator[TimedFrame]:
     """Yield frames with ``segment.start_ms <= time < segment.end_ms``, in decoder order.
 
     ``path`` is the segment's object on this machine. ``threads`` bounds the
-    decoder's threads. Without ``loop_filter`` blocks' edges are not smoothed, which
-    tiny pictures do not show and which takes a fifth of the time. Damaged packets are
+    decoder's threads. Without ``loop_filter`` blocks' edges are smoothed in key frames only:
+    tiny pictures do not show them, and it takes a fifth of the time. On ``device`` ``cuda``
+    NVDEC decodes what it can, with the loop filter, and the processor the rest: frames of the
+    former stay in the GPU's memory (``in_memory``). Damaged packets are
     skipped and counted in ``report``; frames without any timestamp are skipped. Raises
     NoVideoStreamError, and av's own errors where the file cannot be opened at all.
     """
     report = report if report is not None else DecodeReport()
-    with _positioned(path, segment.start_ms, stream_index, origin_ms) as container:
+    with _positioned(path, segment.start_ms, stream_index, origin_ms, device) as container:
         stream = chosen_stream(container, stream_index)
-        stream.codec_context.thread_count = threads
+        # Threads would only wait for the GPU, each with pictures of its own in its memory.
+        stream.codec_context.thread_count = 1 if stream.codec_context.is_hwaccel else threads
         stream.thread_type = "AUTO"
         if not loop_filter:
-            stream.codec_context.options = {"skip_loop_filter": "all"}
+            # Of H.264 a key frame need not be one that all else begins anew from (IDR).
+            but = "nointra" if stream.codec_context.name == "h264" else "nokey"
+            stream.codec_context.options = {"skip_loop_filter": but}
         for timed in _timed_frames(container, stream, origin_ms, report):
             if timed.time_ms >= segment.end_ms + _REORDER_MS:
                 return
@@ -169,15 +220,17 @@ def decode_segment(
                 yield timed
 
 
-def _positioned(path: Path, start_ms: int, stream_index: int, origin_ms: int) -> InputContainer:
-    """Return the file opened and standing at or before ``start_ms``.
+def _positioned(
+    path: Path, start_ms: int, stream_index: int, origin_ms: int, device: str
+) -> InputContainer:
+    """Return the file opened, positioned at or before ``start_ms``.
 
     Where to seek to is tried out by decoding a picture.
     """
     for margin_ms in _SEEK_MARGINS_MS:
         target_ms = start_ms - margin_ms
         with contextlib.ExitStack() as opened:
-            container = opened.enter_context(_opened(path))
+            container = opened.enter_context(_opened(path, device))
             stream = chosen_stream(container, stream_index)
             if not _seek_pays(stream, start_ms, origin_ms):
                 opened.pop_all()
@@ -185,14 +238,30 @@ def _positioned(path: Path, start_ms: int, stream_index: int, origin_ms: int) ->
             if _seek_reaches(container, stream, target_ms, start_ms, origin_ms):
                 break
     else:
-        return _opened(path)
-    container = _opened(path)
+        return _opened(path, device)
+    container = _opened(path, device)
     seek(container, chosen_stream(container, stream_index), target_ms + origin_ms)
     return container
 
 
-def _opened(path: Path) -> InputContainer:
+def _opened(path: Path, device: str) -> InputContainer:
+    if device.startswith(ON_CARD):
+        try:
+            return _opened_on_card(path, device)
+        except (ImportError, AssertionError, RuntimeError, NotImplementedError, OSError) as error:
+            log.warning("no picture can be decoded on the GPU (%s): the processor does it", error)
     container: InputContainer = av.open(str(path), options=OPEN_OPTIONS)
+    return container
+
+
+def _opened_on_card(path: Path, device: str) -> InputContainer:
+    import torch
+
+    torch.zeros(1, device=device)
+    # The decoder shares torch's context, which is current now: FFmpeg's own flags do not fit it.
+    context: dict[str, object] = {"primary_ctx": "0", "current_ctx": "1"}
+    on_card = HWAccel("cuda", is_hw_owned=True, allow_software_fallback=True, options=context)
+    container: InputContainer = av.open(str(path), options=OPEN_OPTIONS, hwaccel=on_card)
     return container
 
 

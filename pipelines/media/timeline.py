@@ -53,7 +53,7 @@ _SETTLING_PICTURES = 32
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A stretch of a stream without a gap or leap, with times as they stand in the file.
+    """An interval of a stream without a gap or leap, with times as they stand in the file.
 
     ``start_us`` and ``last_us`` are when its first and last packets are decoded; ``first``,
     ``last`` and ``end``, in ticks, when pictures are shown.
@@ -78,6 +78,12 @@ class Run:
     """When its first picture is due by the clock of the run before, where it begins in the middle
     of a group: pictures of both are shown among each other."""
     packets: int = 0
+    decoded: int = 0
+    """When its first packet is decoded, in ticks."""
+    is_reordered: bool = False
+    """Whether pictures are decoded in another order than they are shown in."""
+    shortest: int = 0
+    """Of the lengths of its packets, in ticks."""
     step_us: int = 0
     is_stray: bool = False
     offset_us: int = 0
@@ -184,7 +190,7 @@ class Lane:
             first = ticks if shown is None else shown
             beside = {key: place for key, place in self.places.items() if key != self.stream}
             run = Run(base, file, number, order, at_us, at_us, first, first, first, beside)
-            run.begins_with_key = packet.is_keyframe
+            run.begins_with_key, run.decoded = packet.is_keyframe, ticks
             if file and packet.has_sidedata("skip_samples"):
                 # Encoders of sound begin with samples that are not played.
                 skipped = int.from_bytes(bytes(packet.get_sidedata("skip_samples"))[:4], "little")
@@ -208,8 +214,16 @@ class Lane:
         elif self.is_picture and self._is_shown_far_off(run, number, at_us, packet):
             return
         if run.packets > 1:
+            run.is_reordered |= shown < run.last
             run.first, run.last = min(run.first, shown), max(run.last, shown)
         run.end = max(run.end, shown + duration)
+        if self.is_picture and run.is_reordered and duration:
+            # Lengths are then steps between times of decoding; all of them together are as long
+            # as what is shown, or nearly so where a run begins within a group.
+            run.shortest = min(run.shortest or duration, duration)
+            together = max(run.last + 1, run.first + ticks + duration - run.decoded)
+            if run.end - together > run.shortest:
+                run.end = together
 
     @property
     def length_us(self) -> int:
@@ -304,7 +318,7 @@ class NoClockError(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class _Stretch:
+class _Section:
     """Runs of one clock, with the strays between them and when those were due by it."""
 
     lane: Lane
@@ -355,13 +369,13 @@ def lay_out(lanes: Sequence[Lane]) -> Layout:
     for lane in lanes:
         lane.settle()
     lanes = [lane for lane in lanes if lane.runs]
-    stretches = {lane.stream: list(_stretches(lane, lanes)) for lane in lanes}
-    everything = [stretch for own in stretches.values() for stretch in own]
+    sections = {lane.stream: list(_sections(lane, lanes)) for lane in lanes}
+    everything = [section for own in sections.values() for section in own]
     leaps = 0
-    for stretch in sorted(everything, key=lambda stretch: stretch.run.order):
-        if not stretch.is_placed:
-            leaps += _place(stretch, lanes, stretches.values())
-    strays = sum(run.packets for stretch in everything for run, _ in stretch.strays)
+    for section in sorted(everything, key=lambda section: section.run.order):
+        if not section.is_placed:
+            leaps += _place(section, lanes, sections.values())
+    strays = sum(run.packets for section in everything for run, _ in section.strays)
     strays += sum(len(lane.strays) for lane in lanes)
     packets = sum(lane.packets for lane in lanes)
     if leaps + strays > max(MOST_STRAYS_TOGETHER, MOST_REPAIRED_SHARE * packets):
@@ -383,33 +397,33 @@ def _moved(runs: Iterable[Run]) -> Iterator[Run]:
             yield run
 
 
-def _stretches(lane: Lane, lanes: Iterable[Lane]) -> Iterator[_Stretch]:
+def _sections(lane: Lane, lanes: Iterable[Lane]) -> Iterator[_Section]:
     """Yield the lane's runs, joined where only strays part them."""
     runs, at = lane.runs, 0
-    stretch: _Stretch | None = None
+    section: _Section | None = None
     if _begins_with_strays(lane, lanes):
         due_us = runs[1].start_us - runs[1].step_us * runs[0].packets
         runs[0].is_stray = True
-        stretch, at = _Stretch(lane, [runs[1]], [(runs[0], due_us)]), 2
+        section, at = _Section(lane, [runs[1]], [(runs[0], due_us)]), 2
     while at < len(runs):
-        last = stretch.runs[-1] if stretch else None
+        last = section.runs[-1] if section else None
         back_at = None if last is None else _back_at(runs, at, last)
         if back_at is None and last is not None and _pauses(last, runs[at]):
             back_at = at
-        if stretch is None or last is None or back_at is None:
-            if stretch is not None:
-                yield stretch
-            stretch, at = _Stretch(lane, [runs[at]], before=last), at + 1
+        if section is None or last is None or back_at is None:
+            if section is not None:
+                yield section
+            section, at = _Section(lane, [runs[at]], before=last), at + 1
             continue
         due_us = last.due_us
         for run in runs[at:back_at]:
             run.is_stray = True
-            stretch.strays.append((run, due_us))
+            section.strays.append((run, due_us))
             due_us += run.packets * last.step_us
-        stretch.runs.append(runs[back_at])
+        section.runs.append(runs[back_at])
         at = back_at + 1
-    if stretch is not None:
-        yield stretch
+    if section is not None:
+        yield section
 
 
 def _begins_with_strays(lane: Lane, lanes: Iterable[Lane]) -> bool:
@@ -442,27 +456,25 @@ def _back_at(runs: Sequence[Run], at: int, last: Run) -> int | None:
     return None
 
 
-def _place(
-    stretch: _Stretch, lanes: Sequence[Lane], stretches: Iterable[Sequence[_Stretch]]
-) -> int:
-    """Place a stretch and those that leap along with it; how often a clock was set anew, 0 or 1."""
-    run, before = stretch.run, stretch.before
+def _place(section: _Section, lanes: Sequence[Lane], sections: Iterable[Sequence[_Section]]) -> int:
+    """Place a section and those that leap along with it; how often a clock was set anew, 0 or 1."""
+    run, before = section.run, section.before
     places = (run.beside.get(lane.stream) for lane in lanes)
     beside = [
         (other, other.offset_us + at_us)
         for other, at_us in filter(None, places)
         if not other.is_stray
     ]
-    kept_us = None if stretch.begins_file else _kept_offset(stretch, beside, lanes)
+    kept_us = None if section.begins_file else _kept_offset(section, beside, lanes)
     if kept_us is not None:
-        stretch.place(kept_us)
+        section.place(kept_us)
         return 0
-    together = [stretch, *_leaping_along(stretch, stretches)]
+    together = [section, *_leaping_along(section, sections)]
     offsets_us = [each.run.follows_us(each.before) for each in together if each.before]
     if not offsets_us:
         # The stream begins here: with another file, or elsewhere than all that lies beside it.
         ends = [
-            other.end_us + other.offset_us if stretch.begins_file else at_us
+            other.end_us + other.offset_us if section.begins_file else at_us
             for other, at_us in beside
         ]
         offsets_us = [max(ends, default=0) - run.first_us]
@@ -472,14 +484,14 @@ def _place(
 
 
 def _kept_offset(
-    stretch: _Stretch, beside: Sequence[tuple[Run, int]], lanes: Iterable[Lane]
+    section: _Section, beside: Sequence[tuple[Run, int]], lanes: Iterable[Lane]
 ) -> int | None:
     """Return the offset of a clock that still holds; None where it was set anew."""
-    run, before = stretch.run, stretch.before
+    run, before = section.run, section.before
     reached_us = max((at_us for _, at_us in beside), default=0)
     latest_first = sorted(beside, key=lambda place: -place[0].order)
     clocks = {other.offset_us: None for other, _ in latest_first}
-    others = [lane for lane in lanes if lane is not stretch.lane]
+    others = [lane for lane in lanes if lane is not section.lane]
     if before is None:
         if not beside:
             return 0
@@ -488,9 +500,9 @@ def _kept_offset(
     else:
         by_own_us = run.start_us + before.offset_us
         ended = all(lane.last_order < run.order for lane in others)
-        stands_still = ended and stretch.jump_us <= LONGEST_STILL_US
+        stands_still = ended and section.jump_us <= LONGEST_STILL_US
         is_near = any(abs(at_us - by_own_us) <= FARTHEST_APART_US for _, at_us in beside)
-        if stretch.jump_us > 0 and (stands_still or is_near):
+        if section.jump_us > 0 and (stands_still or is_near):
             return before.offset_us
         apart_us = FARTHEST_APART_US
         clocks.pop(before.offset_us, None)
@@ -502,19 +514,17 @@ def _kept_offset(
     return 0 if any(abs(run.start_us - at) <= LONGEST_PAUSE_US for at in starts) else None
 
 
-def _leaping_along(
-    stretch: _Stretch, stretches: Iterable[Sequence[_Stretch]]
-) -> Iterator[_Stretch]:
+def _leaping_along(section: _Section, sections: Iterable[Sequence[_Section]]) -> Iterator[_Section]:
     """Yield the next of each other stream that leaps as far and to the same time."""
-    for own in stretches:
-        later = (each for each in own if not each.is_placed and each.run.order > stretch.run.order)
+    for own in sections:
+        later = (each for each in own if not each.is_placed and each.run.order > section.run.order)
         other = next(later, None)
-        if other is None or other.lane is stretch.lane:
+        if other is None or other.lane is section.lane:
             continue
-        if stretch.begins_file and other.begins_file and other.run.file == stretch.run.file:
+        if section.begins_file and other.begins_file and other.run.file == section.run.file:
             yield other
-        elif other.before is not None and not other.begins_file and not stretch.begins_file:
-            jumps_apart_us = abs(other.jump_us - stretch.jump_us)
-            starts_apart_us = abs(other.run.start_us - stretch.run.start_us)
+        elif other.before is not None and not other.begins_file and not section.begins_file:
+            jumps_apart_us = abs(other.jump_us - section.jump_us)
+            starts_apart_us = abs(other.run.start_us - section.run.start_us)
             if max(jumps_apart_us, starts_apart_us) <= LONGEST_PAUSE_US:
                 yield other

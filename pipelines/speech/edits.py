@@ -131,12 +131,28 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
+class Insertion:
+    """A segment that the transcript lacks; ``speaker`` is an id, None where nobody is known."""
+
+    start_ms: int
+    end_ms: int
+    text: str
+    speaker: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Edit:
-    """A correction: changes, then splits, then merges; all indices are those before it."""
+    """A correction: changes, then splits, then merges; all indices are those before it.
+
+    Segments are inserted where their times are free after the changes. ``speakers`` are ids of
+    speakers whom the track lacks.
+    """
 
     segments: tuple[SegmentChange, ...] = ()
     split: tuple[Split, ...] = ()
     merge: tuple[Merge, ...] = ()
+    insert: tuple[Insertion, ...] = ()
+    speakers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +211,38 @@ def splices_of(
         spliced = {at: each for at, each in spliced.items() if at not in places}
         spliced[merge.index] = Splice(merge.index, merge.count, _merged(parts))
     found = [each for _, each in sorted(spliced.items())]
-    return [it for it in found if it.segments != tuple(segments[it.first : it.first + it.count])]
+    changes = [it for it in found if it.segments != tuple(segments[it.first : it.first + it.count])]
+    inserted = _inserted(edit, segments, parts_at, media_ms)
+    # What is inserted comes before what is changed at its place.
+    return sorted([*inserted, *changes], key=lambda each: (each.first, each.count))
+
+
+def _inserted(
+    edit: Edit,
+    segments: Sequence[TranscriptSegment],
+    parts_at: Callable[[int], tuple[TranscriptSegment, ...]],
+    media_ms: int | None,
+) -> Iterator[Splice]:
+    """Yield new segments by their place. Raises EditError where one is in the way."""
+    made = defaultdict[int, list[TranscriptSegment]](list)
+    merged = {at for it in edit.merge for at in range(it.index + 1, it.index + it.count)}
+    numbered = enumerate(edit.insert)
+    for number, new in sorted(numbered, key=lambda each: each[1].start_ms):
+        field = f"insert[{number}]"
+        at = bisect_left(segments, new.start_ms, key=lambda segment: segment.start_ms)
+        empty = TranscriptSegment(at, new.start_ms, new.end_ms, "", new.speaker, 1.0, ())
+        if not new.text.split():
+            raise EditError("must have words.", f"{field}.text")
+        parts = _changed(empty, SegmentChange(at, new.text), field)
+        before = made[at] or _first_of(parts_at, range(at - 1, -1, -1))
+        after = _first_of(parts_at, range(at, len(segments)))
+        if at in merged or (before and new.start_ms < before[-1].end_ms):
+            raise EditError("A segment is there already.", f"{field}.startTime")
+        if new.end_ms > (after[0].start_ms if after else media_ms or new.end_ms):
+            message = "A segment ends before the next one begins, and inside the media."
+            raise EditError(message, f"{field}.endTime")
+        made[at] += parts
+    return (Splice(at, 0, tuple(parts)) for at, parts in made.items())
 
 
 def _first_of(
@@ -207,6 +254,13 @@ def _first_of(
 def _check_places(edit: Edit, count: int, speakers: set[str]) -> None:
     """Raises EditError for segments and speakers that are not there, or are named twice."""
     named, merged, splits = set[int](), set[int](), set[Split]()
+    for number, added in enumerate(edit.speakers):
+        if added in speakers:
+            raise EditError("is a speaker of the track already.", f"speakers[{number}]")
+        speakers |= {added}
+    for number, new in enumerate(edit.insert):
+        if new.speaker is not None and new.speaker not in speakers:
+            raise EditError("must be a speaker of the track.", f"insert[{number}].speaker")
     for number, change in enumerate(edit.segments):
         if change.index >= count or change.index in named:
             raise EditError("must be a segment, each once.", f"segments[{number}].index")
@@ -386,9 +440,15 @@ def _merged(parts: Sequence[TranscriptSegment]) -> tuple[TranscriptSegment, ...]
 def turns_after(
     turns: Sequence[SpeakerTurn], splices: Sequence[Splice], segments: Sequence[TranscriptSegment]
 ) -> list[SpeakerTurn]:
-    """Return the turns, with those of segments whose speaker was changed."""
+    """Return the turns, with those of segments whose speaker was changed, and of new ones."""
     taken, given = defaultdict[str, list[Span]](list), list[SpeakerTurn]()
     for splice in splices:
+        if not splice.count:
+            given += [
+                SpeakerTurn(it.speaker, it.start_ms, it.end_ms)
+                for it in splice.segments
+                if it.speaker is not None
+            ]
         for former in segments[splice.first : splice.first + splice.count]:
             for part in splice.segments:
                 start = max(former.start_ms, part.start_ms)

@@ -44,13 +44,13 @@ from pipelines.speech.speakers import (
     VOICES,
     EmbedVoices,
     SpeakerRules,
-    Stretch,
+    VoiceShard,
     attribute,
     find_turns,
     find_voices,
     join_voices,
     place_turns,
-    plan_stretches,
+    plan_voice_shards,
 )
 from pipelines.speech.transcribe import (
     WORDS,
@@ -214,14 +214,15 @@ def cut_track(
     controls: tuple[Control, Control],
     *,
     mapper: Mapper,
-) -> tuple[list[Stretch], tuple[Shard, ...]]:
-    """Return who speaks in each stretch, and the shards to transcribe; with a control for each."""
+) -> tuple[list[VoiceShard], tuple[Shard, ...]]:
+    """Return who speaks in each shard of windows, and the shards to transcribe, each with a
+    control."""
     short = Resources(
         config.regions_cpus,
         why="A 200th of the sound's length: no reason to keep the vision stage off a processor.",
     )
-    stretches = plan_stretches(track, workspace, config.models)
-    voiced = mapper(stretches, EmbedVoices(workspace, models), controls[0])
+    windows = plan_voice_shards(track, workspace, config.models)
+    voiced = mapper(windows, EmbedVoices(workspace, models), controls[0])
     voices = tuple(each.voices_key for each in voiced)
     limits = config.chunks, config.sharding
     cut = CutTrack(workspace, models, *limits, config.models, voices, resources=short)
@@ -290,13 +291,13 @@ def second_pass(
 
 def reduce_shards(
     tasks: Sequence[ShardTask],
-    voiced: Sequence[Stretch],
+    voiced: Sequence[VoiceShard],
     track: AudioTrack,
     workspace: Workspace,
     config: TranscriptConfig,
     media_duration_ms: int,
 ) -> TranscriptResult:
-    """Return the stored outputs of all shards and stretches of a track, in order, as one
+    """Return the stored outputs of all shards of a track, in order, as one
     transcript."""
     store = workspace.store
     planned = [chunk for task in tasks for chunk in task.shard.chunks]
@@ -366,7 +367,7 @@ def _warnings(
 ) -> Iterator[PipelineWarning]:
     """Of speech without words, and of doubtful languages: the track's, or another's in places."""
     message = "Somebody seems to speak here, but no words could be made out."
-    yield from stretches(WarningCode.SPEECH_WITHOUT_WORDS, message, silent, track, media_ms)
+    yield from interval_warnings(WarningCode.SPEECH_WITHOUT_WORDS, message, silent, track, media_ms)
     probability = result.language_probability
     if probability is not None and probability < PROBABLE:
         message = f"What is said is taken for {result.language}, with a probability of {{:.2f}}."
@@ -379,19 +380,19 @@ def _warnings(
         if part.words and part.language != result.language and part.is_doubtful
     ]
     message = "What is said here is in another language than the rest, but in which is uncertain."
-    yield from stretches(WarningCode.LANGUAGE_UNCERTAIN, message, spans, track, media_ms)
+    yield from interval_warnings(WarningCode.LANGUAGE_UNCERTAIN, message, spans, track, media_ms)
 
 
-def stretches(
+def interval_warnings(
     code: WarningCode,
     message: str,
     spans: Sequence[TimeSpan],
     track: AudioTrack,
     media_ms: int,
 ) -> list[PipelineWarning]:
-    """Return a warning for each stretch, those nearer than _WARNED_APART_SECONDS as one.
+    """Return a warning for each interval, those nearer than _WARNED_APART_SECONDS as one.
 
-    From the _MOST_WARNED-th on the rest is one stretch. Spans are in seconds of the track.
+    From the _MOST_WARNED-th on the rest is one interval. Spans are in seconds of the track.
     """
     merged: list[TimeSpan] = []
     for start, end in spans:

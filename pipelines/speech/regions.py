@@ -175,7 +175,7 @@ class Sharding:
     """How chunks are shared out among tasks; changes nothing in the result."""
 
     shard_seconds: float | None = 20.0
-    """Longest stretch of the track in one task; None: all of it."""
+    """Longest interval of the track in one task; None: all of it."""
     max_shards: int = 2000
 
 

@@ -61,8 +61,8 @@ CELL_FRAMES = 8
 _CELLS = ACTIVITY_FRAMES // CELL_FRAMES
 _BATCH_WINDOWS = 8
 """Windows a call: enough to fill a batch, few enough to notice a stop."""
-_WINDOWS_A_STRETCH = 24
-_MOST_STRETCHES = 32
+_WINDOWS_A_SHARD = 24
+_MOST_SHARDS = 32
 """Each may fetch the whole track from the object store."""
 _ENOUGH_ALONE_SECONDS = 0.4
 """From it on a voice is embedded by what it speaks alone, below by all that it speaks."""
@@ -124,7 +124,7 @@ def speech_activity(parts: Iterable[LocalVoices]) -> Probabilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class VoiceShard:
     """Windows of a track that one task looks at, and where what is found is stored."""
 
     audio_key: str
@@ -134,8 +134,8 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class EmbedVoices(Step[Stretch, Stretch]):
-    """A stretch to itself, its voices (VOICES) stored unless they are there."""
+class EmbedVoices(Step[VoiceShard, VoiceShard]):
+    """A shard to itself, its voices (VOICES) stored unless they are there."""
 
     name = "Voice embedding"
     code = StageCode.TRANSCRIPT_FAILED
@@ -143,18 +143,18 @@ class EmbedVoices(Step[Stretch, Stretch]):
     workspace: Workspace
     models: ModelProvider
 
-    def process(self, stretch: Stretch) -> Stretch:
-        VOICES.make(self.workspace.store, stretch.voices_key, lambda: self._voices(stretch))
-        return stretch
+    def process(self, shard: VoiceShard) -> VoiceShard:
+        VOICES.make(self.workspace.store, shard.voices_key, lambda: self._voices(shard))
+        return shard
 
-    def _voices(self, stretch: Stretch) -> LocalVoices:
+    def _voices(self, shard: VoiceShard) -> LocalVoices:
         store, check = self.workspace.store, self.workspace.check
         found = []
-        with store.local_copy(stretch.audio_key, check=check) as path:
-            reader = SampleReader(read_blocks(path, stretch.first_window * STEP_SAMPLES))
-            for first in range(0, stretch.windows, _BATCH_WINDOWS):
+        with store.local_copy(shard.audio_key, check=check) as path:
+            reader = SampleReader(read_blocks(path, shard.first_window * STEP_SAMPLES))
+            for first in range(0, shard.windows, _BATCH_WINDOWS):
                 check()
-                numbers = range(first, min(first + _BATCH_WINDOWS, stretch.windows))
+                numbers = range(first, min(first + _BATCH_WINDOWS, shard.windows))
                 starts = [number * STEP_SAMPLES for number in numbers]
                 windows = [reader.read(at, at + ACTIVITY_WINDOW_SAMPLES) for at in starts]
                 found.append(embedded(windows, self.models))
@@ -170,17 +170,19 @@ VOICES = Artifact(
 )
 
 
-def plan_stretches(track: AudioTrack, workspace: Workspace, models_digest: str) -> list[Stretch]:
-    """Stretches in order that cover the track; ``models_digest`` names the backends in use."""
+def plan_voice_shards(
+    track: AudioTrack, workspace: Workspace, models_digest: str
+) -> list[VoiceShard]:
+    """Shards in order that cover the track; ``models_digest`` names the backends in use."""
     inputs = track.key, workspace.store.size_bytes(track.key), models_digest
     count = windows_of(track.duration_seconds * SAMPLE_RATE_HZ)
-    size = max(_WINDOWS_A_STRETCH, math.ceil(count / _MOST_STRETCHES))
-    stretches = []
+    size = max(_WINDOWS_A_SHARD, math.ceil(count / _MOST_SHARDS))
+    shards = []
     for first in range(0, count, size):
         windows = min(size, count - first)
         key = VOICES.key(workspace.prefix, *inputs, windows, position=first)
-        stretches.append(Stretch(track.key, first, windows, key))
-    return stretches
+        shards.append(VoiceShard(track.key, first, windows, key))
+    return shards
 
 
 def windows_of(samples: float) -> int:
@@ -394,7 +396,7 @@ def _activity(voices: LocalVoices, owned: npt.NDArray[np.bool_]) -> npt.NDArray[
 
 
 def _spans(active: npt.NDArray[np.bool_]) -> Iterator[tuple[float, float]]:
-    """Stretches in seconds of the track."""
+    """Intervals in seconds of the track."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], active, [False])))).reshape(-1, 2)
     if not len(edges):
         return

@@ -46,9 +46,9 @@ from pipelines.types import StageCode
 LEAST_UNCOVERED_SECONDS = 0.5
 """Detected speech without words that is at least so long is decoded again."""
 MOST_UNCOVERED = 4
-"""So many stretches of a chunk are decoded again, the longest ones."""
+"""So many intervals of a chunk are decoded again, the longest ones."""
 _LONGEST_UNCOVERED_SECONDS = 5.0
-"""About; longer stretches are cut."""
+"""About; longer intervals are cut."""
 _WORD_REACH_SECONDS = 0.15
 """Speech so near to a word is covered by it."""
 _REPETITION_CONFIDENCE = 0.5
@@ -70,7 +70,7 @@ _MOST_ANOMALOUS = 3.0
 def uncovered(
     chunk: Chunk, words: Sequence[TrackWord], least_seconds: float = LEAST_UNCOVERED_SECONDS
 ) -> list[tuple[int, int]]:
-    """Stretches of the chunk's detected speech without words, in frames of the track."""
+    """Intervals of the chunk's detected speech without words, in frames of the track."""
     reach = round(_WORD_REACH_SECONDS / LEVEL_FRAME_SECONDS)
     covered = sorted(
         (
@@ -93,7 +93,7 @@ def uncovered(
 def longest_gaps(
     chunk: Chunk, parts: Sequence[SpokenPart], samples: Samples, least_seconds: float
 ) -> list[tuple[int, tuple[int, int]]]:
-    """Return the longest stretches without words, each with the place of the part that it is in.
+    """Return the longest intervals without words, each with the place of the part that it is in.
 
     Those that a decoder may lose its way in again are cut where they are quiet.
     """
@@ -149,18 +149,21 @@ def founded(part: SpokenPart) -> SpokenPart:
 
 
 def filled(part: SpokenPart, again: SpokenPart, gap: tuple[int, int]) -> SpokenPart:
-    """Return the part with the words of ``again`` that have their middle in the gap, cut to it."""
+    """Return the part with the words of ``again`` that have their middle in the gap, cut to it.
+
+    What is left of a word is judged as it is after the cut: a word that is too short then, or of
+    which less than half is left, was spoken elsewhere.
+    """
     low = gap[0] * LEVEL_FRAME_SECONDS - _WORD_REACH_SECONDS
     high = gap[1] * LEVEL_FRAME_SECONDS + _WORD_REACH_SECONDS
-    fresh = [
-        replace(
-            word,
-            start_seconds=max(low, word.start_seconds),
-            end_seconds=min(high, word.end_seconds),
-        )
-        for word in again.words
-        if low <= (word.start_seconds + word.end_seconds) / 2 < high
-    ]
+    fresh = list[TrackWord]()
+    for word in again.words:
+        start, end = max(low, word.start_seconds), min(high, word.end_seconds)
+        least = max(_SHORTEST_SECONDS, (word.end_seconds - word.start_seconds) / 2)
+        if low <= (word.start_seconds + word.end_seconds) / 2 < high and (
+            (start, end) == (word.start_seconds, word.end_seconds) or end - start >= least
+        ):
+            fresh.append(replace(word, start_seconds=start, end_seconds=end))
     before = [word for word in part.words if word.start_seconds < low][-1:]
     after = [word for word in part.words if word.start_seconds > low][:1]
     for position, beside in ((0, before), (-1, after)):
@@ -178,8 +181,15 @@ def filled(part: SpokenPart, again: SpokenPart, gap: tuple[int, int]) -> SpokenP
 
 
 def _is_same(again: TrackWord, known: TrackWord) -> bool:
+    """Return whether a word beside the same one is that word's end: it is improbable, or there is
+    no pause of its own length between them."""
     texts = {re.sub(r"\W", "", each.text).casefold() for each in (again, known)}
-    return len(texts) == 1 and again.confidence < _REPETITION_CONFIDENCE
+    first, second = sorted((again, known), key=lambda word: word.start_seconds)
+    pause, length = (
+        second.start_seconds - first.end_seconds,
+        again.end_seconds - again.start_seconds,
+    )
+    return len(texts) == 1 and (again.confidence < _REPETITION_CONFIDENCE or pause < length)
 
 
 _JOINING_ROUNDS = 3
@@ -188,7 +198,7 @@ _JOINING_ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A stretch of one of the chunks: its place among them, and frames from its start."""
+    """An interval of one of the chunks: its place among them, and frames from its start."""
 
     chunk: int
     start: int
@@ -202,7 +212,7 @@ _TOKENS = 20
 """So many tokens count as evidence of a language, as a few seconds of speech have; a text's
 log-probability is a mean over tokens, of which it has more in some scripts than in others."""
 _LEAST_REPEATED_SECONDS = 1.0
-"""No stretch of a repetition is shorter."""
+"""No interval of a repetition is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +284,7 @@ class ChunkDecoder:
     ) -> ChunkTranscript:
         """Return what the piece has where a phrase is repeated in it often: a decoder loops there.
 
-        Decoded in stretches that hold two repetitions or so, each prompted with the phrase so that
+        Decoded in intervals that hold two repetitions or so, each prompted with the phrase so that
         it is spelt alike. Where one of them does not fit, or loops too, ``found`` stays.
         """
         if found.repeated is None:

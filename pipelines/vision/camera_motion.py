@@ -1,7 +1,7 @@
 """What the camera does in a scene, from pairs of tiny pictures a fifth of a second apart.
 
 Dense optical flow (G. Farnebäck, 2003) of each pair is reduced to one shift
-and one zoom by a robust fit, so that things moving before the camera count
+and one zoom by a robust fit, so that objects moving before the camera count
 little; the scene's label follows from how these go on from pair to pair.
 """
 

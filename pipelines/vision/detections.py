@@ -1,6 +1,6 @@
 """Steps that look for objects, faces and blocked content in sampled frames and stills.
 
-Objects are of known classes, in a segment's sampled frames. Faces of the scenes' stills get
+Objects are of known classes, in sampled frames. Faces of the scenes' stills get
 vectors, which are grouped by average linkage, where the service and the job both allow it. What is
 doubtful stays apart: somebody may be two people here, two are hardly ever one. Vectors are deleted
 once the groups are made, with all pictures of faces but one of each person. The content policy is
@@ -19,16 +19,16 @@ import cv2
 import numpy as np
 import scipy
 
-from models.contracts import Box, DetectedObject, Movement, Picture, SeenThing
+from models.contracts import Box, DetectedObject, Movement, Picture, SeenObject
 from models.provider import ModelProvider
 from models.tasks import CLASSIFY_CONTENT, DETECT_OBJECTS, EMBED_FACES
 from pipelines.codec import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
 from pipelines.types import Appearance, ObjectTrack, Person, StageCode, StageError, VideoSource
-from pipelines.vision.features import Times, even_times, features_key, nearest_frame
+from pipelines.vision.features import Times, even_times, nearest_frame
 from pipelines.vision.policy import ContentPolicy, find_breach
 from pipelines.vision.scenes import SceneBorders
-from pipelines.vision.stills import SegmentTimes, StillsConfig, segment_stills
+from pipelines.vision.stills import FrameTimes, StillsConfig, stills_at
 from storage.objects import ObjectStore
 
 
@@ -41,7 +41,7 @@ class ObjectsConfig:
     """Of a video, 11 hours at one in two seconds, beside the fewest of each scene; a longer one is
     sampled less often, evenly."""
     frames_at_once: int = 64
-    """Most frames of a segment in memory at the same time."""
+    """Most frames in memory at the same time."""
     still_long_side_px: int = 640
     """Side of the square that RT-DETRv2 resizes its input to."""
 
@@ -81,31 +81,28 @@ Detections = dict[int, tuple[DetectedObject, ...]]
 
 
 @dataclass(frozen=True)
-class DetectObjects(Step[SegmentTimes, Made]):
-    """Frames of a segment to what they show, stored (DETECTIONS).
+class DetectObjects(Step[FrameTimes, Made]):
+    """Frames to what they show, stored (DETECTIONS).
 
     ``models_digest`` names the backends in use: results of one are not reused for another.
     """
 
     name = "Detecting objects"
     code = StageCode.VISION_FAILED
-    version = 3
+    version = 4
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
     config: ObjectsConfig
     models_digest: str
 
-    def process(self, item: SegmentTimes) -> Made:
-        inputs = item.times_ms, self.config, self.models_digest
-        frames = features_key(self.video, item.segment, self.workspace)
-        part = self.video.part_of(item.segment)
-        key = DETECTIONS.key(
-            self.workspace.prefix, frames, part, *inputs, position=item.segment.index
-        )
+    def process(self, item: FrameTimes) -> Made:
+        frames = item.sources(self.video, self.workspace)
+        inputs = frames, item.times_ms, self.config, self.models_digest
+        key = DETECTIONS.key(self.workspace.prefix, *inputs, position=item.position)
         return DETECTIONS.make(self.workspace.store, key, lambda: self._detections(item))
 
-    def _detections(self, item: SegmentTimes) -> Detections:
+    def _detections(self, item: FrameTimes) -> Detections:
         """By frame time; frames that cannot be decoded are left out."""
         detector = self.models.find(DETECT_OBJECTS)
         if detector is None:
@@ -114,7 +111,7 @@ class DetectObjects(Step[SegmentTimes, Made]):
         stills_config = StillsConfig(self.config.still_long_side_px)
         for some in item.in_runs(self.config.frames_at_once):
             self.workspace.check()
-            stills = segment_stills(self.video, some, self.workspace, stills_config)
+            stills = stills_at(self.video, some, self.workspace, stills_config)
             found |= zip(stills, detector.find(list(stills.values())), strict=True)
         return found
 
@@ -123,21 +120,21 @@ DETECTIONS = Artifact.of(Detections, "vision/objects", version=DetectObjects.ver
 
 
 MISSED_SAMPLES = 1
-"""So many samples in a row may lack a thing without ending its track: detectors lose things for
+"""So many samples in a row may lack an object without ending its track: detectors lose objects for
 a frame (SORT, Bewley et al. 2016, takes the same maximum age of a track)."""
 
 SEEN_ONCE = 0.8
-"""Least confidence of a thing in a single one of a scene's two samples."""
+"""Least confidence of an object in a single one of a scene's two samples."""
 
 
 def object_tracks(
     found: Mapping[int, Sequence[DetectedObject]], start_ms: int, end_ms: int
 ) -> tuple[ObjectTrack, ...]:
-    """Return tracks of a scene by start and label; several things of one label are one track.
+    """Return tracks of a scene by start and label; several objects of one label are one track.
 
     A sample stands for the times that are nearer to it than to the scene's other samples, so
-    a thing in all of them is there from the scene's start to its end. Confidence is the mean of
-    the samples that show the thing.
+    an object in all of them is there from the scene's start to its end. Confidence is the mean of
+    the samples that show the object.
     """
     samples = sorted(time_ms for time_ms in found if start_ms <= time_ms < end_ms)
     middles = [(one + two) // 2 for one, two in pairwise(samples)]
@@ -153,12 +150,12 @@ def object_tracks(
 def _confirmed(samples: Sequence[Sequence[DetectedObject]]) -> dict[str, dict[int, float]]:
     """Label -> sample -> confidence of the best detection, of what a neighbouring sample confirms.
 
-    In one of two samples a thing must be all but certain: a scene this short has no more. In one of
-    many even that is not enough (of a car seen from above, a phone with 0.98).
+    In one of two samples an object must be all but certain: a scene this short has no more. In one
+    of many even that is not enough (of a car seen from above, a phone with 0.98).
     """
     best: dict[str, dict[int, float]] = {}
-    for index, things in enumerate(samples):
-        for each in things:
+    for index, objects in enumerate(samples):
+        for each in objects:
             of_label = best.setdefault(each.label, {})
             of_label[index] = max(each.confidence, of_label.get(index, 0.0))
     return {
@@ -170,12 +167,12 @@ def _confirmed(samples: Sequence[Sequence[DetectedObject]]) -> dict[str, dict[in
     }
 
 
-def scene_things(
+def seen_objects(
     found: Mapping[int, Sequence[DetectedObject]], start_ms: int, end_ms: int
-) -> tuple[SeenThing, ...]:
+) -> tuple[SeenObject, ...]:
     """Return what is in a scene, one a label, the largest first."""
     samples = [found[time_ms] for time_ms in sorted(found) if start_ms <= time_ms < end_ms]
-    things = []
+    objects = []
     for label, confidences in _confirmed(samples).items():
         boxes = {
             index: [each.box for each in samples[index] if each.label == label]
@@ -183,24 +180,26 @@ def scene_things(
         }
         counts = sorted(len(each) for each in boxes.values())
         most = counts[-1]
-        if len(samples) > _FEWEST_SAMPLES:  # One look may see a thing twice: three of two laptops.
+        if (
+            len(samples) > _FEWEST_SAMPLES
+        ):  # One look may see an object twice: three of two laptops.
             most = min(most, max(2, counts[-2]))
         middle = min(boxes, key=lambda index: abs(2 * index - len(samples) + 1))
         is_followed = len(boxes) == len(samples) and counts[-1] == 1
         moved = _movement([box for [box] in boxes.values()]) if is_followed else None
         largest = max(boxes[middle], key=lambda box: box.area)
-        things.append(SeenThing(label, counts[0], most, largest, moved))
-    return tuple(sorted(things, key=lambda thing: (-thing.box.area, thing.label)))
+        objects.append(SeenObject(label, counts[0], most, largest, moved))
+    return tuple(sorted(objects, key=lambda item: (-item.box.area, item.label)))
 
 
 _ABOUT_MS = 1_500
-"""Things seen so near to a still's time are likely in it."""
+"""Objects seen so near to a still's time are likely in it."""
 
 
 def seen_about(
     found: Mapping[int, Sequence[DetectedObject]], sampled_ms: Times, times_ms: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return how many things are in the sampled frame nearest to each time, 0 where that is far
+    """Return how many objects are in the sampled frame nearest to each time, 0 where that is far
     away."""
     nearest = [int(sampled_ms[nearest_frame(sampled_ms, time_ms)]) for time_ms in times_ms]
     return tuple(
@@ -210,7 +209,7 @@ def seen_about(
 
 
 _FEWEST_LOOKS, _MOVED, _GROWN = 3, 0.15, 1.4
-"""Looks at a thing, share of the picture's width and ratio of heights from which it has moved."""
+"""Looks at an object, share of the picture's width and ratio of heights from which it has moved."""
 _STEADY_SHARE = 0.02
 """Of the width, by which a box may go back on its way: boxes tremble."""
 
@@ -270,28 +269,27 @@ Faces = dict[int, tuple[FoundFace, ...]]
 
 
 @dataclass(frozen=True)
-class FindFaces(Step[SegmentTimes, Made]):
-    """Stills of a segment to the vectors of their faces, stored until they are grouped (FACES)."""
+class FindFaces(Step[FrameTimes, Made]):
+    """Stills to the vectors of their faces, stored until they are grouped (FACES)."""
 
     name = "Finding faces"
     code = StageCode.VISION_FAILED
-    version = 1
+    version = 2
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
     models_digest: str
 
-    def process(self, item: SegmentTimes) -> Made:
-        frames = features_key(self.video, item.segment, self.workspace)
-        inputs = frames, self.video.part_of(item.segment), item.times_ms, self.models_digest
-        key = FACES.key(self.workspace.prefix, *inputs, position=item.segment.index)
+    def process(self, item: FrameTimes) -> Made:
+        inputs = item.sources(self.video, self.workspace), item.times_ms, self.models_digest
+        key = FACES.key(self.workspace.prefix, *inputs, position=item.position)
         return FACES.make(self.workspace.store, key, lambda: self._faces(item))
 
-    def _faces(self, item: SegmentTimes) -> Faces:
+    def _faces(self, item: FrameTimes) -> Faces:
         found: Faces = {}
         for some in item.in_runs(_AT_ONCE):
             self.workspace.check()
-            stills = segment_stills(self.video, some, self.workspace, StillsConfig(960))
+            stills = stills_at(self.video, some, self.workspace, StillsConfig(960))
             vectors = self.models.get(EMBED_FACES).embed_faces(list(stills.values()))
             for (time_ms, still), faces in zip(stills.items(), vectors, strict=True):
                 portraits = [_portrait(still, face.box) for face in faces]
@@ -390,32 +388,31 @@ def checked_times(times_ms: Times, still_times_ms: Sequence[int]) -> tuple[int, 
 
 
 @dataclass(frozen=True)
-class CheckPolicy(Step[SegmentTimes, Made]):
-    """Frames of a segment to the mark that they are permitted.
+class CheckPolicy(Step[FrameTimes, Made]):
+    """Frames to the mark that they are permitted.
 
     Raises StageError with CONTENT_BLOCKED for the first that is not.
     """
 
     name = "Checking the pictures"
     code = StageCode.VISION_FAILED
-    version = 1
+    version = 2
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
     policy: ContentPolicy
 
-    def process(self, item: SegmentTimes) -> Made:
-        part = self.video.part_of(item.segment)
-        inputs = item, part, self.policy
-        key = PERMITTED.key(self.workspace.prefix, *inputs, position=item.segment.index)
+    def process(self, item: FrameTimes) -> Made:
+        inputs = item.sources(self.video, self.workspace), item.times_ms, self.policy
+        key = PERMITTED.key(self.workspace.prefix, *inputs, position=item.position)
         return PERMITTED.make(self.workspace.store, key, lambda: self._check(item))
 
-    def _check(self, item: SegmentTimes) -> bool:
+    def _check(self, item: FrameTimes) -> bool:
         models, policy = self.models, self.policy
         classifier = models.get(CLASSIFY_CONTENT) if policy.label_limits else None
         for some in item.in_runs(_AT_ONCE):
             self.workspace.check()
-            stills = segment_stills(self.video, some, self.workspace, _STILLS)
+            stills = stills_at(self.video, some, self.workspace, _STILLS)
             breach = find_breach(list(stills.values()), policy, classifier)
             if breach is not None:
                 time_ms = list(stills)[breach.index]

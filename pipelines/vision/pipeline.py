@@ -1,12 +1,12 @@
 """Vision: a video's segments in, its scenes out.
 
-features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame
+features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame, keep key frames
 cuts      (map, then reduce)    over all segments end to end, as if never cut up
 policy    (map, 1:1 a segment)  stills against what is not permitted, where a policy is set
-objects   (map, then reduce)    things of known classes in frames of every scene
-text      (map, then reduce)    writing on the screen, where strokes of writing were seen
-scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, description; so too of
-                                the whole video, its overview
+sections  (map, 1:1 a section)  objects, writing and faces in frames of the scenes of a section;
+                                stills, palette, thumbnail, camera motion, description of each
+rest      (map, 1:1 a scene)    the same of scenes over several segments, once all of their frames
+                                were looked at; and of the whole video, its overview
 
 Every task takes a logical CPU; what each part is expected to take: ``processor_time``.
 """
@@ -20,18 +20,16 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, pairwise
 from operator import attrgetter
 
-import numpy as np
-
-from models.contracts import Box, TextLine
+from models.contracts import Box
 from models.provider import ModelProvider
 from models.tasks import DETECT_OBJECTS, EMBED_PHRASES
 from pipelines.codec import Made
-from pipelines.execution.chain import Control, Mapper, Workspace, parts_of, vision_work
+from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of, vision_work
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.types import (
     Person,
     PipelineWarning,
-    ScreenText,
+    Scene,
     StageCode,
     StageError,
     VideoSource,
@@ -52,10 +50,7 @@ from pipelines.vision.detections import (
     checked_times,
     group_faces,
     object_times,
-    object_tracks,
     sampled_stills,
-    scene_things,
-    seen_about,
 )
 from pipelines.vision.features import (
     FEATURES,
@@ -79,20 +74,28 @@ from pipelines.vision.scenes import (
     SceneBorders,
     ScenePlan,
     scenes_between,
-    segment_at,
     still_times,
     whole_video,
 )
 from pipelines.vision.screen_text import (
-    MOST_LINES,
     READINGS,
+    Readings,
     ReadText,
     ScenePlaces,
-    StrokeSamples,
-    load_strokes,
     screen_texts,
+    together,
 )
-from pipelines.vision.stills import SegmentTimes
+from pipelines.vision.sections import (
+    LookAtScenes,
+    Looked,
+    Section,
+    is_short,
+    reading_times,
+    scene_places,
+    sections_of,
+    with_objects,
+)
+from pipelines.vision.stills import FrameTimes, segment_at
 from pipelines.vision.tags import TagBank, load_tag_bank, open_tagger
 from storage.objects import ObjectStore
 
@@ -130,65 +133,152 @@ def analyse_vision(
     (VISION_FAILED where nothing can be decoded, CONTENT_BLOCKED where the policy does not permit
     it: then nothing seen of it is kept) and StageStoppedError.
     """
-    detects = models.find(DETECT_OBJECTS) is not None
-    weights = vision_work(video, policy=config.policy.is_active, objects=detects)
-    reading, cutting, checking, detecting, written, describing = parts_of(control, weights)
-    place = video, workspace, models
-
-    read = ReadFrames(video, workspace, features_config(config, video))
+    weights = vision_work(video, policy=config.policy.is_active)
+    reading, cutting, checking, looking, describing = parts_of(control, weights)
+    need = Resources(gpus=config.features.gpus)
+    read = ReadFrames(video, workspace, features_config(config, video), resources=need)
     features = mapper(video.segments, read, reading)
-
     found = find_cuts(
         features, video, workspace, cutting, config.cuts, models=models, mapper=mapper
     )
-    scenes = scenes_between(found.cuts, video.duration_ms)
-    plans = [_plan(index, each, found) for index, each in enumerate(scenes)]
-    plans.append(_whole(plans, found, video.duration_ms))
-    plans = [_between_bars(plan, video, found) for plan in plans]
-    borders = scenes or [whole_video(video.duration_ms)]
-
-    stills = [time_ms for plan in plans for time_ms in plan.still_times_ms]
-    looked: list[int] = []
-    if detects:
-        looked = object_times(found.times_ms, found.key_times_ms, borders, config.objects)
+    plan = plan_vision(found, video, workspace, models, config)
     if config.policy.is_active:
-        times = by_segment(checked_times(found.times_ms, [*stills, *looked]), video)
         with nothing_kept_if_blocked(workspace):
-            mapper(times, CheckPolicy(*place, config.policy), checking)
-
-    detected: list[Made] = []
-    seen: Detections = {}
-    if detects:
-        detect = DetectObjects(*place, config.objects, config.describe.models)
-        detected = mapper(by_segment(looked, video), detect, detecting)
-        for each in detected:
-            seen |= DETECTIONS.load(workspace.store, each.key)
-        plans = _with_things(plans, seen)
-
-    strokes = load_strokes(features, workspace.store, video.duration_ms)
-    texts = _texts(plans, strokes, video, ReadText(*place, config.describe.models), written, mapper)
-    plans = [replace(plan, text=_shown(plan, texts[plan.index])) for plan in plans]
-
-    groups = grouped(plans, video, config.max_scenes_a_task)
-    people: tuple[Person, ...] | None = None
-    if config.people:
-        facing, describing = parts_of(describing, (1, 2))
-        find = FindFaces(*place, config.describe.models)
-        faces = mapper(by_segment(sampled_stills(stills), video), find, facing)
-        homes = {time: plan.index for plan in plans[:-1] for time in plan.still_times_ms}
-        people = tuple(group_faces(faces, homes, workspace.store))
-
-    phrases = models.find(EMBED_PHRASES)
-    tagger = None if phrases is None else open_tagger(phrases, config.tags)
-    described = mapper(groups, DescribeScenes(*place, config.describe, tagger), describing)
+            check = CheckPolicy(video, workspace, models, config.policy)
+            mapper(plan.checked, check, checking)
+    looked = mapper(plan.sections, plan.look, looking)
+    rest = plan.rest(looked)
+    described = mapper([(each,) for each in rest], plan.look.describe, describing)
     control.progress(1.0)
-    result = _result([*features, *detected], [*chain(*described)], seen, texts, workspace.store)
-    prints = fingerprints_of(video, features, borders, found.active, workspace.store)
-    return replace(
-        result,
-        warnings=tuple(damage_warnings(found.damaged_ms.tolist())),
-        people=people,
-        fingerprints=prints.to_bytes(),
+    return plan.result(features, looked, [*chain(*described)])
+
+
+@dataclass(frozen=True, slots=True)
+class VisionPlan:
+    """What is to be looked at of a video whose cuts are known, and how results come of it."""
+
+    found: FoundCuts
+    look: LookAtScenes
+    borders: tuple[SceneBorders, ...]
+    scenes: tuple[ScenePlan, ...]
+    checked: tuple[FrameTimes, ...]
+    """What the policy looks at."""
+    sections: tuple[Section, ...]
+    long: dict[int, ScenePlaces]
+    """Scenes that no section has, by their index, and where writing may be in them."""
+
+    @property
+    def _video(self) -> VideoSource:
+        return self.look.describe.video
+
+    @property
+    def _store(self) -> ObjectStore:
+        return self.look.describe.workspace.store
+
+    def rest(self, looked: Sequence[Looked]) -> list[ScenePlan]:
+        """Return what is to be described once all sections are: long scenes, and all of a video
+        that has several."""
+        seen, readings = Detections(), Readings()
+        for each in looked:
+            for made in each.detected:
+                seen |= DETECTIONS.load(self._store, made.key)
+            for made in each.read if self.long else ():
+                readings |= READINGS.load(self._store, made.key)
+        rest = [
+            replace(with_objects(self.scenes[index], seen), texts=screen_texts(places, readings))
+            for index, places in self.long.items()
+        ]
+        if len(self.scenes) > 1:
+            texts = {plan.index: plan.texts for plan in rest}
+            for made in chain(*(each.scenes for each in looked)):
+                scene = SCENES.load(self._store, made.key)
+                texts[scene.index] = scene.on_screen_text
+            whole = with_objects(_whole(self.scenes, self._video), seen, all_stills=True)
+            whole = replace(whole, texts=together([texts[index] for index in sorted(texts)]))
+            rest.append(_between_bars(whole, self._video, self.found))
+        return rest
+
+    def result(
+        self, features: Sequence[Made], looked: Sequence[Looked], described: Sequence[Made]
+    ) -> VisionResult:
+        """Return the result; ``described`` are the scenes of ``rest``."""
+        shown = [*chain(*(each.scenes for each in looked)), *described]
+        scenes = [SCENES.load(self._store, each.key) for each in shown]
+        *rest, overview = sorted(scenes, key=attrgetter("index"))
+        made = [*features, *chain(*(each.detected for each in looked)), *shown]
+        computed = sum(each.computed for each in made)
+        prints = fingerprints_of(
+            self._video, features, self.borders, self.found.active, self._store
+        )
+        return VisionResult(
+            tuple(rest),
+            _overview(overview, rest),
+            people=self._people(looked),
+            warnings=tuple(damage_warnings(self.found.damaged_ms.tolist())),
+            fingerprints=prints.to_bytes(),
+            shards_computed=computed,
+            shards_reused=len(made) - computed,
+        )
+
+    def _people(self, looked: Sequence[Looked]) -> tuple[Person, ...] | None:
+        if self.look.find_faces is None:
+            return None
+        homes = {at: plan.index for plan in self.scenes for at in plan.still_times_ms}
+        faces = [*chain(*(each.faces for each in looked))]
+        return tuple(group_faces(faces, homes if self.found.cuts else {}, self._store))
+
+
+def plan_vision(
+    found: FoundCuts,
+    video: VideoSource,
+    workspace: Workspace,
+    models: ModelProvider,
+    config: VisionConfig,
+) -> VisionPlan:
+    """Return which frames of a video with these cuts to look at, and in which tasks."""
+    place, digest = (video, workspace, models), config.describe.models
+    detects = models.find(DETECT_OBJECTS) is not None
+    phrases = models.find(EMBED_PHRASES)
+    look = LookAtScenes(
+        DetectObjects(*place, config.objects, digest) if detects else None,
+        ReadText(*place, digest),
+        FindFaces(*place, digest) if config.people else None,
+        DescribeScenes(
+            *place, config.describe, None if phrases is None else open_tagger(phrases, config.tags)
+        ),
+        config.max_scenes_a_task,
+    )
+    borders = scenes_between(found.cuts, video.duration_ms) or [whole_video(video.duration_ms)]
+    scenes = [
+        _between_bars(_plan(index, each, found), video, found) for index, each in enumerate(borders)
+    ]
+    stills = [time_ms for plan in scenes for time_ms in plan.still_times_ms]
+    objects = (
+        object_times(found.times_ms, found.key_times_ms, borders, config.objects) if detects else []
+    )
+    checked = checked_times(found.times_ms, [*stills, *objects]) if config.policy.is_active else ()
+    long = {
+        plan.index: scene_places([plan], look.read)[0]
+        for plan in scenes
+        if not is_short(plan, video)
+    }
+    written = (reading_times(scenes[index], places) for index, places in long.items())
+    return VisionPlan(
+        found,
+        look,
+        tuple(borders),
+        tuple(scenes),
+        tuple(by_segment(checked, video)),
+        tuple(
+            sections_of(
+                scenes,
+                video,
+                objects,
+                sorted(set().union(*written)),
+                sampled_stills(stills) if config.people else [],
+            )
+        ),
+        long,
     )
 
 
@@ -215,40 +305,13 @@ def fingerprints_of(
     return joined_shots(spans, found)
 
 
-def _with_things(plans: Sequence[ScenePlan], seen: Detections) -> list[ScenePlan]:
-    """Return the plans with what is in their scenes, and about the times of their stills.
-
-    Where a sampled frame of a scene shows more than is about any of these, it is one of them.
-    """
-    if not seen:
-        return [*plans]
-    sampled_ms, made = np.array(sorted(seen), np.int64), []
-    for plan in plans:
-        times_ms = plan.still_times_ms
-        own = sampled_ms[slice(*np.searchsorted(sampled_ms, [plan.start_ms, plan.end_ms]))]
-        best_ms = max(own.tolist(), key=lambda time_ms: len(seen[time_ms]), default=None)
-        most = max(seen_about(seen, sampled_ms, times_ms))
-        is_overview = plan is plans[-1] and len(plans) > 1
-        if best_ms is not None and len(seen[best_ms]) > most and not is_overview:
-            times_ms = tuple(sorted({*times_ms, best_ms}))
-        made.append(
-            replace(
-                plan,
-                still_times_ms=times_ms,
-                things=scene_things(seen, plan.start_ms, plan.end_ms),
-                visible=seen_about(seen, sampled_ms, times_ms),
-            )
-        )
-    return made
-
-
 _ONE_DAMAGE_MS = 2_000
-"""Damage that is nearer together is one stretch: a lost packet spoils all that refers to it."""
+"""Damage that is nearer together is one interval: a lost packet spoils all that refers to it."""
 _MOST_WARNINGS = 20
 
 
 def damage_warnings(damaged_ms: Sequence[int]) -> Iterator[PipelineWarning]:
-    """Yield one for each stretch of damaged pictures, whose times rise; the last for all the
+    """Yield one for each interval of damaged pictures, whose times rise; the last for all the
     rest."""
     gaps = [after for before, after in pairwise(damaged_ms) if after - before > _ONE_DAMAGE_MS]
     starts = [*damaged_ms[:1], *gaps[: _MOST_WARNINGS - 1]]
@@ -258,58 +321,31 @@ def damage_warnings(damaged_ms: Sequence[int]) -> Iterator[PipelineWarning]:
         yield PipelineWarning(WarningCode.PICTURE_DAMAGED, message, start_ms=own[0], end_ms=own[-1])
 
 
-def _texts(
-    plans: Sequence[ScenePlan],
-    strokes: StrokeSamples,
-    video: VideoSource,
-    read: ReadText,
-    control: Control,
-    mapper: Mapper,
-) -> list[tuple[ScreenText, ...]]:
-    """Return the writing in each scene and, last, in the whole video, which is that of all
-    scenes."""
-    scenes = plans[:-1] or plans
-    places = [ScenePlaces.of(strokes, plan.start_ms, plan.end_ms) for plan in scenes]
-    times: set[int] = set()
-    for plan, own in zip(scenes, places, strict=True):
-        # Where there is no sample, in a scene of less than a second, its still may show some.
-        short = plan.still_times_ms[:1] if not own.samples.times_ms else ()
-        times |= {*own.times_ms, *short}
-    made = mapper(by_segment(sorted(times), video), read, control) if times else []
-    readings: dict[int, tuple[TextLine, ...]] = {}
-    for each in made:
-        readings |= READINGS.load(read.workspace.store, each.key)
-    texts = [screen_texts(own, readings) for own in places]
-    if len(plans) > 1:
-        first = {line.text.casefold(): line for own in reversed(texts) for line in reversed(own)}
-        together = sorted(first.values(), key=lambda line: (line.start_ms or 0, line.box.top))
-        texts.append(tuple(together[:MOST_LINES]))
-    return texts
-
-
-def _shown(plan: ScenePlan, texts: Sequence[ScreenText]) -> tuple[TextLine, ...]:
-    """Return what of a scene's writing its middle still shows, or else what is there first."""
-    if not texts:
-        return ()
-    middle_ms = plan.still_times_ms[len(plan.still_times_ms) // 2]
-    own = [it for it in texts if (it.start_ms or 0) <= middle_ms < (it.end_ms or middle_ms + 1)]
-    own = own or [it for it in texts if it.start_ms == texts[0].start_ms]
-    by_place = sorted(own, key=lambda line: (line.box.top, line.box.left))
-    return tuple(TextLine(line.text, line.confidence, line.box) for line in by_place)
-
-
 _OVERVIEW_SHARES = (0.15, 0.5, 0.85)
 """Which of a video's scenes are shown of it as a whole, by their places among all."""
 
 
-def _whole(plans: Sequence[ScenePlan], found: FoundCuts, duration_ms: int) -> ScenePlan:
+def _whole(plans: Sequence[ScenePlan], video: VideoSource) -> ScenePlan:
     """Return the whole video as one scene, with stills that its scenes have too."""
-    if not plans:
-        return _plan(0, whole_video(duration_ms), found)
     shown = {round((len(plans) - 1) * share) for share in _OVERVIEW_SHARES}
-    stills = [plans[index].still_times_ms for index in sorted(shown)]
-    middles = tuple(own[len(own) // 2] for own in stills)
-    return ScenePlan(len(plans), 0, duration_ms, 1.0, middles, ())
+    middles = tuple(plans[index].middle_ms for index in sorted(shown))
+    return ScenePlan(len(plans), 0, video.duration_ms, 1.0, middles, ())
+
+
+def _overview(overview: Scene, scenes: Sequence[Scene]) -> Scene:
+    """Return the overview with what is in any of the scenes."""
+    if not scenes:
+        return overview
+    every = [*scenes, overview]
+    tags = {tag.label: tag for tag in sorted(chain(*(it.tags for it in every)), key=_score)}
+    return replace(
+        overview,
+        objects=tuple(sorted({*chain(*(scene.objects for scene in every))})),
+        tags=tuple(sorted(tags.values(), key=_score, reverse=True)),
+    )
+
+
+_score = attrgetter("score")
 
 
 @contextmanager
@@ -334,11 +370,11 @@ def features_config(config: VisionConfig, video: VideoSource) -> FeaturesConfig:
     return replace(config.features, decode_threads=threads)
 
 
-def by_segment(times_ms: Iterable[int], video: VideoSource) -> list[SegmentTimes]:
+def by_segment(times_ms: Iterable[int], video: VideoSource) -> list[FrameTimes]:
     """Return the frames at ``times_ms``, rising, by the segments that they belong to."""
     return [
-        SegmentTimes(segment, tuple(own))
-        for segment, own in groupby(times_ms, key=lambda time_ms: segment_at(video, time_ms))
+        FrameTimes(index, tuple(own))
+        for index, own in groupby(times_ms, key=lambda at: segment_at(video, at).index)
     ]
 
 
@@ -360,49 +396,3 @@ def _between_bars(plan: ScenePlan, video: VideoSource, found: FoundCuts) -> Scen
     parts = {segment_at(video, time_ms).part for time_ms in plan.still_times_ms}
     boxes = {found.active[part] for part in parts}
     return replace(plan, active=boxes.pop()) if len(boxes) == 1 else plan
-
-
-def grouped(
-    plans: Sequence[ScenePlan], video: VideoSource, at_most: int
-) -> list[tuple[ScenePlan, ...]]:
-    """Neighbouring scenes whose middle stills lie in one segment, at most ``at_most`` a group."""
-
-    def home(plan: ScenePlan) -> int:
-        return segment_at(video, plan.still_times_ms[len(plan.still_times_ms) // 2]).index
-
-    groups = []
-    for _, members in groupby(plans, key=home):
-        own = tuple(members)
-        groups += [own[first : first + at_most] for first in range(0, len(own), at_most)]
-    return groups
-
-
-def _result(
-    before: Sequence[Made],
-    described: Sequence[Made],
-    seen: Detections,
-    texts: Sequence[tuple[ScreenText, ...]],
-    store: ObjectStore,
-) -> VisionResult:
-    scenes = []
-    for each, text in zip(described, texts, strict=True):
-        scene = SCENES.load(store, each.key)
-        tracks = object_tracks(seen, scene.start_ms, scene.end_ms)
-        objects = sorted({*scene.objects, *(track.label for track in tracks)})
-        scenes.append(
-            replace(scene, objects=tuple(objects), object_tracks=tracks, on_screen_text=text)
-        )
-    made = [*before, *described]
-    computed = sum(each.computed for each in made)
-    *rest, overview = scenes
-    if rest:
-        everything = {*overview.objects, *chain(*(scene.objects for scene in rest))}
-        tags = {
-            tag.label: tag
-            for tag in sorted(chain(*(it.tags for it in scenes)), key=attrgetter("score"))
-        }
-        best = sorted(tags.values(), key=attrgetter("score"), reverse=True)
-        overview = replace(overview, objects=tuple(sorted(everything)), tags=tuple(best))
-    return VisionResult(
-        tuple(rest), overview, shards_computed=computed, shards_reused=len(made) - computed
-    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -14,7 +15,7 @@ from models.contracts import (
     Picture,
     SceneDescription,
     SceneStills,
-    SeenThing,
+    SeenObject,
     TextLine,
 )
 from models.pictures import by_what_they_show, palette
@@ -22,21 +23,30 @@ from models.provider import ModelProvider
 from models.tasks import DESCRIBE_SCENES, EMBED_PICTURES
 from pipelines.codec import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
-from pipelines.types import Scene, Segment, StageCode, StageError, StillFrame, Tag, VideoSource
+from pipelines.types import (
+    ObjectTrack,
+    Scene,
+    ScreenText,
+    Segment,
+    StageCode,
+    StageError,
+    StillFrame,
+    Tag,
+    VideoSource,
+)
 from pipelines.vision.bars import WHOLE, cropped, inside, upright_box
 from pipelines.vision.camera_motion import camera_motion
 from pipelines.vision.cuts.selection import Cut
 from pipelines.vision.features import (
     FEATURES,
     FrameFeatures,
-    FrameLook,
     Shapes,
     Times,
     features_key,
     joined,
     nearest_frame,
 )
-from pipelines.vision.stills import StillsConfig, fetch_stills
+from pipelines.vision.stills import StillsConfig, segment_at, stills_at
 from pipelines.vision.tags import Tagger
 
 
@@ -63,12 +73,30 @@ class ScenePlan:
     motion_pairs_ms: tuple[tuple[int, int], ...]
     active: Box = WHOLE
     """The picture between bars, as stored."""
-    text: tuple[TextLine, ...] = ()
-    """Writing that was read in one frame of it, top to bottom."""
-    things: tuple[SeenThing, ...] = ()
+    texts: tuple[ScreenText, ...] = ()
+    """Writing in it."""
+    objects: tuple[SeenObject, ...] = ()
     """With boxes in the whole upright picture."""
+    tracks: tuple[ObjectTrack, ...] = ()
     visible: tuple[int, ...] = ()
-    """How many things are seen about the time of each still; empty without a detector."""
+    """How many objects are seen about the time of each still; empty without a detector."""
+
+    @property
+    def middle_ms(self) -> int:
+        """The time of the middle one of the stills."""
+        return self.still_times_ms[len(self.still_times_ms) // 2]
+
+    @property
+    def text(self) -> tuple[TextLine, ...]:
+        """What of the writing the middle still shows, or else what is there first."""
+        own = [
+            it
+            for it in self.texts
+            if (it.start_ms or 0) <= self.middle_ms < (it.end_ms or math.inf)
+        ]
+        own = own or [it for it in self.texts if it.start_ms == self.texts[0].start_ms]
+        by_place = sorted(own, key=lambda line: (line.box.top, line.box.left))
+        return tuple(TextLine(line.text, line.confidence, line.box) for line in by_place)
 
 
 @dataclass(frozen=True)
@@ -77,7 +105,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
 
     name = "Describing the scenes"
     code = StageCode.VISION_FAILED
-    version = 12
+    version = 13
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
@@ -124,27 +152,29 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         bars."""
         features = self._features(plans)
         looks = features.looks()
-        stills = self._stills(plans, looks)
+        times = {time for plan in plans for time in plan.still_times_ms}
+        config = StillsConfig(self.config.still_long_side_px)
+        stills = stills_at(self.video, times, self.workspace, config)
         active = {plan.active: inside(features, plan.active) for plan in plans}
         scenes = []
         for plan in plans:
             self.workspace.check()
-            times = tuple(time for time in plan.still_times_ms if time in stills)
-            pictures = tuple(stills[time] for time in times)
+            times_ms = tuple(time for time in plan.still_times_ms if time in stills)
+            pictures = tuple(stills[time] for time in times_ms)
             if not pictures:
-                times_ms = f"{plan.start_ms} and {plan.end_ms} ms"
-                message = f"No picture between {times_ms} could be decoded."
+                span = f"{plan.start_ms} and {plan.end_ms} ms"
+                message = f"No picture between {span} could be decoded."
                 raise StageError(StageCode.VISION_FAILED, message)
             orientation = looks[plan.still_times_ms[0]].orientation
             motion = camera_motion(active[plan.active], plan.motion_pairs_ms, orientation)
             seconds = (plan.end_ms - plan.start_ms) / 1000
             box = upright_box(plan.active, orientation)
             shown = tuple(cropped(picture, box) for picture in pictures)
-            things = tuple(replace(each, box=each.box.within(box)) for each in plan.things)
+            objects = tuple(replace(each, box=each.box.within(box)) for each in plan.objects)
             about = dict(zip(plan.still_times_ms, plan.visible, strict=False))
-            visible = tuple(about[time] for time in times) if about else ()
-            own = SceneStills(shown, seconds, motion, plan.text, things, visible)
-            scenes.append(_Seen(own, times, pictures, box))
+            visible = tuple(about[time] for time in times_ms) if about else ()
+            own = SceneStills(shown, seconds, motion, plan.text, objects, visible)
+            scenes.append(_Seen(own, times_ms, pictures, box))
         return scenes
 
     def _features(self, plans: Sequence[ScenePlan]) -> FrameFeatures:
@@ -162,23 +192,6 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
                 parts.append(all_of.rows(rows))
         return joined(parts)
 
-    def _stills(
-        self, plans: Sequence[ScenePlan], looks: Mapping[int, FrameLook]
-    ) -> dict[int, Picture]:
-        """Upright pictures by time; each segment's file is opened for all its stills at once."""
-        times = sorted({time for plan in plans for time in plan.still_times_ms})
-        config = StillsConfig(self.config.still_long_side_px)
-        stills: dict[int, Picture] = {}
-        for segment in self.video.segments:
-            own = {time: looks[time] for time in times if segment_at(self.video, time) == segment}
-            if own:
-                self.workspace.check()
-                part = self.video.part_of(segment)
-                place = part.stream, part.origin_ms
-                with self.workspace.store.local_copy(segment.key) as path:
-                    stills |= fetch_stills(path, segment, *place, own, config, self.workspace.check)
-        return stills
-
     def _scene(
         self, plan: ScenePlan, seen: _Seen, said: SceneDescription, order: Sequence[int]
     ) -> Scene:
@@ -194,13 +207,15 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             end_ms=plan.end_ms,
             confidence=plan.confidence,
             description=said.description,
-            objects=said.objects,
+            objects=tuple(sorted({*said.objects, *(track.label for track in plan.tracks)})),
             shot_type=said.shot_type,
             shot_angle=said.shot_angle,
             camera_motion=seen.stills.camera_motion,
             color_palette=palette(seen.stills.stills),
             thumbnail_key=stills[0].key,
+            object_tracks=plan.tracks,
             active_picture=seen.active,
+            on_screen_text=plan.texts,
             stills=tuple(stills),
         )
 
@@ -231,14 +246,6 @@ def _shown(times_ms: Sequence[int], order: Sequence[int], length_ms: int) -> lis
 
 
 SCENES = Artifact.of(Scene, "vision/scenes", version=DescribeScenes.version)
-
-
-def segment_at(video: VideoSource, time_ms: int) -> Segment:
-    """Return the segment that a frame at ``time_ms`` belongs to."""
-    for segment in video.segments:
-        if segment.start_ms <= time_ms < segment.end_ms:
-            return segment
-    return video.segments[-1]
 
 
 def _touched(video: VideoSource, plan: ScenePlan) -> list[Segment]:

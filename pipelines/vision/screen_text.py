@@ -25,8 +25,7 @@ from pipelines.codec import Artifact, Made
 from pipelines.execution.chain import Step, Workspace
 from pipelines.types import ScreenText, StageCode, VideoSource
 from pipelines.vision.features import STROKES_EVERY_MS, Bytes, features_key, strokes_from_bytes
-from pipelines.vision.stills import SegmentTimes, StillsConfig, segment_stills
-from storage.objects import ObjectStore
+from pipelines.vision.stills import FrameTimes, StillsConfig, stills_at
 
 MOST_READINGS = 24
 """Of a scene: of more that are due, an even choice."""
@@ -75,16 +74,22 @@ class StrokeSamples:
         return np.unpackbits(self.packed[index], axis=1).astype(bool)
 
 
-def load_strokes(features: Sequence[Made], store: ObjectStore, duration_ms: int) -> StrokeSamples:
-    """Return one sample in each second of the video, or in each of longer stretches of equal
-    length.
+def load_strokes(
+    video: VideoSource, workspace: Workspace, start_ms: int, end_ms: int
+) -> StrokeSamples:
+    """Return samples of this part of a video, one a second, or fewer of a very long video.
 
-    Of several frames in one the first counts, so that it does not matter where segments begin.
+    Of several frames in one such span the first counts, so that it does not matter where segments
+    begin.
     """
-    every_ms = max(STROKES_EVERY_MS, -(-duration_ms // MOST_SAMPLES))
+    every_ms = max(STROKES_EVERY_MS, -(-video.duration_ms // MOST_SAMPLES))
     found: dict[int, tuple[int, Bytes]] = {}
-    for made in features:
-        times_ms, strokes = strokes_from_bytes(store.read_bytes(made.key))
+    for segment in video.segments:
+        if segment.end_ms <= start_ms - every_ms or segment.start_ms >= end_ms:
+            continue
+        workspace.check()
+        features = workspace.store.read_bytes(features_key(video, segment, workspace))
+        times_ms, strokes = strokes_from_bytes(features)
         for time_ms, own in zip(times_ms.tolist(), strokes, strict=True):
             cell = time_ms // every_ms
             if cell not in found or time_ms < found[cell][0]:
@@ -192,42 +197,44 @@ def _moved(strokes: Strokes, move: Move) -> Strokes:
     return shown
 
 
+Readings = dict[int, tuple[TextLine, ...]]
+"""Time of a frame in ms -> the lines that are read in it."""
+
+
 @dataclass(frozen=True)
-class ReadText(Step[SegmentTimes, Made]):
-    """Frames of a segment to the lines that are read in them (READINGS).
+class ReadText(Step[FrameTimes, Made]):
+    """Frames to the lines that are read in them (READINGS).
 
     ``models_digest`` names the backends in use: results of one are not reused for another.
     """
 
     name = "Reading what is written"
     code = StageCode.VISION_FAILED
-    version = 1
+    version = 2
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
     models_digest: str
 
-    def process(self, item: SegmentTimes) -> Made:
-        frames = features_key(self.video, item.segment, self.workspace)
-        part = self.video.part_of(item.segment)
-        inputs = item.times_ms, frames, part, self.models_digest
-        key = READINGS.key(self.workspace.prefix, *inputs, position=item.segment.index)
+    def process(self, item: FrameTimes) -> Made:
+        inputs = item.sources(self.video, self.workspace), item.times_ms, self.models_digest
+        key = READINGS.key(self.workspace.prefix, *inputs, position=item.position)
         return READINGS.make(self.workspace.store, key, lambda: self._readings(item))
 
-    def _readings(self, item: SegmentTimes) -> dict[int, tuple[TextLine, ...]]:
+    def _readings(self, item: FrameTimes) -> Readings:
         """By frame time; frames that cannot be decoded, or show no writing, are left out."""
         reader = self.models.get(READ_TEXT)
-        found: dict[int, tuple[TextLine, ...]] = {}
+        found: Readings = {}
         for some in item.in_runs(_AT_ONCE):
             self.workspace.check()
-            stills = segment_stills(self.video, some, self.workspace, _STILLS)
+            stills = stills_at(self.video, some, self.workspace, _STILLS)
             written = {time_ms: still for time_ms, still in stills.items() if may_show_text(still)}
             if written:
                 found |= dict(zip(written, reader.read([*written.values()]), strict=True))
         return found
 
 
-READINGS = Artifact.of(dict[int, tuple[TextLine, ...]], "vision/text", version=ReadText.version)
+READINGS = Artifact.of(Readings, "vision/text", version=ReadText.version)
 
 
 def screen_texts(
@@ -258,6 +265,13 @@ def screen_texts(
             if places.start_ms <= time_ms < places.end_ms:
                 found += [ScreenText(it.text, it.confidence, it.box, *own) for it in lines]
     return tuple(sorted(found[:MOST_LINES], key=lambda each: (each.start_ms or 0, each.box.top)))
+
+
+def together(texts: Sequence[Sequence[ScreenText]]) -> tuple[ScreenText, ...]:
+    """Return the writing of all scenes, in order, each text where it is first."""
+    first = {line.text.casefold(): line for own in reversed(texts) for line in reversed(own)}
+    lines = sorted(first.values(), key=lambda line: (line.start_ms or 0, line.box.top))
+    return tuple(lines[:MOST_LINES])
 
 
 def _stay(places: ScenePlaces, index: int, box: Box) -> tuple[int, int]:

@@ -10,8 +10,8 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 
 import av
@@ -24,13 +24,13 @@ from av.video.stream import VideoStream as AvVideoStream
 from models.contracts import Picture
 from pipelines.codec import from_json
 from pipelines.execution.chain import Workspace
-from pipelines.media.decoding import decode_segment, is_high_dynamic_range, seek, standard_range
+from pipelines.media.decoding import decode_segment, rgb, seek, upright
 from pipelines.media.files import OPEN_OPTIONS, chosen_stream, has_guessed_times, packet_time_ms
 from pipelines.media.sampling import PicturesOrder, PicturesRead, SharedPicture, read_pictures
 from pipelines.media_types import Orientation
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import ConfinedTask, TaskCrashedError, TaskRefusedError, run_confined
-from pipelines.types import Segment, VideoSource, VideoStream
+from pipelines.types import Segment, VideoPart, VideoSource, VideoStream
 from pipelines.vision.features import (
     FEATURES,
     LUMA_HEIGHT,
@@ -38,7 +38,9 @@ from pipelines.vision.features import (
     Bytes,
     FrameLook,
     features_key,
+    kept_key,
 )
+from pipelines.vision.kept import kept_pictures
 
 _DECORD_LACKS = frozenset({"av1", "vvc"})
 """Codecs that the FFmpeg inside decord 0.6 has no decoder for."""
@@ -88,7 +90,8 @@ def fetch_stills(
     """
 
     def finish(time_ms: int, picture: Picture) -> Picture:
-        return upright(picture, stream, wanted[time_ms], config.long_side_px)
+        shape = wanted[time_ms].aspect, wanted[time_ms].orientation
+        return upright(picture, *shape, config.long_side_px, interlaced=stream.interlaced)
 
     stills: dict[int, Picture] = {}
     others = {at: look for at, look in wanted.items() if stream.interlaced or not look.is_key}
@@ -103,31 +106,62 @@ def fetch_stills(
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentTimes:
-    """Frame times of a segment, rising."""
+class FrameTimes:
+    """Frame times of a video, rising, to look at in one task.
 
-    segment: Segment
+    ``position`` is for the names of what is stored of them.
+    """
+
+    position: int
     times_ms: tuple[int, ...]
 
-    def in_runs(self, most: int) -> Iterator[SegmentTimes]:
+    def in_runs(self, most: int) -> Iterator[tuple[int, ...]]:
         """At most so many times after the other."""
         for first in range(0, len(self.times_ms), most):
-            yield replace(self, times_ms=self.times_ms[first : first + most])
+            yield self.times_ms[first : first + most]
+
+    def sources(self, video: VideoSource, workspace: Workspace) -> list[tuple[str, VideoPart]]:
+        """Return what their pictures depend on, for the names of outputs."""
+        return [
+            (features_key(video, segment, workspace), video.part_of(segment))
+            for segment, _ in groupby(self.times_ms, key=lambda at: segment_at(video, at))
+        ]
 
 
-def segment_stills(
-    video: VideoSource, frames: SegmentTimes, workspace: Workspace, config: StillsConfig
+def stills_at(
+    video: VideoSource, times_ms: Collection[int], workspace: Workspace, config: StillsConfig
 ) -> dict[int, Picture]:
-    """Return stills of one segment, whose features are stored, at some of its frame times."""
-    segment, times_ms = frames.segment, frames.times_ms
-    features = FEATURES.load(workspace.store, features_key(video, segment, workspace))
-    looks = features.looks()
-    wanted = {time_ms: looks[time_ms] for time_ms in times_ms if time_ms in looks}
-    part = video.part_of(segment)
-    with workspace.store.local_copy(segment.key) as path:
-        return fetch_stills(
-            path, segment, part.stream, part.origin_ms, wanted, config, workspace.check
-        )
+    """Return stills at these frame times, rising, of segments whose features are stored.
+
+    Pictures that were kept when a segment was read are taken from there; only for others its
+    file is needed. Times at which nothing can be decoded are left out.
+    """
+    stills: dict[int, Picture] = {}
+    store = workspace.store
+    for segment, own in groupby(sorted(times_ms), key=lambda at: segment_at(video, at)):
+        missing, key = [*own], features_key(video, segment, workspace)
+        workspace.check()
+        if not video.part_of(segment).stream.interlaced:
+            with store.local_copy(kept_key(key)) as path:
+                stills |= kept_pictures(path, missing, config.long_side_px)
+            missing = [time_ms for time_ms in missing if time_ms not in stills]
+        if missing:
+            looks = FEATURES.load(store, key).looks()
+            wanted = {time_ms: looks[time_ms] for time_ms in missing if time_ms in looks}
+            part = video.part_of(segment)
+            with store.local_copy(segment.key) as path:
+                stills |= fetch_stills(
+                    path, segment, part.stream, part.origin_ms, wanted, config, workspace.check
+                )
+    return dict(sorted(stills.items()))
+
+
+def segment_at(video: VideoSource, time_ms: int) -> Segment:
+    """Return the segment that a frame at ``time_ms`` belongs to."""
+    for segment in video.segments:
+        if segment.start_ms <= time_ms < segment.end_ms:
+            return segment
+    return video.segments[-1]
 
 
 Finish = Callable[[int, Picture], Picture]
@@ -317,27 +351,3 @@ def by_pyav(
         if timed is not None:
             found[time_ms] = finish(time_ms, rgb(timed.frame))
     return found
-
-
-def rgb(frame: av.VideoFrame) -> Picture:
-    """Return a frame in RGB as stored; an HDR one tone mapped, and shrunk if it is large."""
-    if is_high_dynamic_range(frame):
-        return standard_range(frame)
-    return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
-
-
-def upright(picture: Picture, stream: VideoStream, look: FrameLook, long_side_px: int) -> Picture:
-    """Return the stored picture with square pixels, made upright, no side over ``long_side_px``.
-
-    Of an interlaced picture one field is kept: half the lines, but no comb.
-    """
-    height, aspect = picture.shape[0], look.aspect
-    if stream.interlaced and height > 1:
-        picture = picture[::2]
-    factor = min(1.0, long_side_px / max(height, height * aspect))
-    size = (max(1, round(height * aspect * factor)), max(1, round(height * factor)))
-    if size != (picture.shape[1], picture.shape[0]):
-        grows = size[0] > picture.shape[1] or size[1] > picture.shape[0]
-        how = cv2.INTER_LINEAR if grows else cv2.INTER_AREA
-        picture = np.asarray(cv2.resize(picture, size, interpolation=how), np.uint8)
-    return np.ascontiguousarray(look.orientation.upright(picture))

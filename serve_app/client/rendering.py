@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, groupby
@@ -15,6 +16,7 @@ from rich.text import Text
 
 NO_CUTS = "One shot: the video has no cuts."
 NO_SPEECH = "No speech was found."
+_FIRST_WORDS = 60
 
 
 _SPEAKER_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")
@@ -118,10 +120,12 @@ def palette_swatches(colors: Sequence[str]) -> Text:
 
 
 def transcript_text(transcript: Mapping[str, Any]) -> RenderableType:
-    """Return the transcript by speaker turns, each with the time at which it starts."""
+    """Return the transcript by speaker turns, each with the time at which it starts; of several
+    tracks that of one, below what each of them begins with."""
     segments = transcript.get("segments") or []
+    tracks = _tracks_table(transcript) if len(transcript.get("tracks") or ()) > 1 else Group()
     if not segments:
-        return Text(NO_SPEECH, style="italic")
+        return Group(tracks, Text(NO_SPEECH, style="italic"))
     names = {speaker["id"]: one_line(speaker["label"]) for speaker in transcript["speakers"]}
     turns = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     turns.add_column(style="dim", justify="right", no_wrap=True)
@@ -131,7 +135,21 @@ def transcript_text(transcript: Mapping[str, Any]) -> RenderableType:
     for speaker, start_seconds, text in _turns(segments):
         name = Text(names.get(speaker or "", ""), style=styles.get(speaker or "", ""))
         turns.add_row(Text(clock(start_seconds)), name, Text(text))
-    return Group(_heading(transcript), turns)
+    return Group(tracks, _heading(transcript), turns)
+
+
+def _tracks_table(transcript: Mapping[str, Any]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for style, wraps in (("dim", False), ("", False), ("", True)):
+        table.add_column(style=style, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
+    for track in transcript["tracks"]:
+        words = " ".join(entry["Text"] for entry in track["transcript"])
+        begins = textwrap.shorten(one_line(words), _FIRST_WORDS, placeholder=" …")
+        shown = "shown below" if track["trackIndex"] == transcript.get("trackIndex") else ""
+        said = begins or track.get("errorCode") or NO_SPEECH
+        name = f"Track {track['trackIndex'] + 1}: {one_line(track['trackName'])}"
+        table.add_row(Text(name), Text(shown), Text(said))
+    return table
 
 
 def _heading(transcript: Mapping[str, Any]) -> Text:

@@ -37,7 +37,7 @@ from serve_app.jobs.schemas import CreateBatchBody, CreateJobFromUrlBody
 from serve_app.media.source import PlayableMedia, find_media
 from serve_app.observability.metrics import record_job_end
 from serve_app.results.scenes import OverviewJson, find_overview, overview_json
-from serve_app.results.transcripts import SummarySentenceJson, find_summary
+from serve_app.results.transcripts import SummarySentenceJson, default_track, find_summary
 from storage.duplicates import StoredDuplicate, list_duplicates
 from storage.job_records import JobRecord, list_jobs
 from storage.results import Track, list_tracks
@@ -250,9 +250,9 @@ async def get_job(
     context: Context,
     viewer: CurrentViewer,
     jobId: str,  # noqa: N803
-    track: Annotated[int, WHOLE_NUMBER] = 0,
+    track: Annotated[int | None, WHOLE_NUMBER] = None,
 ) -> Response:
-    """The job as it stands: its stages while it runs, its results once they are there."""
+    """Show a job: its stages while it runs, its results once they are there."""
     async with context.database.statement() as connection:
         job = await service.get_job(connection, viewer.account.id, jobId)
         media = await find_media(context, connection, job)
@@ -275,7 +275,7 @@ async def get_job(
         "job.html",
         job=render_job(job, base_url(request)),
         shown=shown,
-        track=track,
+        track=(track or 0) if shown.track is None else shown.track.track_index,
         running=job.state not in TERMINAL_STATES,
         skip_reasons=ENDED_WITHOUT_RESULT,
         advice=ADVICE,
@@ -294,7 +294,7 @@ def _by_job(found: list[tuple[StoredDuplicate, str]]) -> list[OtherJob]:
 
 
 async def _add_results(
-    context: AppContext, job: JobRecord, shown: JobView, tracks: list[Track], track: int
+    context: AppContext, job: JobRecord, shown: JobView, tracks: list[Track], track: int | None
 ) -> None:
     scenes = await context.parts.find_scenes(job.id)
     if scenes is not None and scenes.count:
@@ -305,10 +305,11 @@ async def _add_results(
     transcribed = job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED
     if job.erased_at is not None or not transcribed:
         return
-    shown.track = next((each for each in tracks if each.track_index == track), None)
+    named = (each for each in tracks if each.track_index == track)
+    shown.track = default_track(tracks) if track is None else next(named, None)
     if shown.track is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.")
-    for segments in (await context.parts.read_segments(job.id, track)).values():
+    for segments in (await context.parts.read_segments(job.id, shown.track.track_index)).values():
         shown.lines = lines_part(job, shown.track, segments)
         shown.speakers = speaker_labels(shown.track, segments)
 

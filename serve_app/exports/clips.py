@@ -118,18 +118,18 @@ async def get_clip(
         upload = await find_upload(connection, job.id, MEDIA_SLOT)
         muted = await find_muted(connection, job)
     key = None if upload is None else upload.object_key
-    stretch = _stretch(job, ingested or {}, key, round(start * 1000), round(end * 1000))
-    heard = [(first - stretch.at_ms, last - stretch.at_ms) for first, last in muted]
-    silent = tuple(it for it in heard if it[0] < stretch.end_ms and it[1] > 0)
-    stretch = replace(stretch, muted=silent)
+    interval = _interval(job, ingested or {}, key, round(start * 1000), round(end * 1000))
+    heard = [(first - interval.at_ms, last - interval.at_ms) for first, last in muted]
+    silent = tuple(it for it in heard if it[0] < interval.end_ms and it[1] > 0)
+    interval = replace(interval, muted=silent)
     async with place.turn(request):
-        clip = await run_in_threadpool(_cut, context.objects, stretch)
+        clip = await run_in_threadpool(_cut, context.objects, interval)
     place.resources.enter_context(clip.file)
     return _answer(request, place, job, clip)
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Interval:
     """What to cut out of which object; times from the start of that file."""
 
     key: str
@@ -145,9 +145,9 @@ class _Stretch:
     """From the start of that file too."""
 
 
-def _stretch(
+def _interval(
     job: JobRecord, ingested: Mapping[str, Any], key: str | None, start_ms: int, end_ms: int
-) -> _Stretch:
+) -> _Interval:
     """Raises NOT_FOUND where the job has no source; INVALID_REQUEST for times that it lacks."""
     if job.duration_ms is not None and start_ms >= job.duration_ms:
         raise invalid("The media ends before.", "start")
@@ -160,7 +160,7 @@ def _stretch(
         key = key or f"{source_prefix(job.id)}/clip-000"
         timeline = from_json(Timeline, media.get("timeline") or {})
         picture = (media.get("video") or {}).get("index")
-        return _Stretch(key, start_ms, end_ms, media.get("origin_ms", 0), timeline, picture, 0)
+        return _Interval(key, start_ms, end_ms, media.get("origin_ms", 0), timeline, picture, 0)
     clip = [each for each in job.clips if each["start_ms"] <= start_ms][-1]
     at_ms, length_ms = clip["start_ms"], clip["duration_ms"]
     if end_ms > at_ms + length_ms + 1:
@@ -170,7 +170,7 @@ def _stretch(
     # A part's origin is that of the whole timeline in its own times.
     origin_ms = 0 if part is None else part["origin_ms"] + at_ms
     key = f"{source_prefix(job.id)}/clip-{clip['index']:03d}"
-    return _Stretch(
+    return _Interval(
         key,
         start_ms - at_ms,
         end_ms - at_ms,
@@ -199,36 +199,36 @@ class _Clip:
 
 
 @contextmanager
-def _source(store: ObjectStore, stretch: _Stretch) -> Iterator[RangedCopy]:
+def _source(store: ObjectStore, interval: _Interval) -> Iterator[RangedCopy]:
     """All of it where FFmpeg opens a part of it by its path: one of several joined files."""
-    if not (stretch.timeline.joined_at or stretch.timeline.begins_at):
-        with store.ranged_copy(stretch.key) as copy:
+    if not (interval.timeline.joined_at or interval.timeline.begins_at):
+        with store.ranged_copy(interval.key) as copy:
             yield copy
     else:
-        with store.local_copy(stretch.key) as path:
+        with store.local_copy(interval.key) as path:
             yield RangedCopy(path, path.stat().st_size, None)
 
 
-def _cut(store: ObjectStore, stretch: _Stretch) -> _Clip:
+def _cut(store: ObjectStore, interval: _Interval) -> _Clip:
     """Raises NOT_FOUND where the source is gone or cannot be copied."""
     # PyAV, which a process that cuts no clips need not load.
     from pipelines.ingest import clip
     from pipelines.media.files import Source
 
     try:
-        with _source(store, stretch) as copy, temporary_folder("clip-") as folder:
+        with _source(store, interval) as copy, temporary_folder("clip-") as folder:
             path, fetch, size_bytes = copy.path.resolve(), copy.fetch, copy.size_bytes
             task = ConfinedTask(
                 program=clip.copy,
                 order=clip.ClipOrder(
-                    source=Source(path, *stretch.timeline.layout),
+                    source=Source(path, *interval.timeline.layout),
                     is_ranged=fetch is not None,
-                    picture=stretch.picture,
+                    picture=interval.picture,
                     folder=folder.resolve(),
-                    start_ms=stretch.start_ms,
-                    end_ms=stretch.end_ms,
-                    origin_ms=stretch.origin_ms,
-                    muted=stretch.muted,
+                    start_ms=interval.start_ms,
+                    end_ms=interval.end_ms,
+                    origin_ms=interval.origin_ms,
+                    muted=interval.muted,
                 ),
                 allowance=Allowance(_MEMORY_BYTES, round(_WALL_SECONDS), size_bytes + (64 << 20)),
                 wall_seconds=_WALL_SECONDS,
@@ -248,7 +248,7 @@ def _cut(store: ObjectStore, stretch: _Stretch) -> _Clip:
         raise _no_source("The source of the job is not kept any more.") from None
     except (TaskRefusedError, TaskCrashedError) as error:
         raise _no_source(str(getattr(error, "message", error))) from error
-    return _Clip(file, file.seek(0, 2), found.container, found.start_ms + stretch.at_ms)
+    return _Clip(file, file.seek(0, 2), found.container, found.start_ms + interval.at_ms)
 
 
 def _answer(request: Request, place: DownloadPlace, job: JobRecord, clip: _Clip) -> Response:

@@ -91,6 +91,9 @@ _TIMELINES: dict[ExportFormat, Callable[[FrameTimeline], str]] = {
     ExportFormat.OTIO: timeline_files.to_otio,
     ExportFormat.FCPXML: timeline_files.to_fcpxml,
 }
+YOUTUBE_FEWEST = 3
+"""Chapters in a description, below which YouTube shows none
+(support.google.com/youtube/answer/9884579)."""
 _LISTS: dict[ExportFormat, Callable[[Sequence[Section]], str]] = {
     ExportFormat.FFMETADATA: timeline_files.to_ffmetadata,
     ExportFormat.YOUTUBE: timeline_files.to_youtube,
@@ -126,7 +129,8 @@ async def export_job(
         Query(
             description="`edl` (CMX 3600), `otio` (OpenTimelineIO) and `fcpxml` (1.8) count frames "
             "from the file's start timecode and need a picture; an `edl` has one frame rate. "
-            "`csv` is a table; `ffmetadata`, `youtube`, `webvtt-chapters` are lists of chapters.",
+            "`csv` is a table; `ffmetadata`, `youtube`, `webvtt-chapters` are lists of chapters; "
+            "YouTube shows no list of fewer than three, so such a one is refused.",
             examples=["edl"],
         ),
     ],
@@ -196,7 +200,14 @@ def _written(
     sections: list[Section],
 ) -> str:
     if kind in _LISTS:
-        return _LISTS[kind](sections)
+        written = _LISTS[kind](sections)
+        if kind is ExportFormat.YOUTUBE and (count := written.count("\n")) < YOUTUBE_FEWEST:
+            raise invalid(
+                f"YouTube shows chapters from {YOUTUBE_FEWEST} on, each of ten seconds at least; "
+                f"here {'is one' if count == 1 else f'are {count}'}.",
+                "format",
+            )
+        return written
     sources = find_sources(job.file_name, ingested)
     if not sources and kind is ExportFormat.CSV:
         return timeline_files.to_table(sections, None)

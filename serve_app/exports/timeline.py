@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
-from pipelines.ingest.timecode import parse_timecode, rate_near, timecode_at
+from pipelines.ingest.timecode import parse_rate, parse_timecode, rate_near, timecode_at
 from pipelines.speech.caption_rules import plain
 from pipelines.speech.captions import escaped, vtt_time, xml_text
 from serve_app.errors import invalid
@@ -66,6 +67,8 @@ RATES = tuple(
 )
 """Frames a second that editing programs count in."""
 _DROP_RATES = (30 * _NTSC, 60 * _NTSC)
+_DROPPING = (30, 60)
+"""Frames a second, rounded, of which numbers can be dropped."""
 _DROP_MARK = re.compile("[;.,]")
 _VARIABLE_RATE = Fraction(30)
 _SAME_RATE = Fraction(1, 10_000)
@@ -88,12 +91,14 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class ExportSource:
-    """A file of the timeline. ``start_frame`` is its start timecode in frames after midnight."""
+    """A file of the timeline. ``start_frame`` is its start timecode in frames after midnight,
+    ``start_seconds`` the same by the rate of the timecode's own track."""
 
     name: str
     reel: str
     rate: Fraction
     start_frame: int
+    start_seconds: Fraction
     frames: int
     drop_frame: bool
     width: int
@@ -172,14 +177,14 @@ def find_sources(file_name: str, ingested: Values | None) -> tuple[ExportSource,
         if not stream or not stream["frame_rate"]:
             return ()
         end_ms = round(media["duration_seconds"] * 1000)
-        return (_source(file_name, stream, media.get("timecode"), 0, end_ms),)
+        return (_source(file_name, stream, media, 0, end_ms),)
     parts = (video or {}).get("parts") or []
     names = {clip["start_ms"]: clip for clip in clips}
     found = [
         _source(
             names[part["start_ms"]]["name"],
             part["stream"],
-            names[part["start_ms"]].get("timecode"),
+            names[part["start_ms"]],
             part["start_ms"],
             part["end_ms"],
         )
@@ -189,13 +194,10 @@ def find_sources(file_name: str, ingested: Values | None) -> tuple[ExportSource,
     return tuple(_with_own_reels(found))
 
 
-def _source(
-    name: str, stream: Values, timecode: str | None, begin_ms: int, end_ms: int
-) -> ExportSource:
-    rate, timecode = timeline_rate(stream), timecode or ""
-    # Only 29.97 and 59.94 have numbers to drop; other rates marked so count every frame.
-    drops = rate in _DROP_RATES and bool(_DROP_MARK.search(timecode))
-    start_frame = _frame_of(timecode if drops else _DROP_MARK.sub(":", timecode), rate)
+def _source(name: str, stream: Values, clock: Values, begin_ms: int, end_ms: int) -> ExportSource:
+    """``clock`` has the file's ``timecode`` and ``timecode_rate``, if any."""
+    rate = timeline_rate(stream)
+    start_frame, start_seconds, drops = _start_of(clock, rate)
     first_ms = stream.get("start_ms", 0)
     last_ms = stream.get("end_ms") or end_ms - begin_ms
     letters = re.sub(r"[^A-Z0-9_]", "", PurePosixPath(name).stem.upper())
@@ -204,6 +206,7 @@ def _source(
         reel=letters[:_REEL_LENGTH] or "AX",
         rate=rate,
         start_frame=start_frame,
+        start_seconds=start_seconds,
         frames=max(1, round((last_ms - first_ms) * rate / 1000)),
         drop_frame=drops,
         width=stream["width"],
@@ -211,6 +214,24 @@ def _source(
         start_ms=begin_ms + first_ms,
         end_ms=end_ms,
     )
+
+
+def _start_of(clock: Values, rate: Fraction) -> tuple[int, Fraction, bool]:
+    """Return a start timecode in frames of ``rate`` and in seconds, and whether it drops numbers.
+
+    It counts at the rate of its own track, of which the picture's may be a multiple (30 drop frame
+    beside 59.94p), or nearly the same: programs on phones mark 30p as 29.97 drop frame, and
+    editors believe the mark. Without a rate of its own only 29.97 and 59.94 drop numbers.
+    """
+    timecode, own = clock.get("timecode") or "", parse_rate(clock.get("timecode_rate"))
+    counted = own or rate
+    is_marked = bool(_DROP_MARK.search(timecode))
+    drops = is_marked and counted in _DROP_RATES and round(rate) in _DROPPING
+    start = parse_timecode(timecode if drops else _DROP_MARK.sub(":", timecode), float(counted))
+    if start is None:
+        return 0, Fraction(0), False if own is None else drops
+    factor = Fraction(round(rate), round(counted))
+    return round(start.seconds * counted * factor), start.seconds, drops
 
 
 def _frame_of(timecode: str, rate: Fraction) -> int:
@@ -256,13 +277,18 @@ def frame_timeline(
     if len(sources) > 1:
         start = _frame_of(f"{_SEVERAL_START}{';' if first.drop_frame else ':'}00", first.rate)
     events: list[Event] = []
-    seconds = Fraction(0)
+    seconds, at = Fraction(0), 0
     for piece in _pieces(sources, sections):
-        at = round(seconds * first.rate)
+        shot = None if isinstance(piece, Fraction) else piece
         seconds += piece if isinstance(piece, Fraction) else piece.frames / piece.source.rate
         length = round(seconds * first.rate) - at
-        if length:
-            events.append(Event(None if isinstance(piece, Fraction) else piece, at, length))
+        if shot is not None:
+            # No clip reaches past the end of its file; the next one begins that much earlier.
+            left = shot.source.frames - shot.first
+            length = min(length, math.floor(left / shot.source.rate * first.rate))
+        if length > 0:
+            events.append(Event(shot, at, length))
+            at += length
     name = PurePosixPath(file_name).stem or "timeline"
     return FrameTimeline(name, tuple(sources), tuple(events), start, has_audio)
 
@@ -412,7 +438,7 @@ def _asset(
         id=name,
         name=xml_text(source.name),
         src=f"./{quote(source.name)}",
-        start=_seconds(source.start_frame, source.rate),
+        start=_fraction(source.start_seconds, source.rate),
         duration=_seconds(source.frames, source.rate),
         hasVideo="1",
         format=format_id,
@@ -442,7 +468,9 @@ def _element(
         place,
         name=xml_text(shot.section.name),
         ref=assets[shot.source],
-        start=_seconds(shot.source.start_frame + shot.first, shot.source.rate),
+        start=_fraction(
+            shot.source.start_seconds + shot.first / shot.source.rate, shot.source.rate
+        ),
         format=formats[shot.source],
         tcFormat=_tc_format(drop_frame=shot.source.drop_frame),
     )
@@ -459,6 +487,12 @@ def _seconds(frames: int, rate: Fraction) -> str:
     if frames == 0:
         return "0s"
     return f"{frames * rate.denominator}/{rate.numerator}s"
+
+
+def _fraction(seconds: Fraction, rate: Fraction) -> str:
+    """``seconds`` likewise, where they are whole frames of the rate."""
+    frames = seconds * rate
+    return _seconds(int(frames), rate) if frames.denominator == 1 else f"{seconds}s"
 
 
 def to_table(sections: Sequence[Section], timeline: FrameTimeline | None) -> str:

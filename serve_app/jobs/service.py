@@ -24,7 +24,7 @@ from serve_app.jobs.answers import render_job
 from serve_app.jobs.plans import JobPlan
 from serve_app.results.redaction import redact_again
 from serve_app.results.scenes import StoredSeen, read_seen, seen_json
-from serve_app.results.transcripts import legacy_entries, transcript_of
+from serve_app.results.transcripts import default_track, legacy_entries, transcript_of
 from serve_app.settings import Settings
 from storage import (
     audit,
@@ -255,7 +255,7 @@ class StoredResults:
 async def read_results(
     connection: Connection, job: JobRecord, include: frozenset[str]
 ) -> StoredResults:
-    """Return scenes and the first track that has words, of those that ``include`` names."""
+    """Return scenes and the default track, of those that ``include`` names."""
     if job.erased_at is not None:
         return StoredResults()
     seen, track = None, None
@@ -264,7 +264,7 @@ async def read_results(
     transcribed = job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED
     if "transcript" in include and transcribed:
         tracks = await results.list_transcripts(connection, job.id, words=False)
-        track = next((each for each in tracks if each.document), tracks[0])
+        track = default_track(tracks)
     return StoredResults(seen, track)
 
 

@@ -17,6 +17,7 @@ from pipelines.codec import from_json, to_json
 from pipelines.speech.edits import (
     Edit,
     EditError,
+    Insertion,
     Merge,
     SegmentChange,
     Split,
@@ -128,6 +129,21 @@ class SegmentMerge(_Body):
     count: Annotated[Annotated[int, Field(ge=2, le=MOST_AT_ONCE), WHOLE], doc("How many.", 2)] = 2
 
 
+class SegmentInsertion(_Body):
+    """A segment that the transcript lacks."""
+
+    startTime: Annotated[_Time, doc("Where it begins, in seconds of the media.", 4.0)]  # noqa: N815
+    endTime: Annotated[_Time, doc("Where it ends; no other segment is between.", 5.5)]  # noqa: N815
+    text: Annotated[
+        Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS, pattern=_PLAIN)],
+        doc("Plain text.", "Good evening."),
+    ]
+    speaker: Annotated[
+        Annotated[str, Field(max_length=100)] | None,
+        doc("A speaker's `id`; nobody's if not given.", "speaker_1"),
+    ] = None
+
+
 class _TrackBody(_Body):
     trackIndex: Annotated[  # noqa: N815
         Annotated[int, Field(ge=0, le=MAX_TRACK_INDEX), WHOLE] | None,
@@ -139,23 +155,32 @@ class _TrackBody(_Body):
     ]
 
 
+_OPERATIONS = ("segments", "split", "merge", "insert", "speakers")
+
+
 class TranscriptEditBody(_TrackBody):
     """Body of ``PATCH /jobs/{jobId}/transcript``."""
 
     model_config = ConfigDict(
         json_schema_extra={
-            "anyOf": [{"required": [name]} for name in ("segments", "split", "merge")],
+            "anyOf": [{"required": [name]} for name in _OPERATIONS],
             "examples": [{"revision": 0, "segments": [{"index": 0, "text": "Good evening."}]}],
         }
     )
     segments: Annotated[list[SegmentEdit], _Operations, doc("What changes.")]
     split: Annotated[list[SegmentSplit], _Operations, doc("Done after that.")]
     merge: Annotated[list[SegmentMerge], _Operations, doc("Done at last.")]
+    insert: Annotated[list[SegmentInsertion], _Operations, doc("New segments, by their times.")]
+    speakers: Annotated[
+        list[Annotated[str, Field(pattern="^speaker_[0-9]{1,3}$")]],
+        Field(min_length=1, max_length=100, default_factory=list),
+        doc("Ids of speakers whom the track lacks, for segments of this and later edits."),
+    ]
 
     @model_validator(mode="after")
     def _changes_something(self) -> TranscriptEditBody:
-        if not (self.segments or self.split or self.merge):
-            raise PydanticCustomError("edit", "must hold segments, split or merge")
+        if not any(getattr(self, name) for name in _OPERATIONS):
+            raise PydanticCustomError("edit", f"must hold one of {', '.join(_OPERATIONS)}")
         return self
 
 
@@ -222,8 +247,8 @@ async def edit_transcript(
 ) -> Response:
     """Correct the transcript.
 
-    Changes, splits and merges of segments, all or none; captions, search, chapters and exports
-    follow at once.
+    Changes, splits, merges and insertions of segments, and speakers that are added, all or none;
+    captions, search, chapters and exports follow at once.
 
     Words that stay keep their times. Others share the time of those that they replace, with
     `timing: "estimated"`, and get measured ones within seconds, as long as the media is kept. Where
@@ -240,6 +265,11 @@ async def edit_transcript(
         ),
         tuple(Split(it.index, it.word) for it in body.split),
         tuple(Merge(it.index, it.count) for it in body.merge),
+        tuple(
+            Insertion(round(it.startTime * 1000), round(it.endTime * 1000), it.text, it.speaker)
+            for it in body.insert
+        ),
+        tuple(body.speakers),
     )
 
     async def make(job: JobRecord, read: ReadTranscript) -> Change:
@@ -402,13 +432,19 @@ def _change(edit: Edit, read: ReadTranscript, media_ms: int | None) -> Change:
     document, segments = read.document, _Segments(read.document["segments"])
     speakers = from_json(tuple[Speaker, ...], document["speakers"])
     splices = splices_of(edit, segments, speakers, media_ms)
+    added = tuple(Speaker(id, f"Speaker {int(id[8:]) + 1}", 0.0) for id in edit.speakers)  # noqa: A001
     change: Change = {
         "splices": [(each.first, each.count, to_json(each.segments)) for each in splices]
     }
     turns = from_json(tuple[SpeakerTurn, ...], document.get("turns", []))
     spoken = turns_after(turns, splices, segments)
-    if turns and spoken != [*turns]:
-        change |= {"turns": to_json(spoken), "speakers": to_json(speakers_after(speakers, spoken))}
+    speak = turns or edit.insert
+    if speak and spoken != [*turns]:
+        change |= {"turns": to_json(spoken)}
+    if added or "turns" in change:
+        everybody = (*speakers, *added)
+        found = speakers_after(everybody, spoken) if speak else everybody
+        change |= {"speakers": to_json(found)}
     return change
 
 

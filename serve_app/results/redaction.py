@@ -114,7 +114,7 @@ async def want_preview(context: AppContext, connection: Connection, job: JobReco
 async def add_muted(
     context: AppContext, connection: Connection, job: JobRecord, muted: Sequence[Span]
 ) -> None:
-    """More stretches of a redacted job's media to be silent."""
+    """More intervals of a redacted job's media to be silent."""
     before = await history.find_muted(connection, job.id)
     everything = [*merged([*before, *muted])]
     if everything != [*before]:

@@ -146,11 +146,11 @@ def _review(
         "revision": track.revision,
         "calibrated": found.calibrated,
         "budgetSeconds": budget,
-        "reviewSeconds": sum(each.length_ms for each in review.stretches) / 1000,
+        "reviewSeconds": sum(each.length_ms for each in review.intervals) / 1000,
         "uncheckedShare": round(unchecked / max(1, review.words), 4),
         "before": _expected(review, review.before),
         "after": _expected(review, review.after),
-        "stretches": [_stretch(each, texts) for each in review.stretches],
+        "stretches": [_interval(each, texts) for each in review.intervals],
     }
 
 
@@ -173,12 +173,12 @@ def _expected(review: Review, expected: Expected) -> ExpectedErrors:
     }
 
 
-def _stretch(stretch: Doubt, texts: dict[int, str]) -> ReviewStretch:
+def _interval(interval: Doubt, texts: dict[int, str]) -> ReviewStretch:
     return {
-        "startTime": stretch.start_ms / 1000,
-        "endTime": stretch.end_ms / 1000,
-        "reasons": sorted(stretch.reasons),
-        "expectedErrors": round(stretch.expected.errors, 2),
-        "segments": list(stretch.segments),
-        "text": "\n".join(texts[index] for index in stretch.segments),
+        "startTime": interval.start_ms / 1000,
+        "endTime": interval.end_ms / 1000,
+        "reasons": sorted(interval.reasons),
+        "expectedErrors": round(interval.expected.errors, 2),
+        "segments": list(interval.segments),
+        "text": "\n".join(texts[index] for index in interval.segments),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Literal, NotRequired, TypeVar, cast
 
@@ -335,6 +336,14 @@ def choose_track(
     return track
 
 
+def default_track(tracks: Sequence[AnyTrack]) -> AnyTrack:
+    """Return the track that is shown where none is named: the first with words, which have a
+    language or were written by hand; else the first that could be transcribed; else the first."""
+    readable = [each for each in tracks if each.status == StageStatus.COMPLETED]
+    worded = (each for each in readable if each.language or each.revision)
+    return next(worded, (readable or tracks)[0])
+
+
 def transcript_json(
     job: JobRecord, track: TrackTranscript, found: TranscriptResult, *, multi: bool
 ) -> Transcript:
@@ -354,9 +363,8 @@ def transcript_json(
 
 
 def combined_transcript_json(job: JobRecord, tracks: list[TrackTranscript]) -> Transcript:
-    """Return the JSON transcript of a multi-track job: the first readable track, and all in
-    ``tracks``."""
-    first = next(track for track in tracks if track.document is not None)
+    """Return the JSON transcript of a multi-track job: its default track, and all in ``tracks``."""
+    first = default_track(tracks)
     all_of: list[AudioTrackJson] = []
     for track in tracks:  # decoded one at a time: they may be long
         found = transcript_of(track)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import unicodedata
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,6 +32,7 @@ from storage.search import (
     Ranked,
     Ranking,
 )
+from storage.search_index import without_accents
 from storage.search_vectors import STILLS, NoVectorsError, find_still
 from storage.types import SearchKind, SkipReason, StageName
 
@@ -120,7 +122,7 @@ def parse_query(q: str) -> list[Alternative]:
     """
     if len(q) > MAX_QUERY_CHARACTERS:
         raise _bad(f"It has at most {MAX_QUERY_CHARACTERS} characters.")
-    q = q.translate(_QUOTES)
+    q = unicodedata.normalize("NFKC", q.translate(_QUOTES))
     if q.count('"') % 2:
         raise _bad("A quotation mark is not closed.")
     groups: list[list[Clause]] = [[]]
@@ -364,10 +366,14 @@ def _marked(headline: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _literal(text: str, words: list[str]) -> list[tuple[int, int]]:
+    """Return where the words are, whatever their case and accents."""
+    letters = [without_accents(letter) for letter in text]
+    places = [at for at, letter in enumerate(letters) for _ in letter] + [len(text)]
+    plain = "".join(letters)
     found = sorted(
-        match.span()
+        (places[match.start()], places[match.end()])
         for word in set(words)
-        for match in re.finditer(re.escape(word), text, re.IGNORECASE)
+        for match in re.finditer(re.escape(without_accents(word)), plain, re.IGNORECASE)
     )
     merged: list[tuple[int, int]] = []
     for start, end in found:

@@ -65,7 +65,7 @@ class KeptSounds:
 
 
 def _parts_of_sound(found: SoundPrint) -> Iterator[Keys]:
-    """Yield keys of stretches of a track."""
+    """Yield keys of intervals of a track."""
     keys = found.keys()
     yield from (keys[at : at + _MARKS_A_PART] for at in range(0, len(keys), _MARKS_A_PART))
 

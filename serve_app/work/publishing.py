@@ -172,7 +172,7 @@ async def publish_scenes(
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[StageName.VISION].status in ENDED_STATUSES:
         return None
-    await results.store_scenes(connection, job.id, scenes, overview, people, fingerprints)
+    await history.store_scenes(connection, job.id, scenes, overview, people, fingerprints)
     if fingerprints is not None:
         await store_keys(connection, job.id, job.account_id, "shot", shot_keys)
     if known is not None:
@@ -207,7 +207,7 @@ async def publish_transcripts(
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[StageName.TRANSCRIPT].status in ENDED_STATUSES:
         return None
-    await results.store_transcripts(connection, job.id, tracks)
+    await history.store_transcripts(connection, job.id, tracks)
     if voices is not None:
         await _recognise(connection, job, voices)
     for index, change in (before or {}).items():
@@ -221,7 +221,7 @@ async def publish_transcripts(
     if isinstance(summary, PipelineWarning):
         warnings = [*warnings, summary]
     elif summary is not None:
-        await results.store_summary(connection, job.id, to_json(summary))
+        await history.store_summary(connection, job.id, to_json(summary))
     documents = [warning_document(each, StageName.TRANSCRIPT) for each in warnings]
     await jobs.add_warnings(connection, job.id, documents)
     return await _complete(connection, job, StageName.TRANSCRIPT, timings, made_with, receipt)

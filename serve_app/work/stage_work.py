@@ -64,6 +64,7 @@ from pipelines.types import (
     transcript_warnings,
 )
 from pipelines.vision.cuts.selection import CutConfig
+from pipelines.vision.features import FeaturesConfig
 from pipelines.vision.pipeline import VisionConfig
 from pipelines.vision.scenes import DescribeConfig
 from serve_app.context import AppContext
@@ -393,6 +394,7 @@ def vision_config(context: AppContext) -> VisionConfig:
     """Return how every video is analysed, whatever its job chose."""
     profile = context.settings.model_profile
     return VisionConfig(
+        features=FeaturesConfig(gpus=context.settings.decoder_gpus),
         describe=DescribeConfig(models=digest_of(profile, tasks_for(Purpose.VISION))),
         tags=context.tags,
         policy=context.content_policy,

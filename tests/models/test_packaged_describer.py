@@ -25,7 +25,7 @@ from models.contracts import (
     Movement,
     Picture,
     SceneStills,
-    SeenThing,
+    SeenObject,
     ShotAngle,
     ShotType,
     TextLine,
@@ -132,7 +132,7 @@ SHARP = foliage(1)
         pytest.param((SHARP, SHARP, SHARP), (0, 0, 0), (1, 0, 2), id="all alike: the middle"),
         pytest.param((SHARP, blurred(SHARP), SHARP), (0, 3, 0), (0, 2, 1), id="no blur"),
         pytest.param((SHARP, faded(SHARP)), (0, 1), (0, 1), id="no fade"),
-        pytest.param((SHARP, SHARP, SHARP), (2, 0, 1), (0, 2, 1), id="most things and faces"),
+        pytest.param((SHARP, SHARP, SHARP), (2, 0, 1), (0, 2, 1), id="most objects and faces"),
         pytest.param((plain(9, 9, 9), plain(9, 9, 9)), (0, 0), (1, 0), id="nothing to see"),
     ],
 )
@@ -225,25 +225,25 @@ def evidence(
     colours: tuple[str, ...] = ("green", "grey"),
     accent: str | None = None,
     motion: CameraMotion = CameraMotion.UNKNOWN,
-    things: tuple[SeenThing, ...] = (),
+    objects: tuple[SeenObject, ...] = (),
 ) -> SceneEvidence:
     """``faces`` are their heights."""
     facts = tuple(
         PictureFacts(level, 50, colourfulness, hue, False, colours, accent) for level in brightness
     )
     boxes = tuple(Box(0.3, 0.1, height / 2, height) for height in faces)
-    return SceneEvidence(facts, boxes, text, motion, things, shot_type_of(boxes, things))
+    return SceneEvidence(facts, boxes, text, motion, objects, shot_type_of(boxes, objects))
 
 
-def thing(
+def item(
     label: str,
     count: int | tuple[int, int] = 1,
     box: tuple[float, float, float, float] = (0.4, 0.3, 0.2, 0.4),
     movement: Movement | None = None,
-) -> SeenThing:
+) -> SeenObject:
     """``count``: one number, or the fewest and the most."""
     fewest, most = (count, count) if isinstance(count, int) else count
-    return SeenThing(label, fewest, most, Box(*box), movement)
+    return SeenObject(label, fewest, most, Box(*box), movement)
 
 
 LEFT, RIGHT, SMALL, ALL = (
@@ -256,51 +256,51 @@ STANDING, FAR = (0.45, 0.1, 0.13, 0.8), (0.5, 0.5, 0.02, 0.15)
     ("seen", "words"),
     [
         pytest.param(
-            evidence(things=(thing("person", box=STANDING), thing("dog", box=RIGHT))),
+            evidence(objects=(item("person", box=STANDING), item("dog", box=RIGHT))),
             "A full shot of a person in the middle, with a dog on the right.",
             id="a person and a dog",
         ),
         pytest.param(
-            evidence(things=(thing("person", box=FAR),)),
+            evidence(objects=(item("person", box=FAR),)),
             "An extreme wide shot of a person in the middle in the distance.",
             id="far away",
         ),
         pytest.param(
-            evidence(faces=(0.3,), things=(thing("person"), thing("laptop", box=LEFT))),
+            evidence(faces=(0.3,), objects=(item("person"), item("laptop", box=LEFT))),
             "A medium close-up of a person, with a laptop on the left.",
             id="a face is a person's",
         ),
         pytest.param(
-            evidence(faces=(0.2, 0.2), things=(thing("person", (1, 2)),)),
+            evidence(faces=(0.2, 0.2), objects=(item("person", (1, 2)),)),
             "A medium shot of two or more people.",
             id="faces count",
         ),
         pytest.param(
-            evidence(things=(thing("person", (2, 4)), thing("chair", (1, 2)), thing("bus", 2))),
+            evidence(objects=(item("person", (2, 4)), item("chair", (1, 2)), item("bus", 2))),
             "A shot of several people, with one or more chairs and two or more buses.",
             id="looks that differ in number",
         ),
         pytest.param(
-            evidence(things=(thing("bottle", 3),)), "Three or more bottles.", id="things alone"
+            evidence(objects=(item("bottle", 3),)), "Three or more bottles.", id="objects alone"
         ),
         pytest.param(
-            evidence(things=(thing("airplane", box=ALL), thing("bird", box=SMALL))),
+            evidence(objects=(item("airplane", box=ALL), item("bird", box=SMALL))),
             "An airplane filling the picture and a small bird in the middle.",
             id="sizes",
         ),
         pytest.param(
-            evidence(things=(thing("train", box=LEFT),), text=(line("Platform 9"),)),
+            evidence(objects=(item("train", box=LEFT),), text=(line("Platform 9"),)),
             "A train on the left, with the title “Platform 9”.",
-            id="a thing and writing",
+            id="an object and writing",
         ),
         pytest.param(
-            evidence(things=(thing("cat", box=LEFT),), brightness=(60, 60), colourfulness=2),
+            evidence(objects=(item("cat", box=LEFT),), brightness=(60, 60), colourfulness=2),
             "A cat on the left, dark, in black and white.",
             id="light, and no colour",
         ),
         pytest.param(
             evidence(
-                things=(thing("dog", box=LEFT, movement=Movement.RIGHT), thing("person")),
+                objects=(item("dog", box=LEFT, movement=Movement.RIGHT), item("person")),
                 motion=CameraMotion.STATIC,
             ),
             "A shot of a person in the middle, with a dog on the left. "
@@ -308,17 +308,17 @@ STANDING, FAR = (0.45, 0.1, 0.13, 0.8), (0.5, 0.5, 0.02, 0.15)
             id="what moves before a camera that stands",
         ),
         pytest.param(
-            evidence(things=(thing("car", movement=Movement.LEFT),), motion=CameraMotion.PAN_RIGHT),
+            evidence(objects=(item("car", movement=Movement.LEFT),), motion=CameraMotion.PAN_RIGHT),
             "A car in the middle. The camera pans to the right.",
             id="what a pan may only seem to move",
         ),
         pytest.param(
-            evidence(things=tuple(thing(each) for each in ("bed", "cup", "vase", "tv", "oven"))),
+            evidence(objects=tuple(item(each) for each in ("bed", "cup", "vase", "tv", "oven"))),
             "A bed in the middle, a cup in the middle, a vase and a screen.",
             id="no more than four",
         ),
         pytest.param(
-            evidence(things=(thing("scissors"), thing("skis", 2), thing("knife", 2))),
+            evidence(objects=(item("scissors"), item("skis", 2), item("knife", 2))),
             "Scissors in the middle, skis and two or more knives.",
             id="plurals",
         ),
@@ -343,7 +343,7 @@ def test_people_and_things_are_put_into_the_words_of_a_shot_list(
 def test_the_shot_type_follows_from_a_person_seen_whole(
     box: tuple[float, float, float, float], shot: ShotType
 ) -> None:
-    assert shot_type_of((), (thing("person", box=box),)) is shot
+    assert shot_type_of((), (item("person", box=box),)) is shot
 
 
 @every(

@@ -41,12 +41,12 @@ def drawn_person() -> Picture:
 
 
 def test_a_drawn_person_is_found_where_she_is(detector: PackagedObjectDetector) -> None:
-    [things] = detector.find([drawn_person()])
-    assert [thing.label for thing in things] == ["person"]
-    box = things[0].box
+    [objects] = detector.find([drawn_person()])
+    assert [item.label for item in objects] == ["person"]
+    box = objects[0].box
     assert box.left < 0.45
     assert box.left + box.width > 0.55
-    assert 0.55 <= things[0].confidence <= 1
+    assert 0.55 <= objects[0].confidence <= 1
 
 
 def test_what_is_found_is_what_opencv_finds_with_the_same_weights(
@@ -58,16 +58,16 @@ def test_what_is_found_is_what_opencv_finds_with_the_same_weights(
     network.setInput(cv2.dnn.blobFromImage(small))
     # (1, 1, n, 7): picture, class, confidence, left, top, right, bottom; the most confident first.
     _, number, _, left, top, right, bottom = network.forward()[0, 0, 0].tolist()
-    [[thing]] = detector.find([drawn_person()])
-    assert (int(number), thing.label) == (1, "person")
-    box = thing.box
+    [[item]] = detector.find([drawn_person()])
+    assert (int(number), item.label) == (1, "person")
+    box = item.box
     sides = box.left, box.top, box.left + box.width, box.top + box.height
     assert sides == pytest.approx(np.clip([left, top, right, bottom], 0, 1), abs=1e-3)
 
 
 @pytest.mark.shared_media
 @pytest.mark.parametrize(
-    ("name", "things"),
+    ("name", "objects"),
     [
         ("ji_airplane_0.jpg", {"airplane": 1, "person": 3}),
         ("dk_giraffe.jpg", {"giraffe": 1, "zebra": 1}),
@@ -76,11 +76,11 @@ def test_what_is_found_is_what_opencv_finds_with_the_same_weights(
     ],
 )
 def test_things_in_photographs_are_found_and_counted(
-    detector: PackagedObjectDetector, name: str, things: dict[str, int]
+    detector: PackagedObjectDetector, name: str, objects: dict[str, int]
 ) -> None:
     picture = cv2.cvtColor(cv2.imread(str(SHARED_MEDIA / "objects" / name)), cv2.COLOR_BGR2RGB)
     [found] = detector.find([picture])
-    assert Counter(thing.label for thing in found) == things
+    assert Counter(item.label for item in found) == objects
 
 
 @pytest.mark.shared_media
@@ -97,7 +97,7 @@ def test_a_car_from_above_is_no_phone(
     detector: PackagedObjectDetector, clip: str, seconds: float, has_phone: bool
 ) -> None:
     [found] = detector.find([read_frame(SHARED_MEDIA / clip, seconds)])
-    assert ("cell phone" in {thing.label for thing in found}) is has_phone
+    assert ("cell phone" in {item.label for item in found}) is has_phone
 
 
 @pytest.mark.parametrize(

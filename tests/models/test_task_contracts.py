@@ -246,19 +246,19 @@ def test_things_that_are_found_have_labels_and_lie_inside_the_picture(models: Lo
     stills = [picture(seed) for seed in range(5)]
     found = detector.find(stills)
     assert len(found) == 5
-    # The tiny models find things in noise.
+    # The tiny models find objects in noise.
     assert any(found) != (models.profile == "packaged")
-    for things in found:
-        confidences = [thing.confidence for thing in things]
+    for objects in found:
+        confidences = [item.confidence for item in objects]
         assert confidences == sorted(confidences, reverse=True)
-        for thing in things:
-            assert thing.label in {"person", "dog", "car"}
-            assert 0.5 <= thing.confidence <= 1
-            assert 0 <= thing.box.left <= thing.box.left + thing.box.width <= 1 + 1e-6
-            assert 0 <= thing.box.top <= thing.box.top + thing.box.height <= 1 + 1e-6
+        for item in objects:
+            assert item.label in {"person", "dog", "car"}
+            assert 0.5 <= item.confidence <= 1
+            assert 0 <= item.box.left <= item.box.left + item.box.width <= 1 + 1e-6
+            assert 0 <= item.box.top <= item.box.top + item.box.height <= 1 + 1e-6
     alone = [detector.find([still])[0] for still in stills]
-    assert [[thing.label for thing in one] for one in alone] == [
-        [thing.label for thing in one] for one in found
+    assert [[item.label for item in one] for one in alone] == [
+        [item.label for item in one] for one in found
     ]
 
 

@@ -45,10 +45,10 @@ def test_the_most_errors_a_second_come_first_and_the_rest_is_what_remains() -> N
         budget_ms=6_000,
         media_ms=60_000,
     )
-    assert [each.segments for each in made.stretches] == [(1,), (2,)]
+    assert [each.segments for each in made.intervals] == [(1,), (2,)]
     assert made.before.wrong_words == pytest.approx(0.4 + 3.2 + 1.6)
     assert made.after.wrong_words == pytest.approx(0.4)
-    assert (made.stretches[0].start_ms, made.stretches[0].end_ms) == (9_500, 12_400)
+    assert (made.intervals[0].start_ms, made.intervals[0].end_ms) == (9_500, 12_400)
 
 
 def test_what_a_person_corrected_is_right() -> None:
@@ -61,7 +61,7 @@ def test_what_a_person_corrected_is_right() -> None:
         budget_ms=60_000,
         media_ms=60_000,
     )
-    assert [each.segments for each in made.stretches] == [(0,)]
+    assert [each.segments for each in made.intervals] == [(0,)]
     assert made.before.wrong_words == pytest.approx(0.4)
 
 
@@ -77,7 +77,7 @@ def test_neighbours_are_one_stretch_with_all_their_reasons() -> None:
         budget_ms=60_000,
         media_ms=60_000,
     )
-    [found] = made.stretches
+    [found] = made.intervals
     assert found.segments == (0, 1)
     assert found.reasons == frozenset(ReviewReason)
     assert (found.start_ms, found.end_ms) == (0, 4_400)
@@ -102,9 +102,9 @@ def test_no_review_is_longer_than_its_budget(
         budget_ms=budget_ms,
         media_ms=900_000,
     )
-    assert sum(each.length_ms for each in made.stretches) <= budget_ms
-    assert all(0 < each.length_ms <= LONGEST_MS for each in made.stretches)
-    worths = [each.worth for each in made.stretches]
+    assert sum(each.length_ms for each in made.intervals) <= budget_ms
+    assert all(0 < each.length_ms <= LONGEST_MS for each in made.intervals)
+    worths = [each.worth for each in made.intervals]
     assert worths == sorted(worths, reverse=True)
-    corrected = sum(each.expected.errors for each in made.stretches)
+    corrected = sum(each.expected.errors for each in made.intervals)
     assert made.after.errors == pytest.approx(made.before.errors - corrected, abs=1e-6)

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.settings import Settings
-from storage import jobs, results
+from storage import history, jobs
 from storage.job_records import LEGACY_FILTERS, JobSource, NewJob
 from storage.types import JobState, ProcessingMode, StageName, StageStatus
 from tests.serve_app.running_api import Customer, RunningApi
@@ -105,7 +105,7 @@ def test_the_legacy_filter_finds_what_shows_that_status_and_nothing_else(
     async def end(connection: AsyncConnection) -> None:
         identifier = uuid.UUID(job_id)
         if "scenes" in ending:
-            await results.store_scenes(
+            await history.store_scenes(
                 connection, identifier, [{"index": n} for n in range(ending["scenes"])]
             )
         elif ending["failed"] is not None:

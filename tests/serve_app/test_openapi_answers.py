@@ -139,7 +139,10 @@ SUCCESSES = [
     Call("getTranscript", 200, "/jobs/{done}/transcript?format=srt"),
     Call("getTranscript", 200, "/jobs/{done}/transcript?format=vtt"),
     Call("getTranscript", 200, "/jobs/{several}/transcript?format=txt&track=0"),
-    *(Call("exportJob", 200, f"/jobs/{{done}}/export?format={name}") for name in ExportFormat),
+    *(
+        Call("exportJob", 400 if name == "youtube" else 200, f"/jobs/{{done}}/export?format={name}")
+        for name in ExportFormat
+    ),
     Call("search", 200, "/search?q=morning"),
     Call("search", 200, "/search?q=kitchen+OR+clip*&kinds=scene,file&limit=1&from=2026-01-01"),
     Call("exportJob", 200, "/jobs/{done}/export?format=edl&content=chapters"),

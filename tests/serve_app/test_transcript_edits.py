@@ -158,6 +158,76 @@ def test_a_speaker_who_is_changed_is_changed_everywhere(
     assert [each["speakingSeconds"] for each in before["speakers"]] == [5.0, 5.0]
 
 
+def test_a_line_and_a_speaker_that_the_machine_missed_are_added(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    before = get(api, customer, f"/jobs/{job}/transcript")
+    free = before["segments"][0]["endTime"] + 0.1
+    line = {"startTime": free, "endTime": free + 0.8, "text": "Quite so.", "speaker": "speaker_2"}
+    made = edit(api, customer, job, insert=[line], speakers=["speaker_2"])
+    assert [(it["index"], it["removed"]) for it in made["changes"]] == [(1, 0)]
+    after = get(api, customer, f"/jobs/{job}/transcript")
+    assert [it["text"] for it in after["segments"]] == [
+        before["segments"][0]["text"], "Quite so.", *(it["text"] for it in before["segments"][1:])
+    ]  # fmt: skip
+    assert [it["index"] for it in after["segments"]] == [*range(len(before["segments"]) + 1)]
+    assert after["segments"][1]["timing"] == "estimated"
+    new = after["speakers"][-1]
+    assert (new["id"], new["label"]) == ("speaker_2", "Speaker 3")
+    assert new["speakingSeconds"] == pytest.approx(0.8)
+    assert hits(api, customer, "quite") == ["Quite so."]
+    assert "Quite so." in get(api, customer, f"/jobs/{job}/transcript?format=srt")
+    assert api.client.put(
+        f"/jobs/{job}/speakers/speaker_2", json={"label": "Ann"}, headers=customer.headers
+    ).is_success
+    assert revert(api, customer, job, revision=1, to=0).is_success
+    assert get(api, customer, f"/jobs/{job}/transcript")["segments"] == before["segments"]
+
+
+def test_a_transcript_without_words_is_written_by_hand(api: RunningApi, customer: Customer) -> None:
+    job = created(api, customer)
+    empty = encode(TranscriptResult(None, (), ())).decode()
+    complete(api, job, [replace(track(0), document=empty, language=None)], [])
+    lines = [
+        {"startTime": 4.0, "endTime": 5.0, "text": "Good evening.", "speaker": "speaker_0"},
+        {"startTime": 1.0, "endTime": 2.0, "text": "Hello?"},
+    ]
+    edit(api, customer, job, insert=lines, speakers=["speaker_0"])
+    found = get(api, customer, f"/jobs/{job}/transcript")
+    assert [(it["text"], it["speaker"]) for it in found["segments"]] == [
+        ("Hello?", None), ("Good evening.", "speaker_0")
+    ]  # fmt: skip
+    assert [it["speakingSeconds"] for it in found["speakers"]] == [1.0]
+
+
+@every(
+    ("body", "param"),
+    [
+        ({"insert": [{"startTime": 1.1, "endTime": 1.2, "text": "In"}]}, "insert[0].startTime"),
+        ({"insert": [{"startTime": 0.2, "endTime": 5.5, "text": "In"}]}, "insert[0].endTime"),
+        ({"insert": [{"startTime": 90, "endTime": 99, "text": "In"}]}, "insert[0].endTime"),
+        ({"insert": [{"startTime": 0.5, "endTime": 0.4, "text": "In"}]}, "insert[0].endTime"),
+        ({"insert": [{"startTime": 0.1, "endTime": 0.4, "text": " "}]}, "insert[0].text"),
+        (
+            {"insert": [{"startTime": 0, "endTime": 0.4, "text": "I", "speaker": "speaker_9"}]},
+            "insert[0].speaker",
+        ),
+        (
+            {"insert": [{"startTime": at, "endTime": 0.6, "text": "I"} for at in (0.1, 0.3)]},
+            "insert[1].startTime",
+        ),
+        ({"speakers": ["speaker_0"]}, "speakers[0]"),
+        ({"speakers": ["Ann"]}, "speakers[0]"),
+        ({"speakers": ["speaker_5", "speaker_5"]}, "speakers[1]"),
+    ],
+)
+def test_what_cannot_be_added_is_named(
+    api: RunningApi, customer: Customer, job: str, body: dict[str, Any], param: str
+) -> None:
+    answer = patch(api, customer, job, **body)
+    assert (answer.status_code, answer.json()["param"]) == (400, param), answer.text
+
+
 def test_of_ten_writers_at_once_one_wins_each_time_and_nothing_is_lost(
     api: RunningApi, customer: Customer, job: str
 ) -> None:

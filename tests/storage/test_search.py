@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from sqlalchemy import text
 
 from serve_app.search.service import SearchHitJson, find_page, parse_query
-from storage import keys, results, search
+from storage import history, keys, search
 from storage.database import Database
 from storage.job_records import JobSource, NewJob
 from storage.jobs import insert_job
@@ -86,9 +87,9 @@ class Library:
             await insert_job(connection, job)
             await insert_rows(connection, job.id, file_rows(file_name, 60_000), StageName.INGEST)
             if scenes is not None:
-                await results.store_scenes(connection, job.id, scenes, overview)
+                await history.store_scenes(connection, job.id, scenes, overview)
             if tracks:
-                await results.store_transcripts(connection, job.id, list(tracks))
+                await history.store_transcripts(connection, job.id, list(tracks))
         return job.id
 
     async def hits(self, account: uuid.UUID, q: str, **filters: Any) -> list[SearchHitJson]:
@@ -148,6 +149,27 @@ async def test_words_phrases_beginnings_and_exclusions(
     library: Library, english: uuid.UUID, q: str, expected: list[str]
 ) -> None:
     assert sorted(await library.found(english, q)) == sorted(expected)
+
+
+@every(
+    "q",
+    [
+        *("crème", "cre\u0300me", "CREME", "creme brulee", '"brûlée in zurich"', "brul*"),
+        *("Zürich", "Zu\u0308rich", "zurich", "cafe", "cafe\u0301"),
+    ],
+)
+@every("form", ["NFC", "NFD"])
+async def test_words_are_found_with_and_without_their_accents(
+    library: Library, form: Literal["NFC", "NFD"], q: str
+) -> None:
+    account = await library.account()
+    said = unicodedata.normalize(form, "Crème brûlée in Zürich, café")
+    await library.job(account, track([said]))
+    [hit] = await library.hits(account, q)
+    assert hit["snippet"]["text"] == said
+    assert hit["snippet"]["ranges"], "what matches is marked"
+    assert await library.found(account, "-cafe creme") == []
+    assert await library.found(account, "crema") == []
 
 
 async def test_a_phrase_across_two_segments_is_found_once_with_both(library: Library) -> None:

@@ -1,13 +1,13 @@
-"""Scenes described from people, things, writing and what can be measured of light and movement.
+"""Scenes described from people, objects, writing and what can be measured of light and movement.
 
 Every clause of a description stands for a finding; what was not found is not mentioned, and a label
 that nothing supports is ``unknown``. The words are those of a shot list, in one small grammar::
 
     scene    = screen | subject [", " light] "." [change "."]
-    subject  = shot " of " people [", with " things] | things | text | picture
+    subject  = shot " of " people [", with " objects] | objects | text | picture
     change   = camera [", and " movement] [", and " brightness]
 
-Text is joined to people and things. Colours are named only of a picture in which nothing else is
+Text is joined to people and objects. Colours are named only of a picture in which nothing else is
 known.
 """
 
@@ -28,7 +28,7 @@ from models.contracts import (
     Movement,
     SceneDescription,
     SceneStills,
-    SeenThing,
+    SeenObject,
     ShotType,
     TextLine,
 )
@@ -84,7 +84,7 @@ class PackagedSceneDescriber:
             for still, fact in zip(scene.stills, facts, strict=True)
         ]
         visible = scene.visible or [0] * len(facts)
-        seen = [len(own) + things for own, things in zip(faces, visible, strict=True)]
+        seen = [len(own) + objects for own, objects in zip(faces, visible, strict=True)]
         order = by_what_they_show(scene.stills, seen)
         best, marked = scene.stills[order[0]], faces[order[0]]
         boxes = tuple(face.box for face in marked)
@@ -94,8 +94,8 @@ class PackagedSceneDescriber:
             faces=boxes,
             text=scene.text,
             camera_motion=scene.camera_motion,
-            things=scene.things,
-            shot=shot_type_of(boxes, scene.things, columns / rows),
+            objects=scene.objects,
+            shot=shot_type_of(boxes, scene.objects, columns / rows),
         )
         return SceneDescription(
             description=sentences(evidence),
@@ -109,19 +109,19 @@ class PackagedSceneDescriber:
 def objects_in(evidence: SceneEvidence) -> tuple[str, ...]:
     """What was found, as sorted nouns."""
     found = {"face": bool(evidence.faces), "text": bool(evidence.text)}
-    labels = {thing.label for thing in evidence.things}
+    labels = {item.label for item in evidence.objects}
     return tuple(sorted({noun for noun, is_found in found.items() if is_found} | labels))
 
 
 def shot_type_of(
-    faces: Sequence[Box], things: Sequence[SeenThing] = (), aspect: float = 16 / 9
+    faces: Sequence[Box], objects: Sequence[SeenObject] = (), aspect: float = 16 / 9
 ) -> ShotType:
     """From the largest face, else from the largest person, if she is seen from head to foot;
     unknown without either. ``aspect``: width over height of the picture."""
     if faces:
         height = max(face.height for face in faces)
         return next(shot for least, shot in _FACE_SHOTS if height >= least)
-    person = next((thing.box for thing in things if thing.label == "person"), None)
+    person = next((item.box for item in objects if item.label == "person"), None)
     if person is None:
         return ShotType.UNKNOWN
     is_whole = person.top >= _EDGE and person.top + person.height <= 1 - _EDGE
@@ -170,12 +170,12 @@ _PLURALS = {
     "scissors": "scissors", "broccoli": "broccoli",
 }  # fmt: skip
 _UNCOUNTED = frozenset({"skis", "scissors", "broccoli"})
-_MOST_THINGS, _PLACED_THINGS = 4, 2
+_MOST_OBJECTS, _PLACED_OBJECTS = 4, 2
 """Labels that a description names, the largest first, and those of them with a place."""
 _LEFT, _RIGHT = 0.36, 0.64
-"""Shares of the width between which the middle of a thing in the middle lies."""
+"""Shares of the width between which the middle of an object in the middle lies."""
 _FILLS, _SMALL, _FAR = 0.5, 0.02, 0.22
-"""Share of the picture that a thing fills or is small in, and of its height below which people
+"""Share of the picture that an object fills or is small in, and of its height below which people
 are far away."""
 _CLOSE_SHOTS = frozenset(
     {ShotType.MEDIUM, ShotType.MEDIUM_CLOSE_UP, ShotType.CLOSE_UP, ShotType.EXTREME_CLOSE_UP}
@@ -200,7 +200,7 @@ class SceneEvidence:
     """In the still that shows most, largest first."""
     text: tuple[TextLine, ...]
     camera_motion: CameraMotion
-    things: tuple[SeenThing, ...] = ()
+    objects: tuple[SeenObject, ...] = ()
     """The largest first."""
     shot: ShotType = ShotType.UNKNOWN
 
@@ -215,7 +215,7 @@ class SceneEvidence:
 
 def sentences(evidence: SceneEvidence) -> str:
     """One or two sentences of what was found."""
-    if evidence.is_blank and not evidence.text and not evidence.things:
+    if evidence.is_blank and not evidence.text and not evidence.objects:
         level = median(fact.brightness for fact in evidence.facts)
         if level < 20:
             return "A black screen."
@@ -229,25 +229,25 @@ def sentences(evidence: SceneEvidence) -> str:
 
 
 def _subject(evidence: SceneEvidence) -> str:
-    """The first sentence: people, else things, else writing, else the picture; then its light."""
+    """The first sentence: people, else objects, else writing, else the picture; then its light."""
     written = _written(evidence.text)
     if evidence.is_test_picture:
         return f"Colour bars, a test picture{f', with the {written}' if written else ''}"
-    people, things = _people(evidence), list(_things(evidence))
+    people, objects = _people(evidence), list(_objects(evidence))
     look = [part for part in (_light(evidence), _without_colour(evidence)) if part]
     text = [f"the {written}"] if written else []
     if people:
-        others = f"with {_listed([*things, *text])}" if things or text else ""
+        others = f"with {_listed([*objects, *text])}" if objects or text else ""
         return ", ".join(part for part in (people, others, *look) if part)
-    if things:
+    if objects:
         others = f"with {_listed(text)}" if text else ""
-        return ", ".join(part for part in (_listed(things), others, *look) if part)
+        return ", ".join(part for part in (_listed(objects), others, *look) if part)
     return ", ".join([written, *look]) if written else _picture(evidence)
 
 
 def _people(evidence: SceneEvidence) -> str:
     """``A medium shot of two people on the left``; empty where there are none."""
-    found = next((thing for thing in evidence.things if thing.label == "person"), None)
+    found = next((item for item in evidence.objects if item.label == "person"), None)
     faces, shot = len(evidence.faces), _SHOT_NAMES[evidence.shot]
     if found is None:
         return f"{shot} of {_counted('face', faces, faces)}" if faces else ""
@@ -260,14 +260,14 @@ def _people(evidence: SceneEvidence) -> str:
     return " ".join(part for part in (shot, "of", who, where, far) if part)
 
 
-def _things(evidence: SceneEvidence) -> Iterator[str]:
+def _objects(evidence: SceneEvidence) -> Iterator[str]:
     """``a dog on the left``, ``three or more bottles``: each label that is not people's."""
-    others = [thing for thing in evidence.things if thing.label != "person"][:_MOST_THINGS]
-    for index, thing in enumerate(others):
-        size = "small " if thing.box.area < _SMALL else ""
-        words = _counted(thing.label, thing.fewest, thing.most, size)
-        is_placed = thing.most == 1 and index < _PLACED_THINGS
-        yield f"{words} {_where(thing.box)}" if is_placed else words
+    others = [item for item in evidence.objects if item.label != "person"][:_MOST_OBJECTS]
+    for index, item in enumerate(others):
+        size = "small " if item.box.area < _SMALL else ""
+        words = _counted(item.label, item.fewest, item.most, size)
+        is_placed = item.most == 1 and index < _PLACED_OBJECTS
+        yield f"{words} {_where(item.box)}" if is_placed else words
 
 
 def _counted(label: str, fewest: int, most: int, size: str = "") -> str:
@@ -354,7 +354,7 @@ def _light(evidence: SceneEvidence) -> str:
 
 def _without_colour(evidence: SceneEvidence) -> str:
     """How it was filmed, of a picture with something in it: black letters on white are not."""
-    is_filmed = bool(evidence.faces or evidence.things)
+    is_filmed = bool(evidence.faces or evidence.objects)
     return _COLOURLESS[0][1] if is_filmed and _colour_strength(evidence) < 3.0 else ""
 
 
@@ -367,10 +367,10 @@ def _changes(evidence: SceneEvidence) -> Iterator[str]:
     if words := _CAMERA[evidence.camera_motion]:
         yield words
     if evidence.camera_motion is CameraMotion.STATIC:
-        moving = (thing for thing in evidence.things if thing.movement is not None)
-        for thing in sorted(moving, key=lambda thing: thing.label != "person")[:1]:
-            noun = _NOUNS.get(thing.label, thing.label)
-            yield f"the {noun} {_MOVEMENTS[Movement(thing.movement or '')]}"
+        moving = (item for item in evidence.objects if item.movement is not None)
+        for item in sorted(moving, key=lambda item: item.label != "person")[:1]:
+            noun = _NOUNS.get(item.label, item.label)
+            yield f"the {noun} {_MOVEMENTS[Movement(item.movement or '')]}"
     change = evidence.facts[-1].brightness - evidence.facts[0].brightness
     if abs(change) >= _CHANGING_LEVELS:
         yield "the picture grows brighter" if change > 0 else "the picture grows darker"

@@ -1,6 +1,6 @@
-"""What stills and frames show, in networks on onnxruntime: things, content, where shots end.
+"""What stills and frames show, in networks on onnxruntime: objects, content, where shots end.
 
-Task ``detect_objects`` finds things of COCO's 80 classes by SSD-MobileNetV2 (Sandler et al. 2018).
+Task ``detect_objects`` finds objects of COCO's 80 classes by SSD-MobileNetV2 (Sandler et al. 2018).
 The network sees a still at 300 x 300 pixels. OpenCV's dnn reads its weights but takes 2.5 times as
 long to run it, half of that in the convolutions that give the classes. What it is in doubt about
 is looked at a second time, in a square around it (of a picture that is about square: mirrored), and
@@ -50,13 +50,13 @@ _LEAST_CONTRAST = 4.0
 """Standard deviation of a picture's levels; nothing is in plainer ones."""
 _SQUARE = 1.25
 """Ratio of the sides up to which a square shows nothing larger than the whole."""
-_SAME_PLACE, _SAME_THING, _OTHER_THING = 0.3, 0.5, 0.7
-"""Overlap of a thing's boxes in both looks, from which two boxes of a class are one thing, and from
-which boxes of two classes are: the cup and the bottle, the dog and the cat in one place."""
+_SAME_PLACE, _SAME_OBJECT, _OTHER_OBJECT = 0.3, 0.5, 0.7
+"""Overlap of an object's boxes in both looks, from which two boxes of a class are one object, and
+from which boxes of two classes are: the cup and the bottle, the dog and the cat in one place."""
 _SAME_CANDIDATE = 0.6
 """And from which boxes of a class in one look are one, as the published network has it."""
 _PART = 0.8
-"""Share of a box inside another of its class from which it is a part of that thing."""
+"""Share of a box inside another of its class from which it is a part of that object."""
 
 _LIKELY, _LOOKALIKES = 0.55, 0.8
 _USUAL = 0.65
@@ -96,7 +96,7 @@ _ANY_WAY_ROUND = frozenset({"cell phone"})
 """Classes of what lies any way round, and is seen so when the picture of it is turned: phones with
 0.98 and 1.00; cars from above, which are taken for phones with 0.99, are not."""
 _AROUND = 1.6
-"""Side of the square that is turned, over the longer one of the thing."""
+"""Side of the square that is turned, over the longer one of the object."""
 
 
 def open_object_detector(row: Backend, models_dir: Path | None) -> PackagedObjectDetector:
@@ -124,22 +124,22 @@ class PackagedObjectDetector:
             return ()
         looks = _MOST_SECOND_LOOKS
         sure: list[DetectedObject] = []
-        for thing in _distinct(self._look(still)):
-            is_another = any(each.label == thing.label for each in sure)
-            if is_another or thing.confidence >= _CERTAIN:
-                sure.append(thing)
+        for item in _distinct(self._look(still)):
+            is_another = any(each.label == item.label for each in sure)
+            if is_another or item.confidence >= _CERTAIN:
+                sure.append(item)
             elif looks:
                 looks -= 1
-                if (thing.confidence + 1) / 2 >= _LEAST[thing.label]:
-                    sure.append(replace(thing, confidence=self._confirmed(still, thing)))
+                if (item.confidence + 1) / 2 >= _LEAST[item.label]:
+                    sure.append(replace(item, confidence=self._confirmed(still, item)))
         sure = [
-            thing
-            for thing in sure
-            if thing.confidence >= _LEAST[thing.label]
-            and (thing.label not in _ANY_WAY_ROUND or self._is_seen_turned(still, thing))
+            item
+            for item in sure
+            if item.confidence >= _LEAST[item.label]
+            and (item.label not in _ANY_WAY_ROUND or self._is_seen_turned(still, item))
         ]
-        sure = _distinct(sorted(sure, key=lambda each: -each.confidence), _OTHER_THING)
-        labels = {thing.label for thing in sure}
+        sure = _distinct(sorted(sure, key=lambda each: -each.confidence), _OTHER_OBJECT)
+        labels = {item.label for item in sure}
         return tuple(each for each in sure if _ONLY_BESIDE.get(each.label, labels) & labels)
 
     def _look(self, picture: Picture) -> list[DetectedObject]:
@@ -165,37 +165,37 @@ class PackagedObjectDetector:
                     found.append(DetectedObject(name, min(1.0, float(confidences[at])), box))
         return sorted(found, key=lambda each: -each.confidence)
 
-    def _is_seen_turned(self, still: Picture, thing: DetectedObject) -> bool:
-        """Whether the square around it shows such a thing when it is turned by 90 degrees."""
+    def _is_seen_turned(self, still: Picture, item: DetectedObject) -> bool:
+        """Whether the square around it shows such an object when it is turned by 90 degrees."""
         rows, columns = still.shape[:2]
-        box = thing.box
+        box = item.box
         x, y = (box.left + box.width / 2) * columns, (box.top + box.height / 2) * rows
         half = _AROUND / 2 * max(box.width * columns, box.height * rows)
         top, left = max(0, int(y - half)), max(0, int(x - half))
         part = still[top : int(y + half) + 1, left : int(x + half) + 1]
         turned = np.ascontiguousarray(np.rot90(part))
-        return any(each.label == thing.label for each in self._look(turned))
+        return any(each.label == item.label for each in self._look(turned))
 
-    def _confirmed(self, still: Picture, thing: DetectedObject) -> float:
+    def _confirmed(self, still: Picture, item: DetectedObject) -> float:
         """The mean of the confidence and that of a second look; 0 there if it is not seen."""
         rows, columns = still.shape[:2]
         side = min(rows, columns)
         if max(rows, columns) <= _SQUARE * side:
             looked = self._look(np.ascontiguousarray(still[:, ::-1]))
-            box = thing.box
+            box = item.box
             expected = replace(box, left=1 - box.left - box.width)
         else:
-            middle = thing.box.left + thing.box.width / 2, thing.box.top + thing.box.height / 2
+            middle = item.box.left + item.box.width / 2, item.box.top + item.box.height / 2
             x = int(np.clip(middle[0] * columns - side / 2, 0, columns - side))
             y = int(np.clip(middle[1] * rows - side / 2, 0, rows - side))
             looked = self._look(np.ascontiguousarray(still[y : y + side, x : x + side]))
-            expected = thing.box.within(Box(x / columns, y / rows, side / columns, side / rows))
+            expected = item.box.within(Box(x / columns, y / rows, side / columns, side / rows))
         again = (
             each.confidence
             for each in looked
-            if each.label == thing.label and each.box.overlap(expected) >= _SAME_PLACE
+            if each.label == item.label and each.box.overlap(expected) >= _SAME_PLACE
         )
-        return (thing.confidence + max(again, default=0.0)) / 2
+        return (item.confidence + max(again, default=0.0)) / 2
 
 
 def _moved(places: Tensor, moves: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ _SIZES = 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.0
 
 
 def _places() -> Tensor:
-    """The boxes (1917, 4) about which things are looked for, by their corners: in each cell of six
+    """The boxes (1917, 4) about which objects are looked for, by their corners: in each cell of six
     grids, six of different shapes, in the first three, as in Liu et al., "SSD", 2016."""
     grids: list[Tensor] = []
     for cells, size, larger in zip(_CELLS, _SIZES[:-1], _SIZES[1:], strict=True):
@@ -287,7 +287,7 @@ def _convolution(layer: Any, after: Any) -> tuple[Tensor, Tensor]:
 
 
 def _distinct(found: Sequence[DetectedObject], other: float = 2.0) -> list[DetectedObject]:
-    """Without further boxes of a thing, which the network leaves where they overlap little or one
+    """Without further boxes of an object, which the network leaves where they overlap little or one
     is a part (a neck, a wheel); of another class where they overlap by ``other``."""
     kept: list[DetectedObject] = []
     for each in found:
@@ -296,7 +296,7 @@ def _distinct(found: Sequence[DetectedObject], other: float = 2.0) -> list[Detec
             if one.label == each.label:
                 # People stand before each other, so a box inside another may be somebody.
                 is_part = each.label != "person" and _share_inside(each.box, one.box) >= _PART
-                least = 0.0 if is_part else _SAME_THING
+                least = 0.0 if is_part else _SAME_OBJECT
             if overlap >= least:
                 break
         else:

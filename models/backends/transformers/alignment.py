@@ -248,7 +248,7 @@ def fill_gaps(words: Sequence[str], spans: Sequence[Span | None], seconds: float
 
 
 def spread(words: Sequence[str], start: float, end: float) -> list[Span]:
-    """Words over a stretch of time, each as long as its letters."""
+    """Words over an interval of time, each as long as its letters."""
     total = sum(len(word) for word in words) or 1
     spans: list[Span] = []
     at = start

@@ -1,4 +1,4 @@
-"""What stills show: things of known classes, labels, a vector; through transformers."""
+"""What stills show: objects of known classes, labels, a vector; through transformers."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ class TransformersObjectDetector(_PictureModel):
         )
         # Boxes stay in shares of the picture without target sizes.
         found = self._processor.post_process_object_detection(output, threshold=THRESHOLD)
-        labels, things = self._model.config.id2label, []
+        labels, objects = self._model.config.id2label, []
         for each in found:
             boxes = each["boxes"].clamp(0, 1).tolist()
             rows = zip(each["scores"].tolist(), each["labels"].tolist(), boxes, strict=True)
-            things.append(
+            objects.append(
                 tuple(
                     DetectedObject(
                         str(labels[label]).lower(),
@@ -95,7 +95,7 @@ class TransformersObjectDetector(_PictureModel):
                     for score, label, (left, top, right, bottom) in sorted(rows, reverse=True)
                 )
             )
-        return things
+        return objects
 
 
 class PictureClassifier(_PictureModel):

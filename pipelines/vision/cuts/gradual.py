@@ -89,7 +89,7 @@ class Gradual:
     blank: Blank | None
     """The side of it that is black or white, if one is."""
     visits_ms: tuple[tuple[int, int], ...] = ()
-    """Of a wipe: stretches around it that end with the picture that they began with."""
+    """Of a wipe: intervals around it that end with the picture that they began with."""
     is_open: bool = False
     """Whether a network is to judge it if anything depends on it, and has not yet."""
 
@@ -162,7 +162,7 @@ def _best_fit(
 ) -> Gradual | None:
     """Return the transition between two frames, as fine pictures show it or else coarse ones.
 
-    Things that move during a dissolve blur what fine pictures show of the
+    Objects that move during a dissolve blur what fine pictures show of the
     mixture; in coarse ones, with their colours, they hardly matter.
     """
     unlike = cache(partial(_unlike, window, a, b, config))
@@ -421,7 +421,7 @@ def find_wipes(
 def _visits(
     window: FrameFeatures, cells: npt.NDArray[np.float32], wipe: Gradual, config: WipeConfig
 ) -> tuple[tuple[int, int], ...]:
-    """Stretches that end with the picture that they began with, the wipe being a part of them.
+    """Intervals that end with the picture that they began with, the wipe being a part of them.
 
     From the wipe's start to the time at which A is seen again, and from the time
     at which B was last seen before to the wipe's end.

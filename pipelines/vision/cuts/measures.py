@@ -182,7 +182,7 @@ def moved_difference(first: Bytes, second: Bytes, reach: tuple[int, int]) -> Flo
     """``mean_difference`` after each of 32 blocks found its best place nearby.
 
     ``reach`` = (rows, columns) that a block may have moved: exhaustive block
-    matching, so that pans, shake and moving things count for little.
+    matching, so that pans, shake and moving objects count for little.
     """
     down, across = reach
     rows = np.arange(-down, LUMA_HEIGHT + down).clip(0, LUMA_HEIGHT - 1)

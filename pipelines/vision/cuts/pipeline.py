@@ -38,6 +38,7 @@ from pipelines.vision.features import (
     Times,
     facts_from_bytes,
 )
+from pipelines.vision.kept import first_of_seconds
 
 _BLOCKS_A_TASK = 3
 """Half a minute of video: less than a second's work, and up to nine where a network sees all of it;
@@ -48,7 +49,7 @@ _GRADUAL_ODDS = math.exp(2.95)
 
 @dataclass(frozen=True, slots=True)
 class FoundCuts:
-    """``cuts`` in order; times of all frames, and of key frames and damaged ones among them.
+    """``cuts`` in order; times of all frames, and of kept key frames and damaged ones among them.
 
     ``contrasts`` and ``details`` are the frames' (see FrameFacts), ``active`` is the picture
     between bars of each part, as stored.
@@ -99,7 +100,7 @@ def find_cuts(
     return FoundCuts(
         cuts,
         np.concatenate([own.times_ms for own in facts]),
-        np.concatenate([own.key_times_ms for own in facts]),
+        first_of_seconds(np.concatenate([own.key_times_ms for own in facts])),
         np.concatenate([own.damaged_ms for own in facts]),
         np.concatenate([own.contrasts for own in facts]),
         np.concatenate([own.details for own in facts]),

@@ -427,7 +427,7 @@ class CutConfig(SearchConfig):
     min_edge_scene_ms: int = 200
     """The first and last scene may be this short: media often starts or ends in mid-shot."""
     max_blank_ms: int = 2_000
-    """A black or white stretch no longer than this is part of a transition, not a scene."""
+    """A black or white interval no longer than this is part of a transition, not a scene."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,7 +472,7 @@ def _gradual_cut(gradual: Gradual) -> Cut:
 
 
 def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
-    """``cuts`` and the wipes without those caused by things that enter and leave the picture.
+    """``cuts`` and the wipes without those caused by objects that enter and leave the picture.
 
     Something that moves in front of the camera and leaves again looks like two
     wipes, and what it does in between may look like cuts. Unlike after an
@@ -583,7 +583,7 @@ def _clear(cut: Cut, other: Cut, gap_ms: int, sure_gap_ms: int) -> bool:
 def _bridge_blanks(
     cuts: list[Cut], blanks: list[BlankRun], duration_ms: int, config: CutConfig
 ) -> list[Cut]:
-    """Return each short black or white stretch, and the cuts into and out of it, made one cut.
+    """Return each short black or white interval, and the cuts into and out of it, made one cut.
 
     At the very start or end of the video there is only one scene beside it, so
     no cut is left there. ``cuts`` are in order and do not overlap.
@@ -604,14 +604,14 @@ def _bridge_blanks(
 
 
 def _into(cuts: list[Cut], run: BlankRun, slack_ms: int) -> Cut | None:
-    """Return the cut that leads into a blank stretch."""
+    """Return the cut that leads into a blank interval."""
     first = bisect_left(cuts, run.start_ms - slack_ms, key=lambda cut: cut.end_ms)
     near = cuts[first : first + 1]
     return near[0] if near and near[0].time_ms < _middle_ms(run) else None
 
 
 def _out_of(cuts: list[Cut], run: BlankRun, slack_ms: int) -> Cut | None:
-    """Return the cut that leads out of a blank stretch."""
+    """Return the cut that leads out of a blank interval."""
     after = bisect_right(cuts, run.end_ms + slack_ms, key=lambda cut: cut.start_ms)
     near = cuts[max(0, after - 1) : after]
     return near[0] if near and near[0].time_ms >= _middle_ms(run) else None

@@ -65,7 +65,7 @@ NAMED_FILES = [CHAPTER_EDL, *(f"export?format={name}" for name in ("edl", "otio"
 CHAPTER_FILES = [
     "chapters",
     CHAPTER_EDL,
-    *(f"export?format={name}" for name in ("youtube", "webvtt-chapters", "ffmetadata")),
+    *(f"export?format={name}" for name in ("webvtt-chapters", "ffmetadata")),
 ]
 """Chapters begin at cuts where there are any, so they differ from mode to mode."""
 

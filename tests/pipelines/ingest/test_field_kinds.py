@@ -19,7 +19,7 @@ from pipelines.ingest.pipeline import probe
 from pipelines.markup import NEEDS, page_refusal
 from pipelines.types import StageCode, StageError, WarningCode
 from pipelines.vision.features import FeaturesConfig, ReadFrames
-from pipelines.vision.stills import SegmentTimes, StillsConfig, segment_stills
+from pipelines.vision.stills import StillsConfig, stills_at
 from tests.pipelines.ingest.ingest_material import (
     CLICKS,
     SECONDS,
@@ -298,8 +298,7 @@ def test_animations_are_videos(kind: str, tmp_path: Path) -> None:
     assert video.duration_ms == pytest.approx(2_000, abs=10)
     workspace = Workspace(done.store, "job")
     ReadFrames(video, workspace, FeaturesConfig()).process(video.segments[0])
-    times = SegmentTimes(video.segments[0], (0, 500, 1_000, 1_500))
-    stills = segment_stills(video, times, workspace, StillsConfig())
+    stills = stills_at(video, (0, 500, 1_000, 1_500), workspace, StillsConfig())
     for (_, still), drawn in zip(stills.items(), (first, *others), strict=True):
         assert np.abs(still.astype(int) - np.asarray(drawn)).mean() < 15
 

@@ -16,8 +16,8 @@ import pytest
 
 from pipelines.ingest.headers import declared_bytes
 from pipelines.ingest.pipeline import probe
+from pipelines.media.decoding import rgb, upright
 from pipelines.types import StageCode, StageError, VideoStream
-from pipelines.vision.stills import rgb
 from tests.pipelines.ingest.format_samples import (
     AAC,
     CLICK_SECONDS,
@@ -160,6 +160,20 @@ def test_the_loss_of_a_trifle_is_not_worth_a_word(
     path.write_bytes(path.read_bytes()[:-cut_bytes])
 
     assert [warning.code for warning in probe(path).warnings] == codes
+
+
+def test_a_fragmented_recording_that_breaks_off_says_so_however_little_is_missing(
+    tmp_path: Path,
+) -> None:
+    fragmented = {"movflags": "frag_keyframe+empty_moov"}
+    sample = Sample("a.mp4", Pictures("h264"), Sound("aac"), muxing=fragmented)
+    path = write_sample(tmp_path, sample)
+    assert probe(path).warnings == ()
+    data = path.read_bytes()
+    path.write_bytes(data[: data.rfind(b"mfra") - 4 - 20])  # without the index behind the fragments
+    assert "MEDIA_TRUNCATED" in [warning.code for warning in probe(path).warnings]
+    path.write_bytes(data + b"\0\0\7\xd0what follows is no media")
+    assert probe(path).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -308,13 +322,10 @@ def comb(picture: np.ndarray[Any, Any]) -> float:
 
 
 def shown_still(path: Path, video: VideoStream) -> np.ndarray[Any, Any]:
-    from pipelines.vision.features import FrameLook
-    from pipelines.vision.stills import upright
-
     with av.open(str(path)) as container:
         frames = list(container.decode(video=0))
-    look = FrameLook(np.zeros((0, 0), np.uint8), video.stored_aspect, video.orientation)
-    return upright(rgb(frames[10]), video, look, 960)
+    shape = video.stored_aspect, video.orientation
+    return upright(rgb(frames[10]), *shape, 960, interlaced=video.interlaced)
 
 
 # --- sound ---

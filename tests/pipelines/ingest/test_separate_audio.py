@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import struct
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 
 from pipelines.ingest.external_audio import ExternalFile
 from pipelines.ingest.source import SourceMedia
-from pipelines.ingest.timecode import SyncMode
+from pipelines.ingest.timecode import SyncMode, start_of
 from pipelines.types import FailedTrack, IngestResult, StageCode, StageError
 from tests.media.two_recorders import Take, babbled, camera, close_microphone, take
 from tests.pipelines.ingest.ingest_material import (
     Pcm,
     Place,
     bext,
+    ingested,
     ixml,
     samples_of,
     shot,
@@ -129,6 +133,30 @@ def test_a_timecode_track_beside_the_sound_places_it_too(
     )
     result = with_sound(place, footage["clocked"], place.sound(mov, sync_mode=TIMECODE))
     assert result.tracks[0].offset_seconds == pytest.approx(1.2)
+
+
+def test_a_timecode_counts_at_the_rate_of_its_own_track(tmp_path: Path) -> None:
+    """30 drop frame beside 59.94p, as cameras write it."""
+    path = tmp_path / "camera.mov"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=Fraction(60_000, 1001))
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.metadata["timecode"] = "01:00:00;30"
+        for shade in range(60):
+            picture = np.full((48, 64, 3), 2 * shade, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    data = path.read_bytes()
+    counted = struct.pack(">IIB", 60_000, 1001, 60), struct.pack(">I", 215_814)
+    assert [data.count(each) for each in counted] == [1, 1]
+    data = data.replace(counted[0], struct.pack(">IIB", 30_000, 1001, 30))
+    path.write_bytes(data.replace(counted[1], struct.pack(">I", 107_907)))
+
+    media = ingested(path, tmp_path / "work").result.media
+    assert (media.timecode, media.timecode_rate) == ("01:00:00;15", "30000/1001")
+    start = start_of(media.timecode, media.timecode_rate, 59.94)
+    assert start is not None
+    assert start.seconds == Fraction(107_907 * 1001, 30_000)
 
 
 def test_timecodes_that_cannot_be_right_leave_it_to_the_ear(

@@ -28,7 +28,7 @@ from pipelines.speech.speakers import (
     find_voices,
     join_voices,
     place_turns,
-    plan_stretches,
+    plan_voice_shards,
     recognise,
 )
 from pipelines.speech.words import TrackWord
@@ -181,7 +181,7 @@ def test_stretches_cover_a_track_of_any_length_and_are_few(
     store = FolderStore(tmp_path)
     store.write_bytes("track", b"x")
     track = AudioTrack(0, "camera", "track", seconds)
-    planned = plan_stretches(track, Workspace(store, "work"), "models")
+    planned = plan_voice_shards(track, Workspace(store, "work"), "models")
     assert len(planned) == stretches
     assert len({each.voices_key for each in planned}) == stretches
     edges = [(each.first_window, each.first_window + each.windows) for each in planned]

@@ -415,7 +415,8 @@ def test_speech_without_words_is_half_a_second_at_least(
     ("found", "kept"),
     [
         pytest.param([("Country.", 0.4)], [], id="its end once more"),
-        pytest.param([("Country.", 0.9)], ["Country."], id="spoken again"),
+        pytest.param([("Country.", 0.9)], [], id="again without a pause"),
+        pytest.param([("and", 0.9), ("country.", 0.9)], ["and", "country."], id="spoken again"),
         pytest.param([("county", 0.4)], ["county"], id="another word"),
         pytest.param([("and", 0.4), ("country", 0.4)], ["and", "country"], id="not beside it"),
         pytest.param([("and", 0.4), ("we", 0.3)], ["and"], id="the next word once more"),
@@ -433,6 +434,17 @@ def test_a_word_at_the_edge_of_speech_without_words_is_found_once(
     again = SpokenPart(0, 500, words, "en", 1.0)
     texts = [word.text for word in filled(part, again, (110, 195)).words]
     assert texts == ["country,", *kept, "We"]
+
+
+@every(
+    ("start", "end", "kept"),
+    [(2.2, 2.5, True), (2.5, 2.51, True), (2.56, 2.72, False), (1.0, 4.0, False)],
+)
+def test_what_the_cut_leaves_of_a_word_is_judged(start: float, end: float, kept: bool) -> None:
+    """The gap is from 1.95 s to 2.65 s with what words reach."""
+    again = SpokenPart(0, 500, (TrackWord("and", start, end, 0.9),), "en", 1.0)
+    part = SpokenPart(0, 500, (TrackWord("One", 0.5, 1.0, 0.9),), "en", 1.0)
+    assert (len(filled(part, again, (105, 125)).words) == 2) is kept
 
 
 class RollCall(Scripted):

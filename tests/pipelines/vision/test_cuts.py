@@ -94,7 +94,7 @@ def flash(seed: int, frames: int, lit: int) -> list[Levels]:
 
 
 def passing(seed: int, frames: int) -> list[Levels]:
-    """A shot before which a dark thing a third of the picture wide goes by."""
+    """A shot before which a dark object a third of the picture wide goes by."""
     taken = shot(seed, frames)
     for index, level in enumerate(taken):
         left = index * 4 - 24

@@ -1,4 +1,4 @@
-"""Things and people in sampled frames as tracks of a scene, and which frames are sampled."""
+"""Objects and people in sampled frames as tracks of a scene, and which frames are sampled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import av
 import numpy as np
 import pytest
 
-from models.contracts import Box, DetectedObject, FaceVector, Movement, Picture, SeenThing
+from models.contracts import Box, DetectedObject, FaceVector, Movement, Picture, SeenObject
 from models.profiles import has_task
 from models.provider import LocalModels
 from models.tasks import DESCRIBE_SCENES, EMBED_FACES, Contract, Task
@@ -24,7 +24,7 @@ from pipelines.vision.detections import (
     object_tracks,
     same_people,
     sampled_stills,
-    scene_things,
+    seen_objects,
 )
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.scenes import SceneBorders
@@ -33,12 +33,12 @@ from tests.pipelines.vision.test_vision_objects import Plain
 from tests.places import SHARED_MEDIA
 from tests.tables import every
 
-Things = tuple[DetectedObject, ...]
+Objects = tuple[DetectedObject, ...]
 MIDDLE = Box(0.4, 0.4, 0.2, 0.2)
 NO_KEYS = np.empty(0, np.int64)
 
 
-def thing(label: str, confidence: float) -> DetectedObject:
+def item(label: str, confidence: float) -> DetectedObject:
     return DetectedObject(label, confidence, MIDDLE)
 
 
@@ -46,13 +46,13 @@ def scene(start_ms: int, end_ms: int) -> SceneBorders:
     return SceneBorders(start_ms, end_ms, 1.0, start_ms, end_ms)
 
 
-DOG: Things = (thing("dog", 0.8),)
-CAT: Things = (thing("cat", 0.6),)
+DOG: Objects = (item("dog", 0.8),)
+CAT: Objects = (item("cat", 0.6),)
 
 
 def test_a_thing_in_every_sample_is_there_for_the_whole_scene() -> None:
     confidences = {1_000: 0.6, 2_000: 0.9, 3_000: 0.9}
-    found = {time_ms: (thing("dog", each),) for time_ms, each in confidences.items()}
+    found = {time_ms: (item("dog", each),) for time_ms, each in confidences.items()}
     [track] = object_tracks(found, 400, 3_900)
     assert (track.start_ms, track.end_ms) == (400, 3_900)
     assert track.confidence == pytest.approx(0.8)
@@ -65,7 +65,7 @@ def test_a_track_ends_between_the_samples_with_and_without_the_thing() -> None:
 
 @pytest.mark.parametrize(("missed", "tracks"), [(1, 1), (2, 2)])
 def test_one_missed_sample_does_not_part_a_track(missed: int, tracks: int) -> None:
-    samples: list[Things] = [DOG, *[()] * missed, DOG, DOG]
+    samples: list[Objects] = [DOG, *[()] * missed, DOG, DOG]
     found = {1_000 * index: sample for index, sample in enumerate(samples)}
     assert len(object_tracks(found, 0, 10_000)) == tracks
 
@@ -76,7 +76,7 @@ def test_samples_of_other_scenes_do_not_count() -> None:
 
 
 def test_tracks_are_in_order_of_start_and_label() -> None:
-    ant = thing("ant", 0.9)
+    ant = item("ant", 0.9)
     found = {0: (), 1_000: (), 2_000: (*DOG, *CAT), 3_000: (*DOG, *CAT, ant), 4_000: (ant,)}
     starts = [(track.start_ms, track.label) for track in object_tracks(found, 0, 5_000)]
     assert starts == [(1_500, "cat"), (1_500, "dog"), (2_500, "ant")]
@@ -87,16 +87,16 @@ def test_tracks_are_in_order_of_start_and_label() -> None:
     [
         pytest.param([CAT, ()], [], id="one doubtful look of two"),
         pytest.param([CAT, (), CAT], ["cat"], id="another look confirms it"),
-        pytest.param([(), (thing("cat", SEEN_ONCE),)], ["cat"], id="one look without a doubt"),
-        pytest.param([(), (thing("cat", 0.98),), ()], [], id="one of many"),
+        pytest.param([(), (item("cat", SEEN_ONCE),)], ["cat"], id="one look without a doubt"),
+        pytest.param([(), (item("cat", 0.98),), ()], [], id="one of many"),
         pytest.param([CAT, (), (), CAT], [], id="looks far apart"),
         pytest.param([CAT], ["cat"], id="the only look"),
     ],
 )
 def test_a_thing_is_there_if_neighbouring_samples_show_it_or_one_of_two_for_certain(
-    samples: list[Things], labels: list[str]
+    samples: list[Objects], labels: list[str]
 ) -> None:
-    found = {1_000 * index: things for index, things in enumerate(samples)}
+    found = {1_000 * index: objects for index, objects in enumerate(samples)}
     assert [track.label for track in object_tracks(found, 0, 10_000)] == labels
 
 
@@ -141,15 +141,15 @@ def at(left: float, height: float = 0.4, label: str = "dog") -> DetectedObject:
 
 
 def test_things_are_counted_in_the_samples_that_show_them() -> None:
-    found: dict[int, Things] = {
+    found: dict[int, Objects] = {
         0: (at(0.1), at(0.5)),
         1_000: (at(0.1),),
         2_000: (at(0.7, 0.5, "person"),),
         3_000: (at(0.7, 0.5, "person"),),
     }
-    assert scene_things(found, 0, 4_000) == (
-        SeenThing("person", 1, 1, Box(0.7, 0.3, 0.2, 0.5)),
-        SeenThing("dog", 1, 2, Box(0.1, 0.3, 0.2, 0.4)),
+    assert seen_objects(found, 0, 4_000) == (
+        SeenObject("person", 1, 1, Box(0.7, 0.3, 0.2, 0.5)),
+        SeenObject("dog", 1, 2, Box(0.1, 0.3, 0.2, 0.4)),
     )
 
 
@@ -164,8 +164,8 @@ def test_things_are_counted_in_the_samples_that_show_them() -> None:
 )
 def test_more_than_two_things_are_counted_in_two_looks(counts: list[int], most: int) -> None:
     found = {1_000 * at_s: (at(0.1),) * count for at_s, count in enumerate(counts)}
-    [thing] = scene_things(found, 0, 10_000)
-    assert (thing.fewest, thing.most) == (min(counts), most)
+    [item] = seen_objects(found, 0, 10_000)
+    assert (item.fewest, item.most) == (min(counts), most)
 
 
 @every(
@@ -184,13 +184,13 @@ def test_a_thing_moves_if_every_look_confirms_the_way(
     looks: list[DetectedObject], movement: Movement | None
 ) -> None:
     found = {1_000 * index: (look,) for index, look in enumerate(looks)}
-    [thing] = scene_things(found, 0, 10_000)
-    assert thing.movement is movement
+    [item] = seen_objects(found, 0, 10_000)
+    assert item.movement is movement
 
 
 def test_one_of_several_is_not_followed() -> None:
     found = {1_000 * index: (at(0.2 * index), at(0.1)) for index in range(4)}
-    assert scene_things(found, 0, 10_000)[0].movement is None
+    assert seen_objects(found, 0, 10_000)[0].movement is None
 
 
 FACE = Box(0.25, 0.25, 0.25, 0.5)

@@ -32,8 +32,9 @@ from pipelines.vision.features import (
     features_key,
     segment_features,
 )
-from pipelines.vision.pipeline import VisionConfig, analyse_vision, grouped
-from pipelines.vision.scenes import STILLS_APART
+from pipelines.vision.pipeline import VisionConfig, analyse_vision
+from pipelines.vision.scenes import STILLS_APART, ScenePlan
+from pipelines.vision.sections import sections_of
 from tests.pipelines.media_builders import (
     dissolve,
     folder_workspace,
@@ -310,19 +311,27 @@ def test_stored_findings_are_plain_json(unsharded: Unsharded) -> None:
         assert set(found) >= {"description", "objects", "color_palette", "thumbnail_key"}
 
 
-def test_scenes_are_grouped_by_segment_in_bounded_groups(unsharded: Unsharded) -> None:
-    from pipelines.vision.scenes import ScenePlan
+def plan(index: int, start_ms: int, end_ms: int) -> ScenePlan:
+    return ScenePlan(index, start_ms, end_ms, 1.0, ((start_ms + end_ms) // 2,), ())
 
-    video = replace(
-        unsharded[1], segments=(Segment(0, "a", 0, 10_000), Segment(1, "b", 10_000, 20_000))
-    )
-    plans = [
-        ScenePlan(index, index * 1000, index * 1000 + 1000, 1.0, (index * 1000 + 500,), ())
-        for index in range(20)
+
+def test_a_scene_is_looked_at_with_those_of_its_middle_and_a_long_one_by_segment(
+    unsharded: Unsharded,
+) -> None:
+    bounds = [*pairwise(range(0, 50_001, 10_000))]
+    segments = tuple(Segment(index, "", *each) for index, each in enumerate(bounds))
+    video = replace(unsharded[1], segments=segments, duration_ms=50_000)
+    scenes = [plan(0, 0, 9_000), plan(1, 9_000, 12_000), plan(2, 12_000, 45_000)]
+    scenes.append(plan(3, 45_000, 50_000))
+    times_ms = [*range(500, 50_000, 1_000)]
+    sections = sections_of(scenes, video, times_ms, [15_000, 25_000], [500, 25_000])
+    assert [[each.index for each in own.plans] for own in sections] == [[0], [1], [], [], [3]]
+    assert [own.object_times_ms for own in sections] == [
+        tuple(at for at in times_ms if start <= at < end)
+        for start, end in pairwise((0, 9_000, 20_000, 30_000, 40_000, 50_000))
     ]
-    groups = grouped(plans, video, at_most=4)
-    assert [len(group) for group in groups] == [4, 4, 2, 4, 4, 2]
-    assert [plan for group in groups for plan in group] == plans
+    assert [own.text_times_ms for own in sections] == [(), (15_000,), (25_000,), (), ()]
+    assert [own.face_times_ms for own in sections] == [(500,), (), (25_000,), (), ()]
 
 
 @pytest.mark.shared_media
@@ -351,7 +360,7 @@ SMALL = VideoSource(STREAM, 600_000, 0, ())
 
 def ends(video: VideoSource, *, policy: bool = False) -> list[float]:
     """At which part of the stage each chain ends."""
-    *spans, _ = parts_of(FreeRun(), vision_work(video, policy=policy, objects=True))
+    *spans, _ = parts_of(FreeRun(), vision_work(video, policy=policy))
     return [span.end for span in spans]
 
 
@@ -370,8 +379,8 @@ def test_parts_count_by_their_own_length_and_size() -> None:
 
 
 def test_a_policy_has_a_part_of_what_the_cuts_leave() -> None:
-    read, cut, checked, detected, written = ends(SMALL, policy=True)
-    assert read < cut < checked < detected < written < 1
+    read, cut, checked, looked = ends(SMALL, policy=True)
+    assert read < cut < checked < looked < 1
     assert ends(SMALL)[1] == ends(SMALL)[2]
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import chain, cycle, pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import av
 import cv2
 import numpy as np
 import pytest
+import torch
+from av.video.reformatter import ColorRange
 
 from models.contracts import CameraMotion
 from pipelines.execution.chain import Workspace
@@ -24,6 +29,7 @@ from pipelines.vision.cuts.selection import detect_cuts
 from pipelines.vision.features import (
     FeaturesConfig,
     FrameFeatures,
+    MeasuredFrames,
     frame_features,
     joined,
     segment_features,
@@ -340,6 +346,55 @@ def test_features_are_alike_whatever_the_pixel_format(name: str) -> None:
     assert chroma.shape == (2, 9, 16)
     assert np.abs(luma.astype(int) - expected_luma).mean() < 2.5
     assert np.abs(chroma.astype(int) - expected_chroma).mean() < 2.5
+
+
+@dataclass
+class CardFrame:
+    """A frame as it would be in a GPU's memory, in this machine's own."""
+
+    planes: list[torch.Tensor]
+    color_range: ColorRange
+    interlaced_frame: bool = False
+    format: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(name="cuda"))
+    sw_format: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(name="nv12"))
+
+
+@every("size", [(160, 120), (720, 576), (1920, 1080)])
+@every("bits", [8, 10])
+def test_frames_of_a_gpu_are_measured_as_those_of_a_processor(
+    size: tuple[int, int], bits: int
+) -> None:
+    measured, expected = MeasuredFrames(), []
+    for seed in range(40):
+        picture = cv2.resize(texture(seed), size, interpolation=cv2.INTER_CUBIC)
+        frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(format="nv12")
+        expected.append(frame_features(frame))
+        rows = np.frombuffer(frame.to_ndarray(), np.uint8).reshape(-1, size[0])
+        planes = rows[: size[1]], rows[size[1] :].reshape(size[1] // 2, size[0] // 2, 2)
+        wide = [plane.astype(np.uint16) << 8 if bits == 10 else plane.copy() for plane in planes]
+        card = CardFrame([torch.from_numpy(plane) for plane in wide], frame.color_range)
+        measured.add(cast("av.VideoFrame", card))
+        if seed == 35:  # what NVDEC cannot decode comes from the processor
+            measured.add(frame)
+            expected.append(expected[-1])
+    measured.finish()
+    assert len(measured.luma) == len(expected)
+    for luma, chroma, (own_luma, own_chroma) in zip(
+        measured.luma, measured.chroma, expected, strict=True
+    ):
+        assert np.abs(luma.astype(int) - own_luma).mean() < 1.5  # OpenCV leaves out what is broken
+        assert np.abs(chroma.astype(int) - own_chroma).mean() < 1.5
+
+
+def test_a_machine_without_a_gpu_decodes_on_its_processor(
+    shots: tuple[VideoSource, Workspace],
+) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    video, workspace = shots
+    found = segment_features(video, video.segments[0], workspace, FeaturesConfig(gpus=0.1))
+    expected = segment_features(video, video.segments[0], workspace, FeaturesConfig())
+    assert np.array_equal(found.luma, expected.luma)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (161, 121), (720, 576), (1920, 1080)])

@@ -61,7 +61,7 @@ def run(api: RunningApi, customer: Customer, *words: str) -> str:
         (["--format", "csv"], '"startTimecode"'),
         (["--format", "csv", "--content", "transcript"], '"speaker"'),
         (["--format", "otio", "--content", "chapters"], '"Morning"'),
-        (["--format", "youtube"], "0:00 Morning"),
+        (["--format", "webvtt-chapters"], "Morning"),
         (["--format", "srt"], "00:00:01,200 -->"),
     ],
 )

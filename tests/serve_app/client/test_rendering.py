@@ -185,6 +185,24 @@ def test_segments_of_one_speaker_in_a_row_are_one_turn() -> None:
     ]
 
 
+def test_each_track_is_named_with_its_first_words() -> None:
+    said = transcript(segment(1.0, "Good morning.", "speaker_0"))
+    entries = [{"StartTime": 1.0, "EndTime": 2.0, "Text": "Good morning. " * 9, "Speaker": "S"}]
+    tracks = [
+        {"trackIndex": 0, "trackName": "Desktop", "transcript": []},
+        {"trackIndex": 1, "trackName": "Mic", "transcript": entries},
+        {"trackIndex": 2, "trackName": "Mic 2", "transcript": [], "errorCode": "NO_AUDIO"},
+    ]
+    text = shown(transcript_text(said | {"tracks": tracks, "trackIndex": 1}))
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert rows[:3] == [
+        "Track 1: Desktop No speech was found.",
+        "Track 2: Mic shown below Good morning. Good morning. Good morning. Good morning. …",
+        "Track 3: Mic 2 NO_AUDIO",
+    ]
+    assert rows[-1] == "0:01.0 Speaker 1 Good morning."
+
+
 def test_speech_of_nobody_known_has_no_name() -> None:
     text = shown(transcript_text(transcript(segment(1.0, "hello", None), speakers=[])))
     assert [line.split() for line in text.splitlines()] == [["en-US"], ["0:01.0", "hello"]]

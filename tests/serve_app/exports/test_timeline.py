@@ -22,6 +22,8 @@ from xml.etree import ElementTree as ET
 import av
 import opentimelineio as otio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipelines.codec import to_json
 from pipelines.ingest.pipeline import probe
@@ -79,6 +81,9 @@ RATES = [
     pytest.param(Rate(60 * NTSC, "00:08:59:59"), id="59.94 non-drop"),
     pytest.param(Rate(Fraction(60), "00:00:00:00"), id="60"),
 ]
+
+
+RATES_OF_CLIPS = [24 * NTSC, Fraction(24), Fraction(25), 30 * NTSC, Fraction(50), 60 * NTSC]
 
 
 def stream(rate: Fraction, frames: int, *, named: bool = True, start_ms: int = 0) -> VideoStream:
@@ -285,6 +290,36 @@ def test_a_file_without_a_timecode_begins_at_zero(timecode: str | None) -> None:
     assert "00:00:00:00 00:00:02:00 00:00:00:00 00:00:02:00" in to_edl(timeline)
 
 
+@every(
+    ("rate", "own", "timecode", "start_frame", "seconds", "drops"),
+    [
+        (60 * NTSC, "30000/1001", "01:00:00;15", 215_814, Fraction(107_907 * 1001, 30_000), True),
+        (
+            Fraction(30),
+            "30000/1001",
+            "01:00:00;15",
+            107_907,
+            Fraction(107_907 * 1001, 30_000),
+            True,
+        ),
+        (Fraction(50), "25", "10:00:00:12", 1_800_024, Fraction(36_000 * 25 + 12, 25), False),
+        (Fraction(25), "25", "10:00:00:12", 900_012, Fraction(36_000 * 25 + 12, 25), False),
+    ],
+)
+def test_a_timecode_counts_at_the_rate_of_its_own_track(
+    rate: Fraction, own: str, timecode: str, start_frame: int, seconds: Fraction, drops: bool
+) -> None:
+    ingested = one_file(stream(rate, 60), timecode)
+    ingested["media"]["timecode_rate"] = own
+    timeline = timeline_of(ingested, sections_at([0, 60], rate))
+    [source] = timeline.sources
+    found = source.start_frame, source.start_seconds, source.drop_frame
+    assert found == (start_frame, seconds, drops)
+    [asset] = tree(to_fcpxml(timeline)).iter("asset")
+    assert Fraction(str(asset.get("start"))[:-1]) == seconds
+    assert ("FCM: DROP FRAME" in to_edl(timeline)) is drops
+
+
 def test_a_semicolon_drops_nothing_at_a_rate_that_has_nothing_to_drop() -> None:
     ingested = one_file(stream(Fraction(30), 60), "01:00:00;00")
     timeline = timeline_of(ingested, sections_at([0, 60], Fraction(30)))
@@ -306,9 +341,39 @@ def test_nothing_in_a_description_or_name_ends_a_line_or_an_element() -> None:
     assert len(to_youtube(sections).splitlines()) == 1
 
 
-def programme(*rates: Fraction, gap_ms: int = 0) -> dict[str, Any]:
-    """Clips of 100 frames, each with its own timecode; the second one is sound only where there
-    is a ``gap_ms``."""
+@settings(max_examples=200, deadline=None)
+@given(
+    clips=st.lists(
+        st.tuples(st.sampled_from(RATES_OF_CLIPS), st.integers(2, 300)), min_size=1, max_size=6
+    ),
+    cuts=st.lists(st.integers(1, 60_000), max_size=12),
+)
+def test_no_clip_of_a_timeline_reaches_past_its_file_and_none_leaves_a_hole(
+    clips: list[tuple[Fraction, int]], cuts: list[int]
+) -> None:
+    ingested = programme(*(rate for rate, _ in clips), lengths=[count for _, count in clips])
+    end_ms = round(ingested["media"]["duration_seconds"] * 1000)
+    times = [0, *sorted({cut for cut in cuts if cut < end_ms}), end_ms]
+    sections = [Section(a, b, f"Scene {a}") for a, b in pairwise(times)]
+    timeline = timeline_of(ingested, sections)
+    root = tree(to_fcpxml(timeline))
+
+    def value(element: ET.Element, name: str) -> Fraction:
+        return Fraction(str(element.get(name)).removesuffix("s"))
+
+    assets = {it.get("id"): it for it in root.iter("asset")}
+    at = value(next(root.iter("sequence")), "tcStart")
+    for clip in root.iter("asset-clip"):
+        asset = assets[clip.get("ref")]
+        ends = value(asset, "start") + value(asset, "duration")
+        assert value(clip, "start") + value(clip, "duration") <= ends
+        assert value(clip, "offset") == at
+        at += value(clip, "duration")
+
+
+def programme(*rates: Fraction, gap_ms: int = 0, lengths: Sequence[int] = ()) -> dict[str, Any]:
+    """Clips of 100 frames or of ``lengths``, each with its own timecode; the second one is sound
+    only where there is a ``gap_ms``."""
     parts: list[VideoPart] = []
     clips: list[ClipSpan] = []
     start_ms = 0
@@ -316,7 +381,7 @@ def programme(*rates: Fraction, gap_ms: int = 0) -> dict[str, Any]:
         if index == 1 and gap_ms:
             clips.append(ClipSpan(len(clips), "sound.wav", start_ms, gap_ms))
             start_ms += gap_ms
-        video = stream(rate, 100)
+        video = stream(rate, lengths[index] if lengths else 100)
         end_ms = start_ms + video.end_ms + 20  # sound outlasts the picture a little
         parts.append(VideoPart(video, -start_ms, start_ms, end_ms))
         clips.append(ClipSpan(len(clips), "clip.mov", start_ms, end_ms - start_ms,
