@@ -148,7 +148,7 @@ def all_in_one(context: AppContext, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A MachineReplica without Serve, whose runner and sender have begun."""
     monkeypatch.setattr(application, "_searching_context", build_context)
     without_serve = type("WithoutServe", MachineReplica.__mro__[1:2], {"__del__": lambda _: None})
-    replica: Any = without_serve(context.settings)  # type: ignore[call-arg]
+    replica: Any = without_serve(context.settings)
     replica._beside.start()
     return replica
 
