@@ -290,6 +290,9 @@ class MachineReplica(_Api):
                 if task.done():
                     task.result()
         finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
             await context.database.close()
 
     def check_health(self) -> None:
