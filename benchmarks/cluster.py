@@ -3,6 +3,7 @@
     .venv/bin/python -m benchmarks.cluster [--nodes 1 2 4 8] [--seconds 3] [--rounds 12]
     .venv/bin/python -m benchmarks.cluster --items 100000 --seconds 0
     .venv/bin/python -m benchmarks.cluster --scaling
+    .venv/bin/python -m benchmarks.cluster --pools FOLDER
 
 Nodes are raylets with logical processors, two each; the work of a shard or an item is a sleep of
 ``--seconds``, so that the machine's own processors carry Ray and the driver alone. Both ways in:
@@ -14,7 +15,13 @@ efficiency counts the processors that were there.
 
 ``--items``: a backfill of so many items on the most nodes; items a second, processor seconds and
 memory of the driver. ``--scaling``: Ray's autoscaler with its fake provider, from no worker node to
-four and back, under the service's map. The last line is JSON.
+four and back, under the service's map.
+
+``--pools``: a backfill of 64 short films in the operators of the profile ``gpu``, whose models are
+made up and take a fixed time a batch, on four nodes of which two have a made-up GPU. One of these
+is killed a third of the way in; at two thirds the run is stopped, and the same goes on. FOLDER has
+the occupancy of each operator and the driver's memory over time (``pools.png``) afterwards. The
+last line is JSON.
 """
 
 from __future__ import annotations
@@ -24,19 +31,23 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import psutil
 import ray
+from matplotlib import pyplot as plt
 from ray.autoscaler._private.fake_multi_node.node_provider import (
     FAKE_HEAD_NODE_ID,
     FAKE_HEAD_NODE_TYPE,
@@ -44,18 +55,21 @@ from ray.autoscaler._private.fake_multi_node.node_provider import (
 )
 from ray.cluster_utils import Cluster
 
-from models.provider import LocalModels
-from pipelines.backfill.driver import BackfillTally, Pacing, run_items
-from pipelines.backfill.items import ItemWork
+from models.provider import LocalModels, ModelProvider
+from models.registry import REGISTRY
+from pipelines.backfill.driver import BackfillTally, Pacing, RunStoppedError, run_items
+from pipelines.backfill.items import ItemRun, ItemWork
 from pipelines.backfill.manifest import Item
-from pipelines.backfill.output import ItemOutcome, begin_output
+from pipelines.backfill.operators import OPERATORS
+from pipelines.backfill.output import begin_output, open_output
 from pipelines.backfill.places import FolderPlace
-from pipelines.codec import encode
-from pipelines.execution.chain import FreeRun, Step
+from pipelines.execution.chain import FreeRun, Mapper, Step
 from pipelines.execution.ray_data import map_on_ray
-from pipelines.types import StageCode, StageOutcome
+from pipelines.types import IngestResult, MediaInfo, StageCode
 from serve_app.deployment.local import free_port
-from storage.types import StageName, StageStatus
+from storage.types import StageStatus
+from tests.pipelines.backfill.backfill_material import write_clips
+from tests.pipelines.backfill.backfill_models import MadeUpModels, Notes
 from tests.places import PROJECT
 
 CPUS_A_NODE = 2
@@ -67,6 +81,8 @@ COMMANDS = (
 )  # fmt: skip
 LONGEST_SCALING_SECONDS = 240.0
 IDLE_SECONDS = 15.0
+FILMS, FILM_SHOTS, FILM_SECONDS = 64, 28, 20.0
+BATCH_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +100,23 @@ class SleepStep(Step[int, int]):
 
 @dataclass(frozen=True, slots=True)
 class SleepingWork(ItemWork):
-    """An item's work with a sleep in place of its stages; its outcome is stored as any."""
+    """An item's work with a sleep in place of its source; its outcome is stored as any."""
 
     seconds: float = 0.0
 
-    def carry_out(self, item: Item) -> ItemOutcome:
+    def start(self, item: Item, mapper: Mapper, models: ModelProvider) -> ItemRun:
+        return SleepingRun(self, item, mapper, models, seconds=self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class SleepingRun(ItemRun):
+    """A medium without picture and sound, which no stage has work with."""
+
+    seconds: float = 0.0
+
+    def ingest(self) -> IngestResult:
         time.sleep(self.seconds)
-        stages = tuple(StageOutcome(stage, StageStatus.COMPLETED) for stage in StageName)
-        outcome = ItemOutcome(item, stages, duration_ms=1000)
-        self.out.work_store().write_bytes(f"{item.folder}/outcome.json", encode(outcome))
-        return outcome
+        return IngestResult(MediaInfo("none", 0, 1.0, None, ()), None, ())
 
 
 def main() -> None:
@@ -104,9 +127,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12, help="sleeps a processor")
     parser.add_argument("--items", type=int, help="a backfill of so many items instead")
     parser.add_argument("--scaling", action="store_true", help="autoscaling instead")
+    parser.add_argument("--pools", type=Path, metavar="FOLDER", help="pools of models instead")
     options = parser.parse_args()
     most = max(options.nodes)
-    if options.scaling:
+    if options.pools:
+        print(json.dumps(pools(options.pools)))
+    elif options.scaling:
         print(json.dumps(scaling(options.seconds)))
     elif options.items:
         with nodes(most):
@@ -269,6 +295,147 @@ def scaling(seconds: float) -> dict[str, Any]:
             "no_nodes_after_seconds": round(down - ended, 1),
             "ideal_seconds": shards * seconds / (MOST_SCALED * CPUS_A_NODE),
         }
+
+
+def pools(folder: Path) -> dict[str, Any]:
+    """A backfill through pools that loses a node, is stopped and goes on; what became of it."""
+    for name in ("notes", "out"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / "notes").mkdir(parents=True)
+    notes, place = Notes(folder / "notes"), FolderPlace(folder / "out")
+    films = write_clips(folder / "films", FILMS, shots=FILM_SHOTS, seconds=FILM_SECONDS)
+    items = [Item(path.stem, row, str(path), path.name) for row, path in enumerate(films, 1)]
+    moments: dict[str, float] = {}
+    with pool_nodes() as (cluster, with_gpu), sampled_memory() as memory:
+        for run, share in (("stopped", 2 / 3), ("resumed", 1.1)):
+            output = begin_output(place, {"kind": "benchmark"})
+            output.recover()
+            finished = output.finished()
+            tally = BackfillTally(FILMS, len(finished), time.monotonic())
+            moments[f"{run} begins"] = time.time()
+
+            def is_stopped(tally: BackfillTally = tally, share: float = share) -> bool:
+                done = tally.finished_before + tally.done
+                if done >= FILMS / 3 and "a node is killed" not in moments:
+                    moments["a node is killed"] = time.time()
+                    cluster.remove_node(with_gpu, allow_graceful=False)
+                return done >= FILMS * share
+
+            models = MadeUpModels(seconds=BATCH_SECONDS)
+            with contextlib.suppress(RunStoppedError):
+                run_items(
+                    [item for item in items if item.id not in finished],
+                    ItemWork(place, models, "gpu", run, observe=notes),
+                    output,
+                    tally,
+                    pacing=Pacing(gpus=2, part_items=4),
+                    report=lambda line: print(line, file=sys.stderr, flush=True),
+                    is_stopped=is_stopped,
+                )
+        moments["the end"] = time.time()
+    found = [each for part in open_output(place).outcomes() for each in part]
+    draw_pools(folder / "pools.png", notes.read(), memory, moments)
+    batches, rows = notes.batches(), REGISTRY["gpu"]
+    of_models = {
+        task.name: (rows[rows[task].shares or task].max_batch, batches[task.name])
+        for task in rows
+        if task.name in batches
+    }
+    began = moments["stopped begins"]
+    return {
+        "films": FILMS,
+        "seconds": round(moments["the end"] - began, 1),
+        "lost": len({item.id for item in items} - {each.item.id for each in found}),
+        "twice": len(found) - len({each.item.id for each in found}),
+        "failed": sum(each.status is StageStatus.FAILED for each in found),
+        "killed_after_seconds": round(moments["a node is killed"] - began, 1),
+        "resumed_after_seconds": round(moments["resumed begins"] - began, 1),
+        "batches": {
+            name: {"limit": most, "mean": round(sum(sizes) / len(sizes), 1), "count": len(sizes)}
+            for name, (most, sizes) in of_models.items()
+        },
+        "rows": {each.name: len(batches[f"operator {each.name}"]) for each in OPERATORS},
+        "driver_mib": [round(mib) for _, mib in memory[:: max(1, len(memory) // 10)]],
+    }
+
+
+@contextlib.contextmanager
+def pool_nodes() -> Iterator[tuple[Cluster, Any]]:
+    """A head without processors, two nodes with two each, two with four and a GPU each."""
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
+    size = {"object_store_memory": STORE_BYTES}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **size})
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=CPUS_A_NODE, **size)
+        made = [cluster.add_node(num_cpus=4, num_gpus=1, **size) for _ in range(2)]
+        environment = {"env_vars": {"PYTHONPATH": str(PROJECT)}}
+        ray.init(address=cluster.address, runtime_env=environment, log_to_driver=False)
+        cluster.wait_for_nodes()
+        yield cluster, made[0]
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@contextlib.contextmanager
+def sampled_memory() -> Iterator[list[tuple[float, float]]]:
+    """MiB of this process at each second."""
+    own, samples, ended = psutil.Process(), [(0.0, 0.0)], threading.Event()
+    samples.clear()
+
+    def sample() -> None:
+        while not ended.wait(1.0):
+            samples.append((time.time(), own.memory_info().rss / 2**20))
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        thread.join()
+
+
+def draw_pools(
+    path: Path,
+    notes: Sequence[tuple[str, int, float, float, int]],
+    memory: Sequence[tuple[float, float]],
+    moments: dict[str, float],
+) -> None:
+    """Of each operator the rows at work, of each pool the share of time that its models compute."""
+    began, end = moments["stopped begins"], moments["the end"]
+    seconds = np.arange(0.0, end - began, 1.0)
+
+    def busy(names: Sequence[str]) -> npt.NDArray[np.float64]:
+        found = np.zeros(len(seconds))
+        for name, _, took, ended, _ in notes:
+            if name in names:
+                low, high = ended - took - began - seconds, ended - began - seconds
+                found += np.clip(high, 0, 1) - np.clip(low, 0, 1)
+        return found
+
+    figure, axes = plt.subplots(len(OPERATORS) + 1, 1, figsize=(11, 13), sharex=True)
+    for axis, each in zip(axes, OPERATORS, strict=False):
+        axis.fill_between(seconds, busy([f"operator {each.name}"]), step="post", alpha=0.3)
+        axis.set_ylabel(f"{each.name}\nrows")
+        if each.gpus("gpu"):
+            other = axis.twinx()
+            computing = busy([task.name for task in each.tasks])
+            other.step(seconds, computing, where="post", color="tab:red", linewidth=0.9)
+            other.set_ylabel("batches", color="tab:red")
+            other.set_ylim(bottom=0)
+    axes[-1].plot([at - began for at, _ in memory], [mib for _, mib in memory])
+    axes[-1].set_ylim(bottom=0)
+    axes[-1].set_ylabel("driver\nMiB")
+    axes[-1].set_xlabel("seconds")
+    for axis in axes:
+        for name, at in moments.items():
+            axis.axvline(at - began, color="black", linestyle=":", linewidth=0.8)
+            if axis is axes[0]:
+                axis.text(at - began, axis.get_ylim()[1], name, fontsize=8, rotation=20)
+    figure.tight_layout()
+    figure.savefig(path, dpi=90)
 
 
 def workers() -> int:

@@ -6,12 +6,17 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
+from models.backends import Backend
+from models.contracts import DeviceMemoryError
 from models.profiles import has_task, replicas_of
 from models.registry import REGISTRY
 from models.tasks import Contract, Shape, Task
@@ -59,6 +64,10 @@ class ModelProvider(Protocol):
         installed."""
         ...
 
+    def has(self, task: Task[Any]) -> bool:
+        """Whether ``find`` finds one, without loading it where that can be known."""
+        return self.find(task) is not None
+
     def get(self, task: Task[Contract]) -> Contract:
         """The task's model. Raises KeyError where there is none."""
         model = self.find(task)
@@ -76,8 +85,11 @@ class LocalModels(ModelProvider):
     own: Path | None = None
     """A folder of the user's own weights, for the task that takes them."""
 
+    def has(self, task: Task[Any]) -> bool:
+        return has_task(self.profile, task, self.models_dir)
+
     def find(self, task: Task[Contract]) -> Contract | None:
-        if not has_task(self.profile, task, self.models_dir):
+        if not self.has(task):
             return None
         loaded = REGISTRY[self.profile][task].shares or task
         own = self.own if loaded.own_weights else None
@@ -85,6 +97,116 @@ class LocalModels(ModelProvider):
 
 
 _open_once = functools.lru_cache(maxsize=16)(open_model)
+
+
+GATHERING_SECONDS = 2.0
+"""How long a batch of GatheredModels waits to be full: nobody waits for a single input of it."""
+ObserveBatch: TypeAlias = Callable[[str, int, float], None]
+"""Receives a task's name, and the size and seconds of each batch."""
+
+
+def unobserved(name: str, size: int, seconds: float) -> None:
+    """Observe nothing."""
+
+
+class GatheredModels(ModelProvider):
+    """Models of another provider for the threads of one process, whose inputs become batches.
+
+    A batch is computed once it has as many inputs as its row of the registry takes, or has
+    waited GATHERING_SECONDS; several at a time where a replica does. A model is loaded when it is
+    called first. Not picklable.
+    """
+
+    def __init__(
+        self, models: ModelProvider, profile: str, observe: ObserveBatch = unobserved
+    ) -> None:
+        self._models, self._profile, self._observe = models, profile, observe
+        self._found: dict[Task[Any], Any] = {}
+        self._finding = threading.Lock()
+
+    def has(self, task: Task[Any]) -> bool:
+        return self._models.has(task)
+
+    def find(self, task: Task[Contract]) -> Contract | None:
+        with self._finding:
+            if task not in self._found and self.has(task):
+                row = REGISTRY[self._profile][task]
+                row = REGISTRY[self._profile][row.shares] if row.shares else row
+                model = functools.partial(self._models.get, task)
+                self._found[task] = GatheredModel(task, row, model, self._observe)
+        return cast("Contract | None", self._found.get(task))
+
+
+class GatheredModel:
+    """A task's contract, for many threads."""
+
+    def __init__(
+        self, task: Task[Any], row: Backend, model: Callable[[], Any], observe: ObserveBatch
+    ) -> None:
+        self._task, self._row, self._model, self._observe = task, row, model, observe
+        self._waiting: deque[tuple[Any, Future[Any]]] = deque()
+        self._changed = threading.Condition()
+        if row.max_batch == 1:
+            setattr(self, task.method_name, self._alone)
+            return
+        for _ in range(row.concurrent_batches):
+            threading.Thread(target=self._work, name=task.name, daemon=True).start()
+        is_single = task.call.shape is Shape.SINGLE
+        answer = (lambda item: self._answer([item])) if is_single else self._answer
+        setattr(self, task.method_name, answer)
+
+    def _alone(self, given: Any) -> Any:
+        """The answer of a model that takes no batches, to one call at a time."""
+        with self._changed:
+            return getattr(self._model(), self._task.method_name)(given)
+
+    def _answer(self, inputs: Sequence[Any]) -> Any:
+        calls = [(each, Future[Any]()) for each in inputs]
+        with self._changed:
+            self._waiting += calls
+            self._changed.notify_all()
+        return self._task.gathered([answer.result() for _, answer in calls])
+
+    def _next_batch(self) -> list[tuple[Any, Future[Any]]]:
+        most, waiting = self._row.max_batch, self._waiting
+        with self._changed:
+            self._changed.wait_for(lambda: waiting)
+            self._changed.wait_for(lambda: len(waiting) >= most, GATHERING_SECONDS)
+            return [waiting.popleft() for _ in range(min(most, len(waiting)))]
+
+    def _work(self) -> None:
+        while True:
+            batch = self._next_batch()
+            started = time.perf_counter()
+            inputs = [each for each, _ in batch]
+            try:
+                answers = answers_of(self._task, self._model(), inputs) if batch else []
+            except Exception as error:  # of loading the model
+                answers = [error] * len(batch)
+            for (_, answer), given in zip(batch, answers, strict=True):
+                if isinstance(given, Exception):
+                    answer.set_exception(given)
+                else:
+                    answer.set_result(given)
+            if batch:
+                self._observe(self._task.name, len(batch), time.perf_counter() - started)
+
+
+def answers_of(task: Task[Any], model: Any, items: Sequence[Any]) -> Sequence[Any]:
+    """An answer for each input, or the exception that the model raises for it.
+
+    A batch holds inputs of many jobs: where it fails, its inputs are worked on one by one, so that
+    only the job fails whose input the model cannot take. Where memory is short all shall come
+    again: the model has tried fewer at once.
+    """
+    try:
+        return task.answers(model, items)
+    except DeviceMemoryError as error:
+        return [error] * len(items)
+    except Exception as error:
+        if len(items) == 1:
+            return [error]
+        return [answer for item in items for answer in answers_of(task, model, [item])]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from ray import serve
 
-from models.contracts import DeviceMemoryError
-from models.provider import CALL_TIMEOUT_SECONDS, open_model
+from models.provider import CALL_TIMEOUT_SECONDS, answers_of, open_model
 from models.registry import REGISTRY
 from models.tasks import Task
 
@@ -84,7 +82,7 @@ class ModelReplica:
         call = object()
         self._begun[call] = time.monotonic()
         try:
-            results = await asyncio.to_thread(_answers, task or self._task, self._model, items)
+            results = await asyncio.to_thread(answers_of, task or self._task, self._model, items)
         finally:
             del self._begun[call]
             seconds = time.perf_counter() - started
@@ -113,20 +111,3 @@ class ModelReplica:
     async def busy_seconds(self) -> float:
         """Wall time that this replica's model has worked since it was started."""
         return self._busy_seconds
-
-
-def _answers(task: Task[Any], model: Any, items: Sequence[Any]) -> Sequence[Any]:
-    """An answer for each input, or the exception that the model raises for it.
-
-    A batch holds inputs of many jobs: where it fails, its inputs are worked on one by one, so that
-    only the job fails whose input the model cannot take. Where memory is short all shall come
-    again: the model has tried fewer at once.
-    """
-    try:
-        return task.answers(model, items)
-    except DeviceMemoryError as error:
-        return [error] * len(items)
-    except Exception as error:
-        if len(items) == 1:
-            return [error]
-        return [answer for item in items for answer in _answers(task, model, [item])]

@@ -44,6 +44,7 @@ from models.registry import REGISTRY
 from models.tasks import TRANSCRIBE, Purpose, tasks_for
 from models.weights import WeightsError
 from pipelines.backfill.driver import (
+    MOST_GPUS,
     BackfillTally,
     Pacing,
     RunStoppedError,
@@ -141,7 +142,7 @@ def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> in
             ),
             own_whisper=options.whisper_weights,
         )
-        _run(manifest, work, output, _pacing(options, profile))
+        _run(manifest, work, output, _pacing(options))
     place.delete_folder(WORK_FOLDER)
     # What is in the output of this manifest decides.
     finished = output.finished()
@@ -211,7 +212,10 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
 def _profile(options: argparse.Namespace) -> str:
     import ray
 
-    gpus = float(ray.cluster_resources().get("GPU", 0.0))
+    # Those that the run may use count, whether or not they are up yet.
+    gpus = options.gpus
+    if gpus is None:
+        gpus = ray.cluster_resources().get("GPU", 0.0)
     choice = choose_profile(options.profile, gpus=gpus, models_dir=options.models_dir)
     if options.models_dir is not None:
         missing = missing_checkpoints(choice.profile, options.models_dir)
@@ -231,14 +235,12 @@ def _kind(profile: str, options: argparse.Namespace) -> dict[str, Any]:
     return kind if own is None else kind | {"whisper_weights": own_digest(own)}
 
 
-def _pacing(options: argparse.Namespace, profile: str) -> Pacing:
-    gpus = options.gpus_an_item
-    if gpus is None:
-        gpus = sum(entry.gpus for entry in REGISTRY[profile].values())
+def _pacing(options: argparse.Namespace) -> Pacing:
     return Pacing(
         concurrency=options.concurrency,
-        cpus_an_item=options.cpus_an_item,
-        gpus_an_item=round(gpus, 3),
+        work_bytes=options.work_bytes,
+        cpus=options.cpus_an_item,
+        gpus=MOST_GPUS if options.gpus is None else max(1, options.gpus),
         part_items=options.part_items,
         part_seconds=options.part_seconds,
         progress_seconds=options.progress_seconds,
@@ -345,10 +347,27 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         "--concurrency",
         "--at-once",
         type=int,
-        help="most items under way; default: what CPUs and GPUs carry",
+        help="most items under way; default: as many as --work-bytes hold",
     )
-    add("--cpus-an-item", type=_positive, default=1.0, help="default: 1")
-    add("--gpus-an-item", type=float, help="default: what the profile's models take")
+    add(
+        "--work-bytes",
+        type=int,
+        default=64 * GIB,
+        help="of the sources of items under way; the output's place holds about twice as much "
+        "beside the results (default: 64 GiB)",
+    )
+    add(
+        "--cpus-an-item",
+        type=_positive,
+        default=1.0,
+        help="of a task, and of a process with models (default: 1)",
+    )
+    add(
+        "--gpus",
+        type=int,
+        help="most that models are on, also of nodes that come up later; with it, auto does not "
+        "look for one (default: 8)",
+    )
     add("--part-items", type=int, default=50, help="items of a part, at most; default: 50")
     add("--part-seconds", type=_positive, default=30.0, help="a part's longest wait; default: 30")
     add("--progress-seconds", type=_positive, default=10.0, help="between lines; default: 10")

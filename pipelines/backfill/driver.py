@@ -1,26 +1,36 @@
-"""The items of a manifest through Ray Data, an item a task, and their outcomes into parts.
+"""The items of a manifest through Ray Data, and their outcomes into parts.
 
-Tasks store outcomes; the driver alone commits them, some at a time, in order of completion.
+Operators store outcomes; the driver alone commits them, some at a time, in order of completion.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipelines.backfill.items import FinishedItem, ItemWork, keep_outcome_only, outcome_of
+from pipelines.backfill.items import OUTCOME_NAME, FinishedItem, ItemWork, outcome_of
 from pipelines.backfill.manifest import Item
+from pipelines.backfill.operators import ItemOperator, Unit, operators_of
 from pipelines.backfill.output import Output
-from pipelines.execution.ray_data import ItemTask, items_as_they_come, items_dataset, task_pool
+from pipelines.execution.ray_data import (
+    Admission,
+    Pool,
+    StreamOperator,
+    UnderWay,
+    items_as_they_come,
+    streamed,
+)
 from storage.objects import ObjectStore
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
 _TICK_SECONDS = 0.2
+MOST_GPUS = 8
 
 
 class RunStoppedError(Exception):
@@ -29,13 +39,16 @@ class RunStoppedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """How many items at once, and when parts and lines of progress are written."""
+    """How much at once, and when parts and lines of progress are written."""
 
     concurrency: int | None = None
-    """Most items under way; None for as many as the cluster's CPUs and GPUs carry."""
-    cpus_an_item: float = 1.0
-    gpus_an_item: float = 0.0
-    """With a GPU, workers stay from item to item, so that models are loaded once."""
+    """Most items under way; None for as many as ``work_bytes`` hold."""
+    work_bytes: int = 64 << 30
+    """Most of the sources of items that are under way."""
+    cpus: float = 1.0
+    """Of a task, and of a process with models."""
+    gpus: int = MOST_GPUS
+    """Most that models are on, also of those that the cluster will have."""
     part_items: int = 50
     part_seconds: float = 30.0
     """A part is committed with so many items, or so long after the first of them was ready."""
@@ -119,10 +132,15 @@ class _Committer:
     def take(self, item: FinishedItem, now_seconds: float) -> None:
         if item.failure:
             raise RunStoppedError(f"The output is away: {item.failure}")
+        key = f"{item.folder}/{OUTCOME_NAME}"
+        keys = [*self.store.list_keys(item.folder)]
+        if key not in keys or item.folder in self.folders:
+            return  # a row that was worked on again: the item is committed, or about to be
         if not self.folders:
             self.first_seconds = now_seconds
-        keep_outcome_only(self.store, item.folder)
+        self.store.delete_keys(each for each in keys if each != key)
         self.folders.append(item.folder)
+        Admission.under_way.end(item.source_bytes)
         self.tally.add(failed=item.failed, media_seconds=item.media_seconds)
 
     def commit_if_due(self, now_seconds: float) -> None:
@@ -188,21 +206,14 @@ def _finished(dataset: Dataset) -> Generator[FinishedItem | None, None, None]:
 
 
 def _dataset(items: Sequence[Item], work: ItemWork, pacing: Pacing) -> Dataset:
-    """1:1, a task an item."""
-    import ray
-    from ray.data import ActorPoolStrategy
-
-    dataset = items_dataset(items)
-    if pacing.gpus_an_item > 0:
-        gpus = ray.cluster_resources().get("GPU", 0.0)
-        most = pacing.concurrency or int(gpus / pacing.gpus_an_item)
-        return dataset.map(
-            ItemTask,
-            fn_constructor_args=(work,),
-            compute=ActorPoolStrategy(min_size=1, max_size=max(1, min(most, len(items)))),
-            num_cpus=pacing.cpus_an_item,
-            num_gpus=pacing.gpus_an_item,
-        )
-    return dataset.map(
-        ItemTask(work), compute=task_pool(items, pacing.concurrency), num_cpus=pacing.cpus_an_item
-    )
+    """1:1 an item, through the operators of the profile."""
+    Admission.under_way = UnderWay(pacing.concurrency, pacing.work_bytes)
+    operators = operators_of(work.profile)
+    rows = []
+    for number, each in enumerate(operators):
+        gpus = each.gpus(work.profile)
+        pool = Pool(gpus, each.rows, pacing.gpus) if gpus else None
+        threads = each.rows if gpus else 1
+        opened = functools.partial(ItemOperator, work, operators, number, threads=threads)
+        rows.append(StreamOperator(each.name, opened, pacing.cpus, pool))
+    return streamed([Unit(item) for item in items], rows)

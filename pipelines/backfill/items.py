@@ -1,28 +1,25 @@
-"""One item from its source to its outcome: the stages of a job, in one task, without a database.
+"""One item: its source, its stages, what comes of it.
 
-The stages are the functions that jobs run, over an object store inside the output; there is
-found what an earlier, interrupted run had ready. An outcome is stored as a whole before anyone
-knows of it, and counts once it is committed to a part (see ``output``).
+The stages are the functions that jobs run, over an object store inside the output; there is found
+what an earlier, interrupted run had ready. ``operators`` has how they are divided among processes.
+An outcome is stored as a whole before anyone knows of it, and counts once it is committed to a
+part (see ``output``).
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from models.profiles import digest_of
-from models.provider import ModelProvider
+from models.provider import ModelProvider, ObserveBatch, unobserved
 from models.tasks import TRANSCRIBE, Purpose, tasks_for
 from pipelines.backfill.manifest import Item
 from pipelines.backfill.output import ItemOutcome
 from pipelines.backfill.places import Place, S3Access, file_at
-from pipelines.codec import CodecError, decode, encode
-from pipelines.execution.chain import Control, FreeRun, Workspace, map_here
+from pipelines.codec import decode
+from pipelines.execution.chain import Control, FreeRun, Mapper, Workspace
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.source import ClipFile, RawConfig, SourceMedia, decoded_source
 from pipelines.net.addresses import AddressPolicy
@@ -40,7 +37,6 @@ from pipelines.types import (
     StageOutcome,
     TrackOutcome,
     TranscriptResult,
-    VisionResult,
     transcript_warnings,
 )
 from pipelines.vision.pipeline import VisionConfig
@@ -49,15 +45,11 @@ from storage.types import SkipReason, StageName, StageStatus
 
 OUTCOME_NAME = "outcome.json"
 STILLS_FOLDER = "stills"
-WORKERS_LOST = 2
-"""An item whose worker died so often in one run is probably what kills them: it fails."""
 STORE_PAUSES_SECONDS = (2, 5, 15, 30)
 """How long an item waits, time after time, for an output that is away, before the run ends."""
 
 _RAW_SUFFIXES = {".r3d": "r3d", ".braw": "braw", ".ari": "arri", ".arx": "arri"}
 """File suffix -> camera RAW family."""
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +69,13 @@ class FinishedItem:
     folder: str
     failed: bool = False
     media_seconds: float = 0.0
+    source_bytes: int = 0
     failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemWork:
-    """What every task is given. Picklable."""
+    """What is done with every item. Picklable."""
 
     out: Place
     models: ModelProvider
@@ -94,30 +87,11 @@ class ItemWork:
     vision: VisionConfig = field(default_factory=VisionConfig)
     own_whisper: Path | None = None
     """The folder of weights that ``models`` transcribe with in place of the profile's."""
+    observe: ObserveBatch = unobserved
+    """Receives also each row of an operator, as a batch of one; picklable."""
 
-    def __call__(self, item: Item) -> FinishedItem:
-        """1:1."""
-        try:
-            outcome = self.carry_out(item)
-        except ObjectStoreUnavailableError as error:
-            return FinishedItem(item.folder, failure=str(error))
-        failed = outcome.status is StageStatus.FAILED
-        return FinishedItem(item.folder, failed, (outcome.duration_ms or 0) / 1000)
-
-    def carry_out(self, item: Item) -> ItemOutcome:
-        """The item's outcome, worked out and stored unless it is stored already.
-
-        What it was made from stays until the driver has its row (``keep_outcome_only``): tasks of
-        a run whose driver was killed go on for a moment, and the next run may be at the same item.
-        Raises ObjectStoreUnavailableError where the output is away for longer than the pauses.
-        """
-        return asyncio.run(_ItemRun(self, item).outcome())
-
-
-def keep_outcome_only(store: ObjectStore, folder: str) -> None:
-    """Delete what an outcome was made from; to be called once no task of this run needs it."""
-    outcome_key = f"{folder}/{OUTCOME_NAME}"
-    store.delete_keys(key for key in [*store.list_keys(folder)] if key != outcome_key)
+    def start(self, item: Item, mapper: Mapper, models: ModelProvider) -> ItemRun:
+        return ItemRun(self, item, mapper, models)
 
 
 def outcome_of(store: ObjectStore, folder: str) -> ItemOutcome:
@@ -125,12 +99,39 @@ def outcome_of(store: ObjectStore, folder: str) -> ItemOutcome:
     return decode(ItemOutcome, store.read_bytes(f"{folder}/{OUTCOME_NAME}"))
 
 
+INGEST, VISION = StageName.INGEST.value, StageName.VISION.value
+"""Programs of an item; each track has one of its own, called ``track_program``."""
+
+
+def track_program(position: int) -> str:
+    """Return what the transcription of a track is called, by its position among all."""
+    return f"{StageName.TRANSCRIPT}-{position}"
+
+
+def stage_of(program: str) -> StageName:
+    """Return the stage that a program is of."""
+    return StageName(program.partition("-")[0])
+
+
+def programs_of(item: Item, ingested: IngestResult) -> list[str]:
+    """Return what is done with an item once it is ingested, all of it side by side."""
+    programs = []
+    if skip_reason(StageName.VISION, item.mode, ingested.media) is None:
+        programs.append(VISION)
+    if skip_reason(StageName.TRANSCRIPT, item.mode, ingested.media) is None:
+        programs += [track_program(position) for position in range(len(ingested.tracks))]
+    return programs
+
+
 @dataclass(frozen=True, slots=True)
-class _ItemRun:
-    """One item on its way through the stages."""
+class ItemRun:
+    """One item on its way through the stages. Methods raise StageError, and what ``mapper``
+    raises."""
 
     work: ItemWork
     item: Item
+    mapper: Mapper
+    models: ModelProvider
     control: FreeRun = field(default_factory=FreeRun)
 
     @property
@@ -149,7 +150,7 @@ class _ItemRun:
     def stages(self) -> MediaStages:
         return MediaStages(
             workspace=self.workspace,
-            models=self.work.models,
+            models=self.models,
             mode=self.item.mode,
             ingest_config=self.work.ingest,
             vision_config=self.work.vision,
@@ -162,54 +163,70 @@ class _ItemRun:
                 transcriber=digest_of(self.work.profile, (TRANSCRIBE,), self.work.own_whisper),
                 speakers=SpeakerRules(expected=self.item.speakers_expected),
             ),
-            mapper=map_here,
+            mapper=self.mapper,
         )
 
-    async def outcome(self) -> ItemOutcome:
-        started = time.monotonic()
-        found = await self._stored(self._find_outcome)
-        if found is not None:
-            return found
-        outcome = await self._run_stages()
-        outcome = replace(outcome, seconds=round(time.monotonic() - started, 3))
-        key = self.workspace.key(OUTCOME_NAME)
-        await self._stored(lambda: self.workspace.store.write_bytes(key, encode(outcome)))
-        return outcome
+    def ingest(self) -> IngestResult:
+        workspace = self.workspace
+        key = fetch_source(
+            self.item, workspace.key("source"), workspace.store, self.work.rules, self.control
+        )
+        media = SourceMedia((ClipFile(key, self.item.name),))
+        return self.stages.ingest(self.stages.probe(media, self.control), self.control)
 
-    async def _stored(self, call: Callable[[], Result]) -> Result:
-        return await self.runner.retry_on_outage("the output", lambda: _call(call))
+    def carry_out(self, program: str, ingested: IngestResult) -> ItemOutcome:
+        """Return the program's share of the outcome."""
+        if program == VISION:
+            return self._vision(ingested)
+        track = ingested.tracks[int(program.rpartition("-")[2])]
+        # Without its fingerprints: outcomes are JSON, and nothing looks for duplicates in them.
+        found = replace(self.stages.transcribe(track, ingested, self.control), sound_print=None)
+        return ItemOutcome(self.item, (), tracks=(TrackOutcome(track.index, track.name, found),))
 
-    def _find_outcome(self) -> ItemOutcome | None:
-        try:
-            return outcome_of(self.workspace.store, self.item.folder)
-        except (ObjectNotFoundError, CodecError):
-            return None  # what another version of this program stored is worked out again
+    def _vision(self, ingested: IngestResult) -> ItemOutcome:
+        """Return scenes and overview with their stills in the output."""
+        found = self.stages.vision(ingested, self.control)
+        return ItemOutcome(
+            self.item,
+            (StageOutcome(StageName.VISION, StageStatus.COMPLETED),),
+            scenes=tuple(self._with_stills(each, f"{each.index:05d}") for each in found.scenes),
+            overview=self._with_stills(found.overview, "overview"),
+            warnings=found.warnings,
+        )
 
-    def _note_worker(self) -> None:
-        """Raises StageError if tasks of this run began with the item and never ended it."""
-        folder = self.workspace.key(f"begun/{self.work.run}")
-        lost = sum(1 for _ in self.workspace.store.list_keys(folder))
-        self.workspace.store.write_bytes(f"{folder}/{uuid.uuid4().hex}", b"")
-        if lost >= WORKERS_LOST:
-            message = f"The worker was lost {WORKERS_LOST} times over this item."
-            raise StageError(StageCode.PROCESSING_FAILED, message)
+    def _with_stills(self, scene: Scene, name: str) -> Scene:
+        names = scene.still_names(f"{STILLS_FOLDER}/{self.item.folder}/{name}")
+        for key, out in names.items():
+            self.work.out.write_bytes(out, self.workspace.store.read_bytes(key))
+        return scene.at_keys(names)
 
-    async def _run_stages(self) -> ItemOutcome:
-        try:
-            await self._stored(self._note_worker)
-            ingested = await self._run(StageName.INGEST, self._ingest)
-        except StageError as error:
-            skipped = (
-                StageOutcome(stage, StageStatus.SKIPPED, SkipReason.JOB_FAILED)
-                for stage in (StageName.VISION, StageName.TRANSCRIPT)
-            )
-            return ItemOutcome(self.item, (_failed(StageName.INGEST, error), *skipped))
-        vision, seen = await self._vision(ingested)
-        transcript, tracks = await self._transcript(ingested)
-        picture = ingested.media.video
+    def failed(self, program: str, error: StageError) -> ItemOutcome:
+        """Return the share of a program that failed; of all of them where it was to ingest."""
+        stage = stage_of(program)
+        outcome = StageOutcome(stage, StageStatus.FAILED, None, error.code, error.message)
+        if stage is not StageName.INGEST:
+            return ItemOutcome(self.item, (outcome,))
+        skipped = (
+            StageOutcome(each, StageStatus.SKIPPED, SkipReason.JOB_FAILED)
+            for each in (StageName.VISION, StageName.TRANSCRIPT)
+        )
+        return ItemOutcome(self.item, (outcome, *skipped))
+
+    async def joined(
+        self, ingested: IngestResult, shares: Mapping[str, ItemOutcome]
+    ) -> ItemOutcome:
+        """Return the outcome of the item, of whose programs these are the shares."""
+        picture, seen = ingested.media.video, shares.get(VISION)
+        reason = skip_reason(StageName.VISION, self.item.mode, ingested.media)
+        skipped = StageOutcome(StageName.VISION, StageStatus.SKIPPED, reason)
+        spoken, tracks = await self._transcript(ingested, shares)
         return ItemOutcome(
             item=self.item,
-            stages=(StageOutcome(StageName.INGEST, StageStatus.COMPLETED), vision, transcript),
+            stages=(
+                StageOutcome(StageName.INGEST, StageStatus.COMPLETED),
+                skipped if seen is None else seen.stages[0],
+                spoken,
+            ),
             duration_ms=round(ingested.media.duration_seconds * 1000),
             width=None if picture is None else picture.width,
             height=None if picture is None else picture.height,
@@ -223,74 +240,26 @@ class _ItemRun:
             ),
         )
 
-    async def _run(self, stage: StageName, call: Callable[[], Result]) -> Result:
-        return await self.runner.run(stage, lambda: _call(call))
-
-    def _ingest(self) -> IngestResult:
-        work, workspace = self.work, self.workspace
-        key = fetch_source(
-            self.item, workspace.key("source"), workspace.store, work.rules, self.control
-        )
-        media = SourceMedia((ClipFile(key, self.item.name),))
-        return self.stages.ingest(self.stages.probe(media, self.control), self.control)
-
-    async def _vision(self, ingested: IngestResult) -> tuple[StageOutcome, VisionResult | None]:
-        stage = StageName.VISION
-        if reason := skip_reason(stage, self.item.mode, ingested.media):
-            return StageOutcome(stage, StageStatus.SKIPPED, reason), None
-        try:
-            seen = await self._run(stage, lambda: self._seen(ingested))
-        except StageError as error:
-            return _failed(stage, error), None
-        return StageOutcome(stage, StageStatus.COMPLETED), seen
-
-    def _seen(self, ingested: IngestResult) -> VisionResult:
-        """Return scenes and overview with their stills in the output."""
-        found = self.stages.vision(ingested, self.control)
-        scenes = tuple(self._with_stills(each, f"{each.index:05d}") for each in found.scenes)
-        overview = self._with_stills(found.overview, "overview")
-        return replace(found, scenes=scenes, overview=overview)
-
-    def _with_stills(self, scene: Scene, name: str) -> Scene:
-        names = scene.still_names(f"{STILLS_FOLDER}/{self.item.folder}/{name}")
-        for key, out in names.items():
-            self.work.out.write_bytes(out, self.workspace.store.read_bytes(key))
-        return scene.at_keys(names)
-
-    def _spoken(
-        self, track: AudioTrack, ingested: IngestResult, control: Control
-    ) -> TranscriptResult:
-        """Without its fingerprints: outcomes are JSON, and nothing looks for duplicates in them."""
-        return replace(self.stages.transcribe(track, ingested, control), sound_print=None)
-
     async def _transcript(
-        self, ingested: IngestResult
+        self, ingested: IngestResult, shares: Mapping[str, ItemOutcome]
     ) -> tuple[StageOutcome, tuple[TrackOutcome, ...]]:
         stage = StageName.TRANSCRIPT
         if reason := skip_reason(stage, self.item.mode, ingested.media):
             return StageOutcome(stage, StageStatus.SKIPPED, reason), ()
+
+        async def transcript(track: AudioTrack, _: Control) -> TranscriptResult:
+            share = shares[track_program(ingested.tracks.index(track))]
+            for each in share.tracks:
+                if each.transcript is not None:
+                    return each.transcript
+            [failed] = share.failures
+            raise StageError(StageCode(failed.code or stage), failed.message or "")
+
         try:
-            tracks = await self.runner.run_tracks(
-                ingested,
-                self.control,
-                lambda track, share: _call(lambda: self._spoken(track, ingested, share)),
-            )
+            tracks = await self.runner.run_tracks(ingested, self.control, transcript)
         except StageError as error:
-            return _failed(stage, error), ()
+            return self.failed(stage, error).stages[0], ()
         return StageOutcome(stage, StageStatus.COMPLETED), tracks
-
-
-async def _call(call: Callable[[], Result]) -> Result:
-    """``call``'s result. In this thread, the task's main one: signals unwind no other.
-
-    Ray ends the task of a killed driver by SIGTERM; what is then in a temporary folder, or running
-    as a child process, goes with the stack.
-    """
-    return call()
-
-
-def _failed(stage: StageName, error: StageError) -> StageOutcome:
-    return StageOutcome(stage, StageStatus.FAILED, None, error.code, error.message)
 
 
 def fetch_source(

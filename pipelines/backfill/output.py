@@ -215,13 +215,18 @@ class Output:
 
     def commit(self, outcomes: Sequence[ItemOutcome]) -> int:
         """Make the outcomes count, as the next part. Raises OutputError."""
-        if set(_parts_of(self.place, _ITEMS)) != self.parts:
-            message = f"Another backfill is writing to {self.place.address_of('')}."
-            raise OutputError(message)
         part = max(self.parts, default=_MANIFEST_PART) + 1
         rows = rows_of(outcomes)
-        for table in (*(table for table in _DETAILS if rows[table]), _ITEMS):
-            self.place.write_bytes(_file(table, part), parquet_of(table, rows[table]))
+        if set(_parts_of(self.place, _ITEMS)) != self.parts:
+            raise OutputError(f"Another backfill is writing to {self.place.address_of('')}.")
+        tables = [*(table for table in _DETAILS if rows[table]), _ITEMS]
+        for at, table in enumerate(tables):
+            name, data = _file(table, part), parquet_of(table, rows[table])
+            # Where the answer to a first attempt was lost, it is there as it is here.
+            if not self.place.create(name, data) and self.place.read_bytes(name) != data:
+                for own in tables[:at]:
+                    self.place.delete(_file(own, part))
+                raise OutputError(f"Another backfill is writing to {self.place.address_of('')}.")
         self.parts.add(part)
         return part
 

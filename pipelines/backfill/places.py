@@ -56,6 +56,10 @@ class Place(Protocol):
         ...
 
     def write_bytes(self, name: str, data: bytes) -> None: ...
+    def create(self, name: str, data: bytes) -> bool:
+        """Write the file unless there is one; return whether it was written (``ObjectStore``)."""
+        ...
+
     def delete(self, name: str) -> None: ...
 
     def delete_folder(self, folder: str) -> None:
@@ -100,6 +104,9 @@ class FolderPlace:
 
     def write_bytes(self, name: str, data: bytes) -> None:
         FolderStore(self.root).write_bytes(name, data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        return FolderStore(self.root).create(name, data)
 
     def delete(self, name: str) -> None:
         (self.root / name).unlink(missing_ok=True)
@@ -174,6 +181,11 @@ class BucketPlace:
         with named_errors(name):
             self._client.put_object(**self._at(name), Body=data)
 
+    def create(self, name: str, data: bytes) -> bool:
+        from storage.objects.s3 import create_object
+
+        return create_object(self._client, self._at(name), data)
+
     def delete(self, name: str) -> None:
         from storage.objects.s3 import named_errors
 
@@ -196,7 +208,7 @@ class BucketPlace:
         return S3Store(replace(self.place, prefix=f"{self.place.prefix}{WORK_FOLDER}/"))
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
-        """S3 has no lock; who finds parts of somebody else's stops (see ``Output.commit``)."""
+        """S3 has no lock; of two runs one finds the other's part (see ``Output.commit``)."""
         return contextlib.nullcontext()
 
     def address_of(self, name: str) -> str:

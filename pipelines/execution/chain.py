@@ -14,6 +14,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, Protocol, TypeVar
 
@@ -218,6 +219,17 @@ def map_here(items: Sequence[In], step: Step[In, Out], control: Control) -> list
     """In this process and thread, an item after the other, in order."""
     done = enumerate(map(functools.partial(attempt, step), items))
     return collected(done, control, count=len(items))
+
+
+def map_in_threads(threads: int) -> Mapper:
+    """Return a mapper that works on so many items at a time in this process."""
+
+    def mapped(items: Sequence[In], step: Step[In, Out], control: Control) -> list[Out]:
+        with ThreadPoolExecutor(threads) as pool:
+            done = enumerate(pool.map(functools.partial(attempt, step), items))
+            return collected(done, control, count=len(items), concurrency=threads)
+
+    return mapped
 
 
 _FIRST_ROW_SECONDS = 10.0

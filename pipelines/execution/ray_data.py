@@ -13,8 +13,10 @@ import pickle
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypedDict
 
 from pipelines.execution.chain import Control, In, Out, Step, attempt, collected
 from pipelines.types import StageStoppedError
@@ -95,7 +97,7 @@ def _attempted() -> Any:
 
 
 class ItemTask(Generic[In, Out]):
-    """A function of items as one of rows; given to ``Dataset.map`` as a class, it is an actor's.
+    """A function of items as one of rows.
 
     Items travel pickled: Ray Data would make columns of their fields, and lists of tuples.
     """
@@ -106,6 +108,152 @@ class ItemTask(Generic[In, Out]):
     def __call__(self, row: Row) -> Row:
         item = pickle.loads(row["item"])  # noqa: S301 - pickled by ``_row``
         return _row(row["position"], self._process(item))
+
+
+RowFunction: TypeAlias = Callable[[Any], Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Processes that stay, with what they have loaded: ``least`` to ``most``, as many rows at a
+    time in each as it has ``threads``."""
+
+    gpus: float
+    threads: int
+    most: int
+    least: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOperator:
+    """A function of rows to any number of rows, opened in each process that works on them."""
+
+    name: str
+    open: Callable[[], RowFunction]
+    cpus: float = 1.0
+    pool: Pool | None = None
+    """None: a task a row."""
+
+
+class _RowTask:
+    """A StreamOperator's function as one of Ray's rows; given as a class, it is an actor's."""
+
+    def __init__(self, open_: Callable[[], RowFunction]) -> None:
+        self._open, self._lock = open_, threading.Lock()
+
+    def __reduce__(self) -> tuple[type, tuple[Any]]:
+        return type(self), (self._open,)
+
+    @functools.cached_property
+    def _process(self) -> RowFunction:
+        return self._open()
+
+    def __call__(self, row: Row) -> list[Row]:
+        with self._lock:
+            process = self._process
+        item = pickle.loads(row["item"])  # noqa: S301 - pickled by ``_row``
+        return [_row(row["position"], each) for each in process(item)]
+
+
+def streamed(rows: Sequence[object], operators: Sequence[StreamOperator]) -> Dataset:
+    """Return what comes of ``rows`` behind all operators, none of which waits for another.
+
+    A row is a block, and so a task, and what may begin is up to Admission. Ray Data's own policies
+    go by CPUs and by bytes in its object store; here these are in a store that it does not see.
+    """
+    from ray.data import ActorPoolStrategy, TaskPoolStrategy
+
+    dataset = items_dataset(rows)
+    warnings.filterwarnings("ignore", "The maximum number of concurrent tasks")
+    for place, each in enumerate(operators):
+        # Ray Data makes neighbours one operator, whose tasks would then work on all rows that come
+        # of one, unless their sizes differ; it warns of a size above the number of rows. An
+        # operator's name is that of the class.
+        task = type(each.name, (_RowTask,), {})
+        if each.pool is None:
+            tasks = TaskPoolStrategy(size=_MOST_TASKS + place)
+            dataset = dataset.flat_map(task(each.open), compute=tasks, num_cpus=each.cpus)
+            continue
+        dataset = dataset.flat_map(
+            task,
+            fn_constructor_args=(each.open,),
+            compute=ActorPoolStrategy(
+                min_size=each.pool.least,
+                max_size=each.pool.most,
+                max_concurrent_calls_per_actor=each.pool.threads,
+                enable_true_multi_threading=True,
+            ),
+            num_cpus=each.cpus,
+            num_gpus=each.pool.gpus,
+        )
+    dataset.context.target_max_block_size = 1
+    dataset.context.set_config("backpressure_policies.enabled", [Admission])
+    return dataset
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """What is between the first operator and the end, and the most of it. Of one dataset."""
+
+    most_items: int | None = None
+    most_bytes: int = 64 << 30
+    ended: int = 0
+    ended_bytes: int = 0
+
+    def end(self, size_bytes: int) -> None:
+        """Another item has ended, which took so many bytes."""
+        self.ended += 1
+        self.ended_bytes += size_bytes
+
+    def is_full(self, begun: int) -> bool:
+        """Return whether no more shall begin than ``begun``. Items are taken to be of one size,
+        which becomes known as they end."""
+        items = begun - self.ended
+        mean_bytes = self.ended_bytes / self.ended if self.ended else _UNKNOWN_BYTES
+        over = self.most_items is not None and items >= self.most_items
+        return over or (items + 1) * mean_bytes > self.most_bytes
+
+
+_UNKNOWN_BYTES = 1 << 30
+_QUEUED_ROWS = 256
+"""Before a pool: a few seconds' work, so that it never waits for the operators before it."""
+
+
+class Admission:
+    """A back-pressure policy of Ray Data: what is begun goes on before anything begins.
+
+    Tasks take no more processors than the cluster has by now, and one, so that none of them waits
+    for the next task. Of the operators with work the last goes first. None works ahead of a pool
+    before which many rows wait, and the first begins nothing while ``under_way`` is full.
+    """
+
+    name = "Admission"
+    under_way: ClassVar[UnderWay] = UnderWay()
+    """Of the class: the policy travels to the tasks with the dataset's context, by reference."""
+
+    def __init__(self, _: object, topology: Any, resources: Any) -> None:
+        self._topology, self._resources = topology, resources
+
+    def can_add_input(self, operator: Any) -> bool:
+        places = list(self._topology)
+        place = places.index(operator)
+        if _is_pool(operator):
+            return True
+        for each in places[place + 1 :]:
+            queued = self._topology[each].total_enqueued_input_blocks()
+            if queued > (_QUEUED_ROWS if _is_pool(each) else 0):
+                return False
+        if place == 1 and self.under_way.is_full(operator.metrics.num_tasks_submitted):
+            return False
+        used, limit = self._resources.get_global_usage(), self._resources.get_global_limits()
+        return bool(used.cpu < limit.cpu + 1)
+
+    def max_task_output_bytes_to_read(self, _: object) -> None:
+        """Return no limit."""
+
+
+def _is_pool(operator: Any) -> bool:
+    return bool(operator.get_autoscaling_actor_pools())
 
 
 _MOST_TASKS = 1000

@@ -120,9 +120,10 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             (plan, each.key) for plan, each in zip(plans, made, strict=True) if each.computed
         ]
         if missing:
+            describer = self.models.get(DESCRIBE_SCENES)
             seen = self._pictured([plan for plan, _ in missing])
             self.workspace.check()
-            described = self.models.get(DESCRIBE_SCENES).describe([each.stills for each in seen])
+            described = describer.describe([each.stills for each in seen])
             self.workspace.check()
             orders = [said.stills or each.order for each, said in zip(seen, described, strict=True)]
             tags: list[tuple[Tag, ...]] = [()] * len(seen)

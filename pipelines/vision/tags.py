@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -126,7 +127,14 @@ class Tagger:
 
 
 def open_tagger(embedder: PhraseEmbedder, bank: TagBank) -> Tagger:
-    """Return the bank with vectors. Raises what the model raises."""
+    """Return the bank with vectors, which are made once of the same two. Raises what the model
+    raises."""
+    return _opened(cast("Hashable", embedder), bank)
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(model: Hashable, bank: TagBank) -> Tagger:
+    embedder = cast("PhraseEmbedder", model)
     phrases = embedder.embed_phrases([caption for _, caption in bank.captions])
     vectors = np.array([each.vector for each in phrases], np.float32)
     return Tagger(bank, vectors, phrases[0].scale, phrases[0].bias)

@@ -1,6 +1,6 @@
 """The service as one Ray Serve application: API, runners, webhook senders, model replicas.
 
-On a machine of its own, with one of each, the API's replica runs the others too (decision 47).
+On a machine of its own, with one of each, the API's replica runs the others too (decision 48).
 Each replica imports this module, so what only one kind needs is imported where it is used: a start
 is mostly imports, by a dozen processes at once. Metrics go through ``ray.util.metrics``: the agent
 of each node exports those of its processes.

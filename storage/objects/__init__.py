@@ -88,6 +88,13 @@ class ObjectStore(Protocol):
         ...
 
     def write_bytes(self, key: str, data: bytes) -> None: ...
+    def create(self, key: str, data: bytes) -> bool:
+        """Write the object unless there is one, at once; return whether it was written.
+
+        A bucket whose server knows no conditional writes replaces it.
+        """
+        ...
+
     def writer(self, key: str) -> contextlib.AbstractContextManager[BinaryIO]: ...
     def local_copy(
         self, key: str, *, check: Check | None = None

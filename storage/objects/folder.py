@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -66,13 +66,26 @@ class FolderStore:
         with self.writer(key) as stream:
             stream.write(data)
 
-    @contextlib.contextmanager
-    def writer(self, key: str) -> Iterator[BinaryIO]:
+    def create(self, key: str, data: bytes) -> bool:
+        def link(temporary: Path, target: Path) -> None:
+            target.hardlink_to(temporary)
+            temporary.unlink()
+
+        with contextlib.suppress(FileExistsError), self._written(key, link) as stream:
+            stream.write(data)
+            return True
+        return False
+
+    def writer(self, key: str) -> contextlib.AbstractContextManager[BinaryIO]:
         """A stream that becomes the object when the block ends without an exception.
 
         Temporary name, fsync, rename, fsync of the folder: after a crash the
         object is the old one or the new one, never a part.
         """
+        return self._written(key, Path.replace)
+
+    @contextlib.contextmanager
+    def _written(self, key: str, place: Callable[[Path, Path], object]) -> Iterator[BinaryIO]:
         target = self.path(key)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary, stream = _open_temporary(target.parent)
@@ -81,7 +94,7 @@ class FolderStore:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-                temporary.replace(target)
+                place(temporary, target)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise

@@ -172,6 +172,16 @@ def _named(error: ClientError, key: str) -> Exception:
     return ObjectStoreUnavailableError(f"object store: {error.operation_name}: {code}")
 
 
+def create_object(client: Any, at: dict[str, str], data: bytes) -> bool:
+    """Put the object unless there is one; return whether it was put."""
+    try:
+        with named_errors(at["Key"]):
+            client.put_object(**at, Body=data, IfNoneMatch="*")
+    except ConflictError:
+        return False
+    return True
+
+
 def part_bytes(number: int, first: int = FIRST_PART_BYTES) -> int:
     """Size of part ``number`` (from 1): the first one's, doubled every 1000 parts.
 
@@ -820,6 +830,9 @@ class S3Store:
     def write_bytes(self, key: str, data: bytes) -> None:
         with self.writer(key) as stream:
             stream.write(data)
+
+    def create(self, key: str, data: bytes) -> bool:
+        return create_object(self._client, self._at(key), data)
 
     @contextlib.contextmanager
     def writer(self, key: str) -> Iterator[BinaryIO]:

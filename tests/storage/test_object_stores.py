@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -184,6 +185,14 @@ def test_two_writers_of_one_key_do_not_disturb_each_other(case: Case) -> None:
         second.write(b"two")
     assert case.store.read_bytes("a") == b"one"
     assert case.leftovers() == []
+
+
+def test_of_those_who_create_an_object_at_once_one_does(store: ObjectStore) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(lambda n: store.create("some/key", b"%d" % n), range(4)))
+    assert sorted(made) == [False, False, False, True]
+    assert store.read_bytes("some/key") == b"%d" % made.index(True)
+    assert [*store.list_keys("some")] == ["some/key"]
 
 
 @every("key", ["", "/a", "../a", "a/../../b", "a//b", "a/", "a/./b", "a\0b"])

@@ -24,32 +24,34 @@ _SPOKEN_SECONDS = 1.4
 TABLES = ("items", "scenes", "segments", "words", "errors")
 
 
-def write_clips(folder: Path, count: int) -> list[Path]:
+def write_clips(
+    folder: Path, count: int, *, shots: int = 2, seconds: float = _SPOKEN_SECONDS
+) -> list[Path]:
     """Clips of 1.4 s: two shots each, all unlike one another, over a stretch of speech."""
     folder.mkdir(parents=True, exist_ok=True)
     speech = np.concatenate([*read_blocks(SPEECH)])
     return [
-        write_clip(folder / f"clip-{number:04d}.mkv", number, _said(speech, number))
+        write_clip(folder / f"clip-{number:04d}.mkv", number, _said(speech, number, seconds), shots)
         for number in range(count)
     ]
 
 
-def _said(speech: Samples, number: int) -> Samples:
-    """A stretch of the speech, another one for every clip."""
-    length = round(_SPOKEN_SECONDS * SAMPLE_RATE_HZ)
-    start = (number * 7919 * 16) % (len(speech) - length)
-    return speech[start : start + length]
+def _said(speech: Samples, number: int, seconds: float) -> Samples:
+    """A stretch of the speech, another one for every clip; it begins anew at its end."""
+    length = round(seconds * SAMPLE_RATE_HZ)
+    start = (number * 7919 * 16) % max(1, len(speech) - length)
+    return np.resize(speech[start:], length)
 
 
-def write_clip(path: Path, seed: int, samples: Samples) -> Path:
+def write_clip(path: Path, seed: int, samples: Samples, shots: int = 2) -> Path:
     """One clip."""
     with av.open(str(path), "w") as container:
         picture = container.add_stream("libx264", rate=RATE, options={"preset": "ultrafast"})
         picture.width, picture.height, picture.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         picture.codec_context.thread_count = 1
         sound = container.add_stream("flac", rate=SAMPLE_RATE_HZ, layout="mono")
-        for shot, index in itertools.product(range(2), range(SHOT_FRAMES)):
-            drawn = cv2.resize(texture(2 * seed + shot), (WIDTH, HEIGHT))
+        for shot, index in itertools.product(range(shots), range(SHOT_FRAMES)):
+            drawn = cv2.resize(texture(shots * seed + shot), (WIDTH, HEIGHT))
             frame = av.VideoFrame.from_ndarray(np.roll(drawn, index, axis=1), format="rgb24")
             frame.pts = shot * SHOT_FRAMES + index
             container.mux(picture.encode(frame))

@@ -17,8 +17,9 @@ import pytest
 from models.contracts import AudioChunk, ChunkTranscript
 from models.provider import LocalModels
 from models.tasks import DESCRIBE_SCENES, TRANSCRIBE, Contract, Task
-from pipelines.backfill.items import ItemWork, SourceRules, keep_outcome_only
+from pipelines.backfill.items import ItemWork, SourceRules
 from pipelines.backfill.manifest import Item, read_manifest
+from pipelines.backfill.operators import carry_out
 from pipelines.backfill.output import ItemOutcome
 from pipelines.backfill.places import BucketPlace, S3Access, place_at
 from pipelines.net.addresses import AddressPolicy
@@ -67,7 +68,7 @@ def item_at(source: str, mode: ProcessingMode = ProcessingMode.ALL) -> Item:
 @pytest.fixture(scope="module")
 def expected(clip: Path, tmp_path_factory: pytest.TempPathFactory) -> ItemOutcome:
     """What comes of the clip as a file, in a folder."""
-    return work_in(str(tmp_path_factory.mktemp("out"))).carry_out(item_at(str(clip)))
+    return carry_out(work_in(str(tmp_path_factory.mktemp("out"))), item_at(str(clip)))
 
 
 def work_in(out: str, rules: SourceRules | None = None) -> ItemWork:
@@ -99,10 +100,10 @@ def test_the_same_comes_of_it_from_the_web_and_from_a_bucket(
 ) -> None:
     rules = SourceRules(access=access_to(bucket), addresses=LOOPBACK)
     bucket_url = bucket.address_of("")
-    fetched = work_in(str(tmp_path), rules).carry_out(item_at(f"{web}/clip-0000.mkv"))
+    fetched = carry_out(work_in(str(tmp_path), rules), item_at(f"{web}/clip-0000.mkv"))
     assert results(fetched) == results(expected)
     out = work_in(f"{bucket_url}results", rules)
-    copied = out.carry_out(item_at(f"{bucket_url}footage/clip.mkv"))
+    copied = carry_out(out, item_at(f"{bucket_url}footage/clip.mkv"))
     assert results(copied) == results(expected)
     assert out.out.read_bytes(copied.scenes[0].thumbnail_key).startswith(b"\xff\xd8")
 
@@ -123,7 +124,7 @@ def test_a_source_that_cannot_be_had_fails_ingest(
 ) -> None:
     rules = SourceRules(access=access_to(bucket), addresses=LOOPBACK)
     address = source.format(web=web, bucket=bucket.address_of(""))
-    outcome = work_in(str(tmp_path), rules).carry_out(item_at(address))
+    outcome = carry_out(work_in(str(tmp_path), rules), item_at(address))
     [failure] = outcome.failures
     assert (failure.stage, failure.code) == (StageName.INGEST, "FETCH_FAILED")
     assert message in str(failure.message)
@@ -151,7 +152,7 @@ def test_a_stage_that_fails_leaves_the_other_ones_results(
     clip: Path, expected: ItemOutcome, tmp_path: Path
 ) -> None:
     work = replace(work_in(str(tmp_path)), models=BrokenModels())
-    outcome = work.carry_out(item_at(str(clip)))
+    outcome = carry_out(work, item_at(str(clip)))
     assert outcome.scenes == expected.scenes
     [failure] = outcome.failures
     assert (failure.stage, failure.code) == (StageName.TRANSCRIPT, "TRANSCRIPT_FAILED")
@@ -160,13 +161,9 @@ def test_a_stage_that_fails_leaves_the_other_ones_results(
 
 def test_an_outcome_that_is_stored_is_not_worked_out_again(clip: Path, tmp_path: Path) -> None:
     work = work_in(str(tmp_path))
-    first = work.carry_out(item_at(str(clip), ProcessingMode.TRANSCRIPT))
+    first = carry_out(work, item_at(str(clip), ProcessingMode.TRANSCRIPT))
     again = replace(work, models=BrokenModels())
-    assert again.carry_out(item_at(str(clip), ProcessingMode.TRANSCRIPT)) == first
-    store = work.out.work_store()
-    keep_outcome_only(store, first.item.folder)
-    left = [*store.list_keys(first.item.folder)]
-    assert [name.rsplit("/", 1)[-1] for name in left] == ["outcome.json"]
+    assert carry_out(again, item_at(str(clip), ProcessingMode.TRANSCRIPT)) == first
 
 
 def test_a_task_that_outlives_its_killed_driver_takes_nothing_from_the_next_run(
@@ -184,11 +181,11 @@ def test_a_task_that_outlives_its_killed_driver_takes_nothing_from_the_next_run(
         def find(self, task: Task[Contract]) -> Contract | None:
             if task is DESCRIBE_SCENES and not ended:
                 with ThreadPoolExecutor(1) as other_task:
-                    ended.append(other_task.submit(orphan.carry_out, item).result())
+                    ended.append(other_task.submit(carry_out, orphan, item).result())
             return LocalModels.find(self, task)
 
     work = replace(orphan, models=Overtaken(), run="the next one")
-    outcome = work.carry_out(item)
+    outcome = carry_out(work, item)
     assert len(ended) == 1
     assert not outcome.failures
     assert (outcome.scenes, outcome.tracks) == (expected.scenes, expected.tracks)
@@ -208,7 +205,7 @@ def test_stages_run_in_the_thread_of_the_task_which_signals_unwind(
             return LocalModels.find(self, task)
 
     work = replace(work_in(str(tmp_path)), models=Observed())
-    assert not work.carry_out(item_at(str(clip))).failures
+    assert not carry_out(work, item_at(str(clip))).failures
     assert threads == {threading.get_ident()}
 
 
@@ -217,11 +214,11 @@ def test_an_item_whose_worker_was_lost_twice_in_this_run_fails(clip: Path, tmp_p
     store = work.out.work_store()
     for run, count in (("an earlier one", 5), ("this", 2)):
         for number in range(count):
-            store.write_bytes(f"{item.folder}/begun/{run}/{number}", b"")
-    [failure] = work.carry_out(item).failures
+            store.write_bytes(f"{item.folder}/runs/{run}/ingest/0/begun/0/{number}", b"")
+    [failure] = carry_out(work, item).failures
     assert failure.code == "PROCESSING_FAILED"
     fresh = replace(work, run="the next one", out=place_at(str(tmp_path / "other"), S3Access()))
-    assert fresh.carry_out(item).status is StageStatus.COMPLETED
+    assert carry_out(fresh, item).status is StageStatus.COMPLETED
 
 
 def test_manifests_and_prefixes_in_a_bucket_name_its_objects(bucket: BucketPlace) -> None:

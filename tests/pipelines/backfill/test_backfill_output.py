@@ -95,6 +95,12 @@ class KilledPlace:
         self.writes_left.pop()
         self.place.write_bytes(name, data)
 
+    def create(self, name: str, data: bytes) -> bool:
+        if not self.writes_left:
+            raise KilledError(name)
+        self.writes_left.pop()
+        return self.place.create(name, data)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.place, name)
 
@@ -161,6 +167,24 @@ def test_two_writers_are_one_too_many(place: Place) -> None:
     one.commit([completed("a")])
     with pytest.raises(OutputError, match="Another backfill is writing"):
         other.commit([completed("a")])
+
+
+def test_of_two_writers_of_one_part_the_first_counts(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = begin_output(place, SETTINGS), begin_output(place, SETTINGS)
+    create = type(place).create
+
+    def overtaken(own: Place, name: str, data: bytes) -> bool:
+        monkeypatch.setattr(type(place), "create", create)
+        one.commit([completed("a")])
+        return create(own, name, data)
+
+    monkeypatch.setattr(type(place), "create", overtaken)
+    with pytest.raises(OutputError, match="Another backfill is writing"):
+        other.commit([completed("b")])
+    assert set(open_output(place).finished()) == {"a"}
+    assert ids_at(place, "scenes") == ids_at(place, "words") == ["a"]
 
 
 def test_a_folder_is_locked(tmp_path: Path) -> None:
