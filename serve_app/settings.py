@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from dataclasses import replace
 from importlib.util import find_spec
 from ipaddress import ip_network
 from pathlib import Path
@@ -32,6 +33,7 @@ from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
 from pipelines.types import CutsBy
 from storage.objects import ObjectStore
 from storage.objects.folder import FolderStore
+from storage.objects.node_cache import NodeCache
 from storage.types import Priority, Retention, Tier
 
 GIB = 1024**3
@@ -398,6 +400,12 @@ class Settings(BaseSettings):
     s3_secret_access_key: SecretStr = Field(
         SecretStr(""), description="The key's secret; both or neither."
     )
+    node_cache_bytes: int = Field(
+        16 * GIB,
+        ge=0,
+        description="Most that a node keeps on its disk of what its tasks read from the bucket or "
+        "write there; 0: nothing.",
+    )
     previews: bool = Field(
         True, description="Make a small MP4 for the dashboard of media that browsers cannot play."
     )
@@ -531,6 +539,15 @@ class Settings(BaseSettings):
             secret_access_key=self.s3_secret_access_key.get_secret_value() or None,
         )
         return S3Store(place)
+
+    def with_node_cache(self, store: ObjectStore) -> ObjectStore:
+        """Return ``store`` for work on media; a folder's objects are files of the node already."""
+        if isinstance(store, FolderStore) or not self.node_cache_bytes:
+            return store
+        from storage.objects.s3 import S3Store
+
+        cache = NodeCache(self.node_cache_bytes)
+        return replace(store, cache=cache) if isinstance(store, S3Store) else store
 
 
 def load_settings(**changes: Any) -> Settings:

@@ -351,11 +351,34 @@ def reduce_shards(
         for chunk, spoken in zip(planned, chunks, strict=True)
         for start, end in uncovered(chunk, spoken.words)
     ]
-    warnings = _warnings(parts, silent, track, result, media_duration_ms)
-    result = replace(result, warnings=tuple(warnings))
-    # At the very end: all thresholds are of the recogniser's own confidences.
+    warnings = [*_warnings(parts, silent, track, result, media_duration_ms)]
+    # At the very end: all thresholds above are of the recogniser's own confidences.
     calibration = word_calibrations().get(config.transcriber)
-    return result if calibration is None else calibrated(result, calibration)
+    result = result if calibration is None else calibrated(result, calibration)
+    is_said = {each.code for each in warnings}
+    if config.choice.language is None and WarningCode.LANGUAGE_UNCERTAIN not in is_said:
+        warnings += _improbable_words(result, track)
+    return replace(result, warnings=tuple(warnings))
+
+
+_LEAST_CONFIDENCE, _OF_FEW_WORDS = 0.7, 0.85
+_FEW_SECONDS = 5.0
+
+
+def _improbable_words(result: TranscriptResult, track: AudioTrack) -> Iterator[PipelineWarning]:
+    """Yield a warning where the words are too improbable to prove a language: a detection that was
+    shared among a few rivals, or made of a few seconds, is certain of itself all the same."""
+    words = [word for segment in result.segments for word in segment.words]
+    seconds = sum(word.end_ms - word.start_ms for word in words) / 1000
+    if not words or result.language is None:
+        return
+    confidence = sum(word.confidence for word in words) / len(words)
+    if confidence < (_OF_FEW_WORDS if seconds < _FEW_SECONDS else _LEAST_CONFIDENCE):
+        message = (
+            f"What is said is taken for {result.language}, but its words are uncertain: "
+            f"{confidence:.2f} on average."
+        )
+        yield PipelineWarning(WarningCode.LANGUAGE_UNCERTAIN, message, track_index=track.index)
 
 
 def _warnings(

@@ -164,6 +164,8 @@ def filled(part: SpokenPart, again: SpokenPart, gap: tuple[int, int]) -> SpokenP
             (start, end) == (word.start_seconds, word.end_seconds) or end - start >= least
         ):
             fresh.append(replace(word, start_seconds=start, end_seconds=end))
+    if all(word.end_seconds - word.start_seconds < _SHORTEST_SECONDS for word in fresh):
+        return part  # breath behind the last word
     before = [word for word in part.words if word.start_seconds < low][-1:]
     after = [word for word in part.words if word.start_seconds > low][:1]
     for position, beside in ((0, before), (-1, after)):

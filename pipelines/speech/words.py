@@ -20,6 +20,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from icu4py.breakers import BaseBreaker, CharacterBreaker, LineBreaker, WordBreaker
+from rapidfuzz.distance import Indel
 
 from pipelines.types import TranscriptSegment, TranscriptWord
 
@@ -61,7 +62,7 @@ of Taiwan."""
 
 
 def in_one_script(texts: Sequence[str], script: str | None, kept: Iterable[str]) -> list[str]:
-    """Chinese words, in order, in ``script`` (Hans or Hant); None: that of most characters.
+    """Chinese words, in order, in ``script`` (Hans or Hant); None: as ``_script_of`` decides.
 
     Phrases decide between the characters that a simplified one stands for. ``kept`` are words that
     stay as they are spelt there.
@@ -69,11 +70,7 @@ def in_one_script(texts: Sequence[str], script: str | None, kept: Iterable[str])
     whole = "".join(texts)
     if not whole:
         return [*texts]
-    if script is None:
-        simplified, traditional = (_converted(whole, each) for each in ("Hans", "Hant"))
-        changed = zip(whole, simplified, traditional, strict=False)
-        votes = [(each != hans) - (each != hant) for each, hans, hant in changed]
-        script = "Hant" if sum(votes) > 0 else "Hans"
+    script = script or _script_of(whole)
     found, folded = _converted(whole, script), _converted(whole, "Hans")
     if not len(whole) == len(found) == len(folded):
         return [_converted(text, script) for text in texts]
@@ -83,6 +80,20 @@ def in_one_script(texts: Sequence[str], script: str | None, kept: Iterable[str])
                 found = found[: match.start()] + word + found[match.end() :]
     ends = accumulate((len(text) for text in texts), initial=0)
     return [found[start:end] for start, end in pairwise(ends)]
+
+
+def _script_of(text: str) -> str:
+    """Return Hant where more words are Taiwan's (軟體) than the mainland's (软件) by OpenCC's
+    phrases; else Hans.
+
+    Whisper's own characters prove nothing: it wrote a mainland speaker in traditional ones.
+    """
+    hans, hant = (_converted(text, each) for each in ("Hans", "Hant"))
+    taiwan, mainland = (
+        Indel.distance(_converter(plain).convert(each), _converter(phrases).convert(each))
+        for plain, phrases, each in (("tw2s", "tw2sp", hant), ("s2tw", "s2twp", hans))
+    )
+    return "Hant" if taiwan > mainland else "Hans"
 
 
 def _converted(text: str, script: str) -> str:

@@ -257,7 +257,7 @@ class JobDriver:
         """The job's folder of intermediate objects, a rerun's that of the first job, with this
         lease's own stop marker."""
         return Workspace(
-            store=self.context.objects,
+            store=self.context.settings.with_node_cache(self.context.objects),
             prefix=f"jobs/{self.rerun_of or self.lease.job_id}/work",
             stop_name=f"stop-{self.lease.token}",
         )

@@ -269,15 +269,16 @@ def test_words_are_joined_as_their_script_is_written(words: list[str], text: str
 @every(
     ("texts", "script", "kept", "found"),
     [
-        pytest.param(["我们", "說", "话"], None, (), ["我们", "说", "话"], id="mostly simplified"),
-        pytest.param(["我們", "說", "话"], None, (), ["我們", "說", "話"], id="mostly traditional"),
+        pytest.param(["我們", "說", "話"], None, (), ["我们", "说", "话"], id="of no place"),
+        pytest.param(["我", "买", "软体"], None, (), ["我", "買", "軟體"], id="Taiwan's word"),
+        pytest.param(["我", "買", "軟件"], None, (), ["我", "买", "软件"], id="the mainland's"),
         pytest.param(
             ["头", "发", "發", "展"], "Hant", (), ["頭", "髮", "發", "展"], id="by phrases"
         ),
         pytest.param(["里", "面", "程"], "Hant", (), ["裡", "面", "程"], id="forms of Taiwan"),
         pytest.param(["臺", "灣", "说"], "Hans", ("臺灣",), ["臺", "灣", "说"], id="a kept word"),
         pytest.param(
-            ["台", "灣", "說"], None, ("台湾",), ["台", "湾", "說"], id="spelt like the kept"
+            ["台", "灣", "說"], None, ("台湾",), ["台", "湾", "说"], id="spelt like the kept"
         ),
         pytest.param(["大", "OK", "小"], None, (), ["大", "OK", "小"], id="no difference"),
         pytest.param([], None, ("臺灣",), [], id="nothing"),
