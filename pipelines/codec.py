@@ -119,6 +119,8 @@ class Artifact(Generic[Value]):
     from_bytes: Callable[[bytes], Value]
     """Raises ValueError, or its kind, on other bytes."""
     ending: str = ".json"
+    is_large: bool = False
+    """Whether it is read as a file, which a node may keep, rather than with one request."""
 
     @staticmethod
     def of(kind: type[Value], folder: str, *, version: int) -> Artifact[Value]:
@@ -134,7 +136,14 @@ class Artifact(Generic[Value]):
         return f"{prefix}/{self.folder}/{number}{digest(self.version, inputs)}{self.ending}"
 
     def load(self, store: ObjectStore, key: str) -> Value:
-        return self.from_bytes(store.read_bytes(key))
+        return self.from_bytes(self.read(store, key))
+
+    def read(self, store: ObjectStore, key: str) -> bytes:
+        """Return the output as it is stored."""
+        if not self.is_large:
+            return store.read_bytes(key)
+        with store.local_copy(key) as path:
+            return path.read_bytes()
 
     def save(self, store: ObjectStore, key: str, value: Value) -> None:
         store.write_bytes(key, self.to_bytes(value))

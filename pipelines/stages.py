@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapper, Workspace, parts_of
-from pipelines.execution.ray_data import map_on_ray
+from pipelines.execution.ray_data import map_on_ray, on_a_worker
 from pipelines.ingest.pipeline import IngestConfig, IngestContext
 from pipelines.ingest.source import ProbedMedia, SourceMedia, ingest_media, probe_media
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
@@ -84,16 +84,31 @@ class MediaStages:
 
     def probe(self, media: SourceMedia, control: Control) -> ProbedMedia:
         """Return what the files hold, before any of it is decoded."""
+        return self.on_a_worker(functools.partial(self._probe, media), control)
+
+    def _probe(self, media: SourceMedia, control: Control) -> ProbedMedia:
         return probe_media(media, IngestContext(self.workspace, control, self.ingest_config))
 
     def ingest(self, probed: ProbedMedia, control: Control) -> IngestResult:
         """Return segments and tracks, as far as the mode needs them."""
+        return self.on_a_worker(functools.partial(self._ingest, probed), control)
+
+    def _ingest(self, probed: ProbedMedia, control: Control) -> IngestResult:
         return ingest_media(
             probed,
             IngestContext(self.workspace, control, self.ingest_config),
             video=StageName.VISION in MODE_STAGES[self.mode],
             audio=StageName.TRANSCRIPT in MODE_STAGES[self.mode],
         )
+
+    def on_a_worker(self, act: Callable[[Control], Result], control: Control) -> Result:
+        """Return what ``act`` returns, a part of ingest; from another node where Ray has several.
+
+        Raises as it does.
+        """
+        if self.mapper is not map_on_ray:  # this is a task already
+            return act(control)
+        return on_a_worker(act, StageCode.INGEST_FAILED, self.workspace, control)
 
     def vision(self, ingested: IngestResult, control: Control) -> VisionResult:
         """Return the scenes."""

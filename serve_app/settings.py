@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from dataclasses import replace
+from importlib.util import find_spec
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,6 +33,7 @@ from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
 from pipelines.types import CutsBy
 from storage.objects import ObjectStore
 from storage.objects.folder import FolderStore
+from storage.objects.node_cache import NodeCache
 from storage.types import Priority, Retention, Tier
 
 GIB = 1024**3
@@ -92,6 +95,16 @@ DEPRECATED_NAMES = {
 
 class InvalidSettingsError(ValueError):
     """Settings that cannot be used; the message has a sentence for each, without its value."""
+
+
+class ProviderNotInstalledError(Exception):
+    """The library of the provider in the settings is not installed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"VAS_PAYMENT_PROVIDER={name} needs the library of {name}: "
+            "`make setup-dev` installs the extra 'payments'."
+        )
 
 
 def is_private_http(url: str) -> bool:
@@ -243,7 +256,7 @@ class Settings(BaseSettings):
     )
     heartbeat_seconds: Seconds = Field(1, description="How often a runner renews its leases.")
     poll_seconds: Seconds = Field(
-        5, description="How often an idle runner looks for a job that no notification came for."
+        10, description="How often an idle runner looks for a job that no notification came for."
     )
     stage_timeout_seconds: Seconds = Field(
         43_200, description="A stage that takes longer than this fails."
@@ -387,6 +400,12 @@ class Settings(BaseSettings):
     s3_secret_access_key: SecretStr = Field(
         SecretStr(""), description="The key's secret; both or neither."
     )
+    node_cache_bytes: int = Field(
+        16 * GIB,
+        ge=0,
+        description="Most that a node keeps on its disk of what its tasks read from the bucket or "
+        "write there; 0: nothing.",
+    )
     previews: bool = Field(
         True, description="Make a small MP4 for the dashboard of media that browsers cannot play."
     )
@@ -521,6 +540,15 @@ class Settings(BaseSettings):
         )
         return S3Store(place)
 
+    def with_node_cache(self, store: ObjectStore) -> ObjectStore:
+        """Return ``store`` for work on media; a folder's objects are files of the node already."""
+        if isinstance(store, FolderStore) or not self.node_cache_bytes:
+            return store
+        from storage.objects.s3 import S3Store
+
+        cache = NodeCache(self.node_cache_bytes)
+        return replace(store, cache=cache) if isinstance(store, S3Store) else store
+
 
 def load_settings(**changes: Any) -> Settings:
     """Return the environment's settings with ``changes``. Raises InvalidSettingsError."""
@@ -542,3 +570,15 @@ def _variable(location: tuple[int | str, ...]) -> str:
     """Return the setting that an error of pydantic is about; nothing where it is about several."""
     parts = [str(part) for part in location if part != "[key]"]
     return f"VAS_{parts[0].upper()}{''.join(f'[{part}]' for part in parts[1:])}: " if parts else ""
+
+
+def require_provider(settings: Settings) -> None:
+    """Raise ProviderNotInstalledError if payments are on and the library is missing."""
+    if settings.payment_provider is None:
+        return
+    try:
+        found = find_spec(settings.payment_provider)
+    except ValueError:
+        found = None
+    if found is None:
+        raise ProviderNotInstalledError(settings.payment_provider)

@@ -23,6 +23,8 @@ S3_SCHEME = "s3://"
 WORK_FOLDER = "_work"
 """Of an output: what is there of unfinished items. Readers of Parquet pass over the underscore."""
 
+_NODE_CACHE_BYTES = 16 << 30
+"""Most that a node keeps of what its tasks read and write."""
 _COPY_BYTES = 4 << 20
 
 
@@ -203,9 +205,11 @@ class BucketPlace:
             self._client.download_fileobj(Fileobj=sink, **self._at(name))
 
     def work_store(self) -> ObjectStore:
+        from storage.objects.node_cache import NodeCache
         from storage.objects.s3 import S3Store
 
-        return S3Store(replace(self.place, prefix=f"{self.place.prefix}{WORK_FOLDER}/"))
+        place = replace(self.place, prefix=f"{self.place.prefix}{WORK_FOLDER}/")
+        return S3Store(place, NodeCache(_NODE_CACHE_BYTES))
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """S3 has no lock; of two runs one finds the other's part (see ``Output.commit``)."""

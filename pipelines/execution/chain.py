@@ -110,6 +110,25 @@ class Workspace:
             raise StageStoppedError(self.prefix)
 
 
+_CHECK_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class WorkspaceControl:
+    """A Control inside a task: the stop marker stops it; its progress is estimated outside."""
+
+    workspace: Workspace
+    _due_seconds: float = 0.0
+
+    def check(self) -> None:
+        if time.monotonic() >= self._due_seconds:
+            self._due_seconds = time.monotonic() + _CHECK_SECONDS
+            self.workspace.check()
+
+    def progress(self, fraction: float) -> None:
+        return
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What a task of a step takes up, where it is one; ``why`` it is not a processor's time."""

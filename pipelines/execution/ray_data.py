@@ -14,12 +14,22 @@ import queue
 import threading
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypedDict
 
-from pipelines.execution.chain import Control, In, Out, Step, attempt, collected
-from pipelines.types import StageStoppedError
+from pipelines.execution.chain import (
+    Control,
+    In,
+    Out,
+    Step,
+    Workspace,
+    WorkspaceControl,
+    attempt,
+    collected,
+)
+from pipelines.types import StageCode, StageStoppedError
 
 if TYPE_CHECKING:
     from ray.data import Dataset, TaskPoolStrategy
@@ -39,6 +49,12 @@ def map_on_ray(items: Sequence[In], step: Step[In, Out], control: Control) -> li
     cpus = float(ray.cluster_resources().get("CPU", 1.0))
     concurrency = max(1, need.concurrency or int(cpus / need.cpus))
     coming = _one_item(items[0], step) if len(items) == 1 else _sharded(items, step)
+    return _collected(items, coming, control, concurrency)
+
+
+def _collected(
+    items: Sequence[object], coming: Coming, control: Control, concurrency: int
+) -> list[Any]:
     with contextlib.closing(coming) as done:
         try:
             return collected(done, control, count=len(items), concurrency=concurrency)
@@ -49,6 +65,43 @@ def map_on_ray(items: Sequence[In], step: Step[In, Out], control: Control) -> li
                 if time.monotonic() > deadline:
                     break
             raise
+
+
+def on_a_worker(
+    act: Callable[[Control], Out], code: StageCode, workspace: Workspace, control: Control
+) -> Out:
+    """Return what ``act`` returns, as a task where Ray has other nodes than this one, else here.
+
+    A cluster's head has no processors for media. All of a workspace are done by one node where it
+    can, which has the files by then. ``act`` travels pickled. Raises as it does, and as
+    ``map_on_ray`` where it is a task, with ``code`` for errors that have none of their own.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = [node for node in ray.nodes() if node["Alive"]] if ray.is_initialized() else []
+    if len(nodes) < 2:
+        return act(control)
+    workers = sorted(node["NodeID"] for node in nodes if node["Resources"].get("CPU"))
+    strategy: Any = "SPREAD"
+    if workers:
+        number = zlib.crc32(workspace.prefix.encode()) % len(workers)
+        strategy = NodeAffinitySchedulingStrategy(workers[number], soft=True)
+    step: _Act[Out] = _Act(code, workspace)
+    found: list[Out] = _collected([act], _one_item(act, step, strategy), control, 1)
+    return found[0]
+
+
+@dataclass(frozen=True)
+class _Act(Step[Callable[[Control], Out], Out], Generic[Out]):
+    """Carries out what it is given."""
+
+    name = "Reading the media"
+    code: StageCode  # type: ignore[misc]  # of a class elsewhere
+    workspace: Workspace
+
+    def process(self, act: Callable[[Control], Out]) -> Out:
+        return act(WorkspaceControl(self.workspace))
 
 
 Coming: TypeAlias = Generator[tuple[int, Any] | None, None, None]
@@ -66,7 +119,7 @@ def _sharded(items: Sequence[In], step: Step[In, Out]) -> Coming:
     return items_as_they_come(dataset, _CHECK_SECONDS)
 
 
-def _one_item(item: In, step: Step[In, Out]) -> Coming:
+def _one_item(item: In, step: Step[In, Out], strategy: Any = "SPREAD") -> Coming:
     """As a dataset would: spread over the nodes, tried again where its worker is lost.
 
     All chains of a short medium are of one item. With a step that does nothing a dataset took
@@ -75,7 +128,8 @@ def _one_item(item: In, step: Step[In, Out]) -> Coming:
     import ray
 
     need = step.resources
-    task = _attempted().options(num_cpus=need.cpus, num_gpus=need.gpus or None).remote(step, item)
+    where = {"num_cpus": need.cpus, "num_gpus": need.gpus or None, "scheduling_strategy": strategy}
+    task = _attempted().options(**where).remote(step, item)
     try:
         while not ray.wait([task], timeout=_CHECK_SECONDS)[0]:
             yield None
@@ -92,7 +146,7 @@ def _attempted() -> Any:
     """``attempt`` as a remote function, which the cluster keeps once; named as Ray Data's are."""
     import ray
 
-    options = {"max_retries": _RETRIES, "scheduling_strategy": "SPREAD", "name": "Map(attempt)"}
+    options = {"max_retries": _RETRIES, "name": "Map(attempt)"}
     return ray.remote(**options)(attempt)
 
 

@@ -498,7 +498,7 @@ class ReadFrames(Step[Segment, Made]):
 
 
 FEATURES = Artifact(
-    "vision/features", ReadFrames.version, to_bytes=to_bytes, from_bytes=from_bytes, ending=".npz"
+    "vision/features", ReadFrames.version, to_bytes, from_bytes, ending=".npz", is_large=True
 )
 
 

@@ -5,8 +5,8 @@ cuts      (map, then reduce)    over all segments end to end, as if never cut up
 policy    (map, 1:1 a segment)  stills against what is not permitted, where a policy is set
 sections  (map, 1:1 a section)  objects, writing and faces in frames of the scenes of a section;
                                 stills, palette, thumbnail, camera motion, description of each
-rest      (map, 1:1 a scene)    the same of scenes over several segments, once all of their frames
-                                were looked at; and of the whole video, its overview
+rest      (map, 1:1 a scene)    the same of long scenes, once all of their frames were looked at;
+                                and of the whole video, its overview
 
 Every task takes a logical CPU; what each part is expected to take: ``processor_time``.
 """
@@ -257,11 +257,7 @@ def plan_vision(
         object_times(found.times_ms, found.key_times_ms, borders, config.objects) if detects else []
     )
     checked = checked_times(found.times_ms, [*stills, *objects]) if config.policy.is_active else ()
-    long = {
-        plan.index: scene_places([plan], look.read)[0]
-        for plan in scenes
-        if not is_short(plan, video)
-    }
+    long = {plan.index: scene_places([plan], look.read)[0] for plan in scenes if not is_short(plan)}
     written = (reading_times(scenes[index], places) for index, places in long.items())
     return VisionPlan(
         found,

@@ -24,7 +24,13 @@ from models.tasks import READ_TEXT
 from pipelines.codec import Artifact, Made
 from pipelines.execution.chain import Step, Workspace
 from pipelines.types import ScreenText, StageCode, VideoSource
-from pipelines.vision.features import STROKES_EVERY_MS, Bytes, features_key, strokes_from_bytes
+from pipelines.vision.features import (
+    FEATURES,
+    STROKES_EVERY_MS,
+    Bytes,
+    features_key,
+    strokes_from_bytes,
+)
 from pipelines.vision.stills import FrameTimes, StillsConfig, stills_at
 
 MOST_READINGS = 24
@@ -88,8 +94,8 @@ def load_strokes(
         if segment.end_ms <= start_ms - every_ms or segment.start_ms >= end_ms:
             continue
         workspace.check()
-        features = workspace.store.read_bytes(features_key(video, segment, workspace))
-        times_ms, strokes = strokes_from_bytes(features)
+        features = features_key(video, segment, workspace)
+        times_ms, strokes = strokes_from_bytes(FEATURES.read(workspace.store, features))
         for time_ms, own in zip(times_ms.tolist(), strokes, strict=True):
             cell = time_ms // every_ms
             if cell not in found or time_ms < found[cell][0]:

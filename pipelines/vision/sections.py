@@ -2,8 +2,8 @@
 
 A section has the scenes whose middle still lies in one segment. One task looks for objects, writing
 and faces in their frames and describes them, so that what is read of a segment is read once, and no
-scene waits for those of other sections. Scenes that last longer than a few segments have their
-frames looked at by segment; they are described once all of these are done.
+scene waits for those of other sections. Longer scenes have their frames looked at by segment; they
+are described once all of these are done.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from pipelines.vision.screen_text import (
 )
 from pipelines.vision.stills import FrameTimes, segment_at
 
-_MOST_SEGMENTS = 2
-"""That a scene touches and is still looked at in one task."""
+_SHORT_MS = 60_000
+"""A scene up to so long is looked at in one task: a few seconds' work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def sections_of(
     """
     plans_of: dict[int, list[ScenePlan]] = {}
     for plan in plans:
-        if is_short(plan, video):
+        if is_short(plan):
             plans_of.setdefault(segment_at(video, plan.middle_ms).index, []).append(plan)
     starts = [plan.start_ms for plan in plans]
     home = {plan.index: index for index, own in plans_of.items() for plan in own}
@@ -189,7 +189,6 @@ def _by_section(
     return found
 
 
-def is_short(plan: ScenePlan, video: VideoSource) -> bool:
+def is_short(plan: ScenePlan) -> bool:
     """Return whether one task is to look at all of a scene."""
-    first, last = (segment_at(video, at).index for at in (plan.start_ms, plan.end_ms - 1))
-    return last - first < _MOST_SEGMENTS
+    return plan.end_ms - plan.start_ms <= _SHORT_MS

@@ -172,11 +172,12 @@ class StageWork:
         with self.timings.measure("cut"):
             result = await self._in_thread(lambda: stages.ingest(found, cutting))
         with self.timings.measure("digest"):
-            receipt = await self._in_thread(
-                lambda: ingest_receipt(
-                    *files, stages.ingest_config, self.context.objects, self.control
-                )
-            )
+            store, ingest_config = self.workspace.store, stages.ingest_config
+
+            def record(control: Control) -> StageReceipt:
+                return ingest_receipt(*files, ingest_config, store, control)
+
+            receipt = await self._in_thread(lambda: stages.on_a_worker(record, self.control))
         machine = machine_of(self.context.settings)
         expected = self.calibration.expected_seconds(machine.work_seconds(result))
         for name, value in timings_of(machine.gain, expected).items():
@@ -555,10 +556,12 @@ def ingest_receipt(
 
 
 def _source(name: str, key: str, store: ObjectStore, control: Control) -> ReceiptSourceJson:
-    total, size = hashlib.sha256(), store.size_bytes(key)
-    for offset in range(0, size, _BLOCK_BYTES):
-        control.check()
-        total.update(store.read_range(key, offset, _BLOCK_BYTES))
+    total, size = hashlib.sha256(), 0
+    with store.local_copy(key, check=control.check) as path, path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            control.check()
+            total.update(block)
+            size += len(block)
     return {"fileName": name, "sizeBytes": size, "sha256": total.hexdigest()}
 
 

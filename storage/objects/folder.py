@@ -23,6 +23,7 @@ from storage.objects import (
     RangedCopy,
     check_key,
 )
+from storage.objects.local_files import is_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,7 @@ def _open_temporary(folder: Path) -> tuple[Path, BinaryIO]:
         stream = path.open("xb")
         fcntl.flock(stream, fcntl.LOCK_EX)
         # A sweeper may have found it in the moment before the lock, and removed it.
-        if _is_at(stream, path):
+        if is_at(stream, path):
             return path, stream
         stream.close()
 
@@ -238,16 +239,9 @@ def _open_partial(path: Path, key: str, *, create: bool = False) -> Iterator[Bin
         except BlockingIOError:
             raise PartialBusyError(key) from None
         # It may have been finished or discarded between the opening and the lock.
-        if not _is_at(stream, path):
+        if not is_at(stream, path):
             raise PartialBusyError(key)
         yield stream
-
-
-def _is_at(stream: BinaryIO, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _remove_if_dead(path: Path) -> bool:

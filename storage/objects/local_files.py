@@ -70,7 +70,7 @@ def _in_shared_folder(make: Callable[[Path], Made]) -> Made:
     """Return what ``make`` makes in the user's folder; the last to leave it removes the folder."""
     for attempt in range(1, _TRIES + 1):
         try:
-            folder = _shared_folder()
+            folder = user_folder(Path(tempfile.gettempdir()), "vas-objects")
             remove_abandoned(folder)
             return make(folder)
         # It goes while it is used, or in the middle of ``mkdir``, which then fails.
@@ -85,13 +85,21 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _shared_folder() -> Path:
+def user_folder(parent: Path, name: str) -> Path:
     """Return one a user, so that no other user can put files where ours are expected."""
-    folder = Path(tempfile.gettempdir()) / f"vas-objects-{os.getuid()}"
+    folder = parent / f"{name}-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to another user")
     return folder
+
+
+def is_at(stream: BinaryIO, path: Path) -> bool:
+    """Return whether the open file is the one at ``path``."""
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def remove_abandoned(folder: Path) -> None:

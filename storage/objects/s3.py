@@ -48,6 +48,7 @@ from storage.objects import (
     check_key,
 )
 from storage.objects.local_files import temporary_file
+from storage.objects.node_cache import LEAST_BYTES, NodeCache
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -231,8 +232,8 @@ class Multipart:
                 for part in page.get("Parts", [])
             }
 
-    def complete(self, etags: dict[int, str]) -> None:
-        """Make the object of these parts; does nothing where that was done before.
+    def complete(self, etags: dict[int, str]) -> str | None:
+        """Make the object of these parts, return its ETag; None where that was done before.
 
         A lost response leads to a second request, which finds no upload; the token on the object
         shows whether it is this upload's.
@@ -241,12 +242,14 @@ class Multipart:
         parts = [{"PartNumber": number, "ETag": etags[number]} for number in sorted(etags)]
         try:
             with named_errors(self.s3_key):
-                self.client.complete_multipart_upload(
+                answer = self.client.complete_multipart_upload(
                     **self._named, MultipartUpload={"Parts": parts}
                 )
+                return str(answer["ETag"])
         except (NoSuchUploadError, ObjectStoreUnavailableError):
             if not self.is_done():
                 raise
+        return None
 
     def is_done(self) -> bool:
         """Return whether the object under the key is what this upload became."""
@@ -287,6 +290,8 @@ class PartStream(io.RawIOBase):
         self._body = spool()
         self.waiting_bytes = 0
         """Bytes written and not sent."""
+        self.copy: IO[bytes] | None = None
+        """Gets all that is written, too; None once it takes no more, where a disk is full."""
 
     def writable(self) -> bool:
         return True
@@ -294,6 +299,11 @@ class PartStream(io.RawIOBase):
     def write(self, data: ReadableBuffer) -> int:
         """Take all of ``data``; raises what ``send`` raises."""
         view = memoryview(data).cast("B")
+        if self.copy is not None:
+            try:
+                self.copy.write(view)
+            except OSError:
+                self.copy = None
         taken = 0
         while taken < len(view):
             room = self._next_bytes() - self.waiting_bytes
@@ -343,15 +353,20 @@ class WholeObject:
             raise ObjectStoreUnavailableError(f"object store: over {MOST_PARTS} parts")
         self.etags[number] = self.upload.put(number, body)
 
-    def finish(self, stream: PartStream) -> None:
-        """Make the object of what was sent and what still waits in ``stream``."""
+    def finish(self, stream: PartStream) -> str | None:
+        """Make the object of what was sent and what still waits in ``stream``.
+
+        Returns its ETag, where the server still told it.
+        """
         if self.upload is None:
             with named_errors(self.s3_key):
-                self.client.put_object(Bucket=self.bucket, Key=self.s3_key, Body=stream.rest())
-            return
+                answer = self.client.put_object(
+                    Bucket=self.bucket, Key=self.s3_key, Body=stream.rest()
+                )
+            return str(answer["ETag"])
         if stream.waiting_bytes:
             self.send(stream.rest(), stream.waiting_bytes)
-        self.upload.complete(self.etags)
+        return self.upload.complete(self.etags)
 
     def abandon(self) -> None:
         """Leave nothing behind."""
@@ -748,6 +763,8 @@ class S3Store:
     """Objects in a bucket. Picklable; connects when it is first used in a process."""
 
     place: S3Place
+    cache: NodeCache | None = None
+    """Of what is read as files and what is written, where its readers run on this node too."""
 
     largest_put_bytes: ClassVar[int] = 5 * 1024**3
     """S3's limit for one plain PUT."""
@@ -828,7 +845,8 @@ class S3Store:
             return bytes(body.read())
 
     def write_bytes(self, key: str, data: bytes) -> None:
-        with self.writer(key) as stream:
+        store = self if len(data) >= LEAST_BYTES else replace(self, cache=None)
+        with store.writer(key) as stream:
             stream.write(data)
 
     def create(self, key: str, data: bytes) -> bool:
@@ -842,10 +860,15 @@ class S3Store:
         """
         place = self.place
         whole = WholeObject(self._client, place.bucket, self._s3_key(key), place.first_part_bytes)
-        with PartStream(whole.next_bytes, whole.send) as stream:
+        with contextlib.ExitStack() as used:
+            stream = used.enter_context(PartStream(whole.next_bytes, whole.send))
+            if self.cache is not None:
+                path, stream.copy = used.enter_context(self.cache.incoming())
             try:
                 yield cast(BinaryIO, stream)
-                whole.finish(stream)
+                etag = whole.finish(stream)
+                if self.cache is not None and stream.copy is not None and etag is not None:
+                    self.cache.keep(self._cached(key, etag), path, stream.copy)
             except BaseException:
                 try:
                     whole.abandon()
@@ -854,20 +877,32 @@ class S3Store:
                     log.warning("object %s: its unfinished upload remains: %s", key, error)
                 raise
 
+    def _cached(self, key: str, etag: str) -> str:
+        """Return the name of an object's copy on a node."""
+        return f"{self.place.endpoint_url} {self.place.bucket} {self._s3_key(key)} {etag}"
+
     @contextlib.contextmanager
     def local_copy(self, key: str, *, check: Check | None = None) -> Iterator[Path]:
-        """The object as a temporary file, which goes when the block ends."""
-        callback = None if check is None else _throttled(check)
-        with temporary_file() as (path, stream):
-            with named_errors(key):
-                self._client.download_fileobj(
-                    self.place.bucket,
-                    self._s3_key(key),
-                    stream,
-                    Config=_DOWNLOAD,
-                    Callback=callback,
-                )
+        """The object as a temporary file, which goes when the block ends, or as the node's copy."""
+
+        def fill(stream: BinaryIO) -> None:
+            self._client.download_fileobj(
+                self.place.bucket,
+                self._s3_key(key),
+                stream,
+                Config=_DOWNLOAD,
+                Callback=None if check is None else _throttled(check),
+            )
             stream.flush()
+
+        with contextlib.ExitStack() as used:
+            with named_errors(key):
+                if self.cache is None:
+                    path, stream = used.enter_context(temporary_file())
+                    fill(stream)
+                else:
+                    etag = str(self._client.head_object(**self._at(key))["ETag"])
+                    path = used.enter_context(self.cache.copy(self._cached(key, etag), fill))
             yield path
 
     @contextlib.contextmanager

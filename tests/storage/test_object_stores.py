@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from storage.objects import (
     PartialOffsetError,
 )
 from storage.objects.folder import FolderStore
+from storage.objects.node_cache import NodeCache
 from storage.objects.s3 import S3Store
 from tests.places import PROJECT
 from tests.storage.s3_server import everything_in, fresh_store, s3_endpoint, s3_process
@@ -82,11 +83,13 @@ def endpoint() -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", "s3", "s3 with a cache"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     if request.param == "folder":
         return in_folder(tmp_path / "store")
-    return in_bucket(fresh_store(request.getfixturevalue("endpoint")))
+    store = fresh_store(request.getfixturevalue("endpoint"))
+    cache = NodeCache(16 * MIB, tmp_path) if "cache" in request.param else None
+    return in_bucket(replace(store, cache=cache))
 
 
 @pytest.fixture

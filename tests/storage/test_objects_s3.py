@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -27,6 +28,7 @@ from storage.objects import (
     PartialBusyError,
 )
 from storage.objects.folder import FolderStore
+from storage.objects.node_cache import NodeCache
 from storage.objects.s3 import (
     MIB,
     MOST_PARTS,
@@ -365,6 +367,16 @@ def test_settings_name_the_store() -> None:
     assert store.place.prefix == "video/prod/"
     assert store.place.secret_access_key == "secret"
     assert isinstance(Settings().object_store, FolderStore)
+
+
+def test_tasks_of_a_node_keep_what_they_read_of_a_bucket_but_not_of_a_folder() -> None:
+    settings = Settings(s3_bucket="footage", node_cache_bytes=5)
+    cached = settings.with_node_cache(settings.object_store)
+    assert cached == replace(settings.object_store, cache=NodeCache(5))  # type: ignore[type-var]
+    off = settings.model_copy(update={"node_cache_bytes": 0})
+    assert off.with_node_cache(settings.object_store) == settings.object_store
+    folder = Settings().object_store
+    assert settings.with_node_cache(folder) is folder
 
 
 def test_the_doctor_tries_the_bucket(store: S3Store) -> None:

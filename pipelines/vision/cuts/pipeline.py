@@ -33,6 +33,7 @@ from pipelines.vision.cuts.selection import (
     together,
 )
 from pipelines.vision.features import (
+    FEATURES,
     FrameFacts,
     Shapes,
     Times,
@@ -82,7 +83,7 @@ def find_cuts(
     stored: list[list[FeaturesPart]] = [[] for _ in video.all_parts]
     for segment, made in zip(video.segments, features, strict=True):
         control.check()
-        facts.append(facts_from_bytes(workspace.store.read_bytes(made.key)))
+        facts.append(facts_from_bytes(FEATURES.read(workspace.store, made.key)))
         stored[segment.part].append(FeaturesPart(made.key, 0, len(facts[-1].times_ms)))
     if not any(part.after for own in stored for part in own):
         raise StageError(StageCode.VISION_FAILED, "No picture of the video could be decoded.")

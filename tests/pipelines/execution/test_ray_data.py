@@ -15,16 +15,18 @@ import pytest
 import ray
 
 from pipelines.execution import ray_data
-from pipelines.execution.chain import FreeRun, Resources
+from pipelines.execution.chain import Control, FreeRun, Resources, Workspace
 from pipelines.execution.ray_data import (
     _CaptureExecutor,
     items_as_they_come,
     items_dataset,
     map_on_ray,
+    on_a_worker,
 )
 from pipelines.types import StageCode, StageError, StageStoppedError
 from serve_app.settings import Settings
 from serve_app.work.stage_work import transcribe_concurrency
+from storage.objects.folder import FolderStore
 from tests.pipelines.execution import steps
 from tests.pipelines.execution.steps import Calls
 
@@ -321,3 +323,36 @@ def test_every_replica_has_an_input_and_the_next_one() -> None:
     assert transcribe_concurrency(settings) == 6
     on_gpu = Settings(model_profile="gpu", model_replicas={"transcribe": 1})
     assert transcribe_concurrency(on_gpu) > 16
+
+
+def test_ingest_is_a_worker_s_task_where_ray_has_other_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace(FolderStore(tmp_path), "job")
+
+    def run(act: Callable[[Control], int]) -> int:
+        return on_a_worker(act, StageCode.FETCH_FAILED, workspace, FreeRun())
+
+    assert run(lambda _: os.getpid()) == os.getpid()
+    head = {"NodeID": "0" * 56, "Alive": True, "Resources": {}}
+    nodes = [*ray.nodes(), head]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    assert run(lambda _: os.getpid()) != os.getpid()
+
+    def refuse(_: Control) -> int:
+        raise TOOK_TOO_LONG
+
+    with pytest.raises(StageError) as refused:
+        run(refuse)
+    assert refused.value.code is TOOK_TOO_LONG.code
+    with pytest.raises(StageError, match="ZeroDivisionError") as broken:
+        run(lambda _: 1 // 0)
+    assert broken.value.code is StageCode.FETCH_FAILED
+    workspace.request_stop()
+
+    def look(control: Control) -> int:
+        control.check()
+        return 0
+
+    with pytest.raises(StageStoppedError):
+        run(look)

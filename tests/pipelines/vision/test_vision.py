@@ -318,20 +318,20 @@ def plan(index: int, start_ms: int, end_ms: int) -> ScenePlan:
 def test_a_scene_is_looked_at_with_those_of_its_middle_and_a_long_one_by_segment(
     unsharded: Unsharded,
 ) -> None:
-    bounds = [*pairwise(range(0, 50_001, 10_000))]
+    bounds = [*pairwise(range(0, 150_001, 30_000))]
     segments = tuple(Segment(index, "", *each) for index, each in enumerate(bounds))
-    video = replace(unsharded[1], segments=segments, duration_ms=50_000)
-    scenes = [plan(0, 0, 9_000), plan(1, 9_000, 12_000), plan(2, 12_000, 45_000)]
-    scenes.append(plan(3, 45_000, 50_000))
-    times_ms = [*range(500, 50_000, 1_000)]
-    sections = sections_of(scenes, video, times_ms, [15_000, 25_000], [500, 25_000])
+    video = replace(unsharded[1], segments=segments, duration_ms=150_000)
+    scenes = [plan(0, 0, 28_000), plan(1, 28_000, 35_000), plan(2, 35_000, 130_000)]
+    scenes.append(plan(3, 130_000, 150_000))
+    times_ms = [*range(500, 150_000, 1_000)]
+    sections = sections_of(scenes, video, times_ms, [45_000, 65_000], [500, 65_000])
     assert [[each.index for each in own.plans] for own in sections] == [[0], [1], [], [], [3]]
     assert [own.object_times_ms for own in sections] == [
         tuple(at for at in times_ms if start <= at < end)
-        for start, end in pairwise((0, 9_000, 20_000, 30_000, 40_000, 50_000))
+        for start, end in pairwise((0, 28_000, 60_000, 90_000, 120_000, 150_000))
     ]
-    assert [own.text_times_ms for own in sections] == [(), (15_000,), (25_000,), (), ()]
-    assert [own.face_times_ms for own in sections] == [(500,), (), (25_000,), (), ()]
+    assert [own.text_times_ms for own in sections] == [(), (45_000,), (65_000,), (), ()]
+    assert [own.face_times_ms for own in sections] == [(500,), (), (65_000,), (), ()]
 
 
 @pytest.mark.shared_media
