@@ -53,8 +53,6 @@ NOT_MADE = {"listAudioTracks", "getAudioTrack", "getSummary", "getPeople", "getK
 
 ROLES = (
     ("api", "ServeReplica:vas:Api"),
-    ("runner", "ServeReplica:vas:Runner"),
-    ("sender", "ServeReplica:vas:WebhookSender"),
     ("transcriber", "ServeReplica:vas:Transcriber"),
     ("serve controller", "ServeController"),
     ("serve proxy", "ProxyActor"),

@@ -10,6 +10,7 @@ import json
 import os
 import warnings
 from dataclasses import replace
+from importlib.util import find_spec
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -94,6 +95,16 @@ DEPRECATED_NAMES = {
 
 class InvalidSettingsError(ValueError):
     """Settings that cannot be used; the message has a sentence for each, without its value."""
+
+
+class ProviderNotInstalledError(Exception):
+    """The library of the provider in the settings is not installed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"VAS_PAYMENT_PROVIDER={name} needs the library of {name}: "
+            "`make setup-dev` installs the extra 'payments'."
+        )
 
 
 def is_private_http(url: str) -> bool:
@@ -245,7 +256,7 @@ class Settings(BaseSettings):
     )
     heartbeat_seconds: Seconds = Field(1, description="How often a runner renews its leases.")
     poll_seconds: Seconds = Field(
-        5, description="How often an idle runner looks for a job that no notification came for."
+        10, description="How often an idle runner looks for a job that no notification came for."
     )
     stage_timeout_seconds: Seconds = Field(
         43_200, description="A stage that takes longer than this fails."
@@ -559,3 +570,15 @@ def _variable(location: tuple[int | str, ...]) -> str:
     """Return the setting that an error of pydantic is about; nothing where it is about several."""
     parts = [str(part) for part in location if part != "[key]"]
     return f"VAS_{parts[0].upper()}{''.join(f'[{part}]' for part in parts[1:])}: " if parts else ""
+
+
+def require_provider(settings: Settings) -> None:
+    """Raise ProviderNotInstalledError if payments are on and the library is missing."""
+    if settings.payment_provider is None:
+        return
+    try:
+        found = find_spec(settings.payment_provider)
+    except ValueError:
+        found = None
+    if found is None:
+        raise ProviderNotInstalledError(settings.payment_provider)

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft as scipy_fft
-from scipy.ndimage import maximum_filter1d, uniform_filter1d
+import scipy
 
 from models.contracts import SAMPLE_RATE_HZ
 from pipelines.codec import Artifact
@@ -99,7 +98,7 @@ def _levels(samples: Pcm) -> Singles:
     shape = np.hanning(_WINDOW).astype(np.float32)
     parts = []
     for first in range(0, len(frames), 2_000):
-        spectra = scipy_fft.rfft(frames[first : first + 2_000].astype(np.float32) * shape)
+        spectra = scipy.fft.rfft(frames[first : first + 2_000].astype(np.float32) * shape)
         power = np.square(np.abs(spectra))
         parts.append(np.add.reduceat(power, edges, axis=1)[:, : len(edges) - 1].T)
     return np.concatenate(parts, axis=1)
@@ -109,7 +108,7 @@ def _movement(energy: Singles) -> Envelopes:
     """Return one band's level in dB over its noise, less its recent mean, scaled to spread 1."""
     floor = np.float32(np.quantile(energy, _SHARE_BELOW_FLOOR)) + np.float32(1.0)
     level = np.log10(energy / floor + np.float32(1.0))
-    moving = level - uniform_filter1d(level, _RECENT_FRAMES, mode="nearest")
+    moving = level - scipy.ndimage.uniform_filter1d(level, _RECENT_FRAMES, mode="nearest")
     spread = float(moving.std())
     if spread < 1e-4:
         return np.zeros(len(energy), np.float16)
@@ -167,10 +166,10 @@ class _Search:
 
     @classmethod
     def of(cls, hay: Envelopes) -> _Search:
-        size = scipy_fft.next_fast_len(hay.shape[1] + CHUNK_FRAMES, real=True)
+        size = scipy.fft.next_fast_len(hay.shape[1] + CHUNK_FRAMES, real=True)
         squares = np.square(hay, dtype=np.float32).sum(axis=0)
         return cls(
-            spectra=[scipy_fft.rfft(band.astype(np.float32), size) for band in hay],
+            spectra=[scipy.fft.rfft(band.astype(np.float32), size) for band in hay],
             energy=np.concatenate([[0.0], np.cumsum(squares, dtype=np.float64)]),
             frames=hay.shape[1],
             size=size,
@@ -181,14 +180,14 @@ class _Search:
         length = chunk.shape[1]
         total = np.zeros(self.size // 2 + 1, np.complex64)
         for spectrum, band in zip(self.spectra, chunk, strict=True):
-            total += spectrum * np.conj(scipy_fft.rfft(band.astype(np.float32), self.size))
-        alike = scipy_fft.irfft(total, self.size).astype(np.float32)
+            total += spectrum * np.conj(scipy.fft.rfft(band.astype(np.float32), self.size))
+        alike = scipy.fft.irfft(total, self.size).astype(np.float32)
         positions = np.arange(-length + _LEAST_OVERLAP_FRAMES, self.frames - _LEAST_OVERLAP_FRAMES)
         first, last = np.maximum(positions, 0), np.minimum(positions + length, self.frames)
         mean_square = float(np.square(chunk, dtype=np.float32).sum(axis=0).mean()) + 1e-6
         expected = np.maximum(self.energy[last] - self.energy[first], _LEAST_OVERLAP_FRAMES)
         scores = alike[positions] / np.sqrt(expected * mean_square)
-        top = scores == maximum_filter1d(scores, 2 * _PEAK_APART_FRAMES + 1)
+        top = scores == scipy.ndimage.maximum_filter1d(scores, 2 * _PEAK_APART_FRAMES + 1)
         order = np.argsort(np.where(top, -scores, np.inf))[:_PEAKS_A_CHUNK]
         return [(int(positions[index]), float(scores[index])) for index in order]
 
@@ -275,9 +274,9 @@ def correlations(
 
 def _correlation(reference: Pcm, target: Pcm, half_range: int) -> Floats | None:
     """PHAT correlation at lags around 0; None where either is silent."""
-    size = scipy_fft.next_fast_len(len(target) + half_range, real=True)
+    size = scipy.fft.next_fast_len(len(target) + half_range, real=True)
     shape = np.hanning(len(target)).astype(np.float32)
-    cross = scipy_fft.rfft(reference * shape, size) * np.conj(scipy_fft.rfft(target * shape, size))
+    cross = scipy.fft.rfft(reference * shape, size) * np.conj(scipy.fft.rfft(target * shape, size))
     magnitude = np.abs(cross)
     frequencies = np.fft.rfftfreq(size, 1 / SAMPLE_RATE_HZ)
     inside = (frequencies >= _BAND_HZ[0]) & (frequencies <= _BAND_HZ[1])
@@ -285,7 +284,7 @@ def _correlation(reference: Pcm, target: Pcm, half_range: int) -> Floats | None:
     if mean <= 0:
         return None
     whitened = np.where(inside, cross / (magnitude + np.float32(1e-3 * mean)), 0)
-    values = scipy_fft.irfft(whitened, size)
+    values = scipy.fft.irfft(whitened, size)
     spread = _MEDIAN_TO_SPREAD * float(np.median(np.abs(values)))
     if spread <= 0:
         return None

@@ -21,9 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.ndimage import uniform_filter1d
-from scipy.optimize import linear_sum_assignment
+import scipy
 
 from models.contracts import (
     ACTIVITY_FRAME_SAMPLES,
@@ -214,7 +212,7 @@ def _sounds(windows: Sequence[Samples], detector: SoundDetector) -> npt.NDArray[
     cell_samples = CELL_FRAMES * ACTIVITY_FRAME_SAMPLES
     width = cell_samples // SOUND_FRAME_SAMPLES
     padded = np.pad(probabilities, ((0, max(0, width - len(probabilities))), (0, 0)))
-    means = uniform_filter1d(padded, width, axis=0, mode="nearest")
+    means = scipy.ndimage.uniform_filter1d(padded, width, axis=0, mode="nearest")
     middles = ACTIVITY_START_SAMPLES + cell_samples * (np.arange(_CELLS) + 0.5)
     middles = middles + STEP_SAMPLES * np.arange(len(windows))[:, None]
     frames = (middles / SOUND_FRAME_SAMPLES - 1.25).round().astype(np.intp)
@@ -334,7 +332,7 @@ def _clusters(
     count = len(vectors)
     if count == 1:
         return np.ones(1, np.int32), [1]
-    tree = linkage(vectors, "average", "cosine")
+    tree = scipy.cluster.hierarchy.linkage(vectors, "average", "cosine")
 
     def voices_in(clusters: Clusters) -> list[int]:
         """Return those with evidence enough; the one with most where none has."""
@@ -356,7 +354,7 @@ def _clusters(
         return sorted(kept)
 
     if rules.expected is None:
-        clusters = fcluster(tree, rules.max_distance, "distance")
+        clusters = scipy.cluster.hierarchy.fcluster(tree, rules.max_distance, "distance")
         kept = voices_in(clusters)
         if len(kept) <= rules.at_most:
             return clusters, kept
@@ -364,11 +362,11 @@ def _clusters(
     # Ranks for heights: a cut between equal heights is a cut too.
     tree[:, 2] = np.arange(1, count)
     for more in range(number, min(count, 4 * number) + 1):
-        clusters = fcluster(tree, more, "maxclust")
+        clusters = scipy.cluster.hierarchy.fcluster(tree, more, "maxclust")
         kept = voices_in(clusters)
         if len(kept) == number:
             return clusters, kept
-    clusters = fcluster(tree, number, "maxclust")
+    clusters = scipy.cluster.hierarchy.fcluster(tree, number, "maxclust")
     return clusters, np.unique(clusters).tolist()
 
 
@@ -380,7 +378,7 @@ def _owners(voices: LocalVoices, centroids: Curve) -> Owners:
     owners = np.where(spoken, nearness.argmax(axis=2), -1)
     for window in np.flatnonzero(spoken.sum(axis=1) > 1):
         speakers = np.flatnonzero(spoken[window])
-        rows, columns = linear_sum_assignment(-nearness[window, speakers])
+        rows, columns = scipy.optimize.linear_sum_assignment(-nearness[window, speakers])
         owners[window, speakers[rows]] = columns
     return owners
 
@@ -506,7 +504,7 @@ def recognise(
     best = np.array(
         [nearness[:, [each == name for each, _ in known]].max(axis=1) for name in names]
     ).T
-    rows, columns = linear_sum_assignment(-best)
+    rows, columns = scipy.optimize.linear_sum_assignment(-best)
     recognised = {}
     for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
         others = np.delete(best[row], column)

@@ -17,8 +17,7 @@ from itertools import pairwise
 
 import cv2
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
+import scipy
 
 from models.contracts import Box, DetectedObject, Movement, Picture, SeenObject
 from models.provider import ModelProvider
@@ -359,8 +358,9 @@ def same_people(faces: Sequence[tuple[int, tuple[float, ...]]]) -> list[list[int
     # So far that no mean with others makes a group of the two.
     distances[times[:, None] == times[None]] = len(faces) * 2.0
     np.fill_diagonal(distances, 0)
-    tree = linkage(squareform(np.maximum(distances, 0), checks=False), "average")
-    labels = fcluster(tree, 1 - SAME_PERSON, "distance").tolist()
+    pairs = scipy.spatial.distance.squareform(np.maximum(distances, 0), checks=False)
+    tree = scipy.cluster.hierarchy.linkage(pairs, "average")
+    labels = scipy.cluster.hierarchy.fcluster(tree, 1 - SAME_PERSON, "distance").tolist()
     groups = [
         [n for n, own in enumerate(labels) if own == label] for label in dict.fromkeys(labels)
     ]

@@ -17,11 +17,14 @@ import re
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Any, ClassVar
 from urllib.parse import quote
 
 from fastapi import Depends, Path, Request
+from fastapi.datastructures import DefaultPlaceholder
 from fastapi.routing import APIRoute
+from fastapi.utils import create_model_field
 from starlette.responses import Response
 
 from serve_app.api.parameters import require_plain_query, with_json_object
@@ -268,12 +271,24 @@ class OperationRoute(APIRoute):
                 (first, *(part.capitalize() for part in rest))
             )
             options |= {"summary": summary.removesuffix("."), "description": description}
-        super().__init__(path, endpoint, **options)
+        model = options.pop("response_model", None)
+        super().__init__(path, endpoint, response_model=None, **options)
+        # Endpoints return responses. FastAPI's placeholder is for those that do not.
+        self.response_model = None if isinstance(model, DefaultPlaceholder) else model
+        del self.response_field
         dependencies = (self.dependant, *self.dependant.dependencies)
         if "{" in path:
             self._may_answer(ErrorCode.NOT_FOUND)
         if self.body_field is not None or any(each.query_params for each in dependencies):
             self._may_answer(ErrorCode.INVALID_REQUEST)
+
+    @cached_property
+    def response_field(self) -> Any:  # type: ignore[override]
+        """Of ``response_model``, made when the document is: that takes half of a route's time."""
+        if self.response_model is None:
+            return None
+        name = f"Response_{self.unique_id}"
+        return create_model_field(name, self.response_model, mode="serialization")
 
     def _may_answer(self, code: ErrorCode) -> None:
         status = CATALOGUE[code].status

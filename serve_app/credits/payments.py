@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -22,7 +21,6 @@ from serve_app.api.envelope import Context, success
 from serve_app.api.parameters import read_bounded
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.settings import Settings
 from storage import keys, ledger
 from storage.database import Connection
 from storage.keys import AccountNotFoundError
@@ -35,16 +33,6 @@ TOLERANCE_SECONDS = 300
 
 log = logging.getLogger("vas.payments")
 router = APIRouter()
-
-
-class ProviderNotInstalledError(Exception):
-    """The library of the provider in the settings is not installed."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"VAS_PAYMENT_PROVIDER={name} needs the library of {name}: "
-            "`make setup-dev` installs the extra 'payments'."
-        )
 
 
 class BadEventError(Exception):
@@ -73,18 +61,6 @@ class Repayment:
 
 Change = Payment | Repayment | None
 """What an event changes; None for an event that does not concern credits."""
-
-
-def require_provider(settings: Settings) -> None:
-    """Raise ProviderNotInstalledError if payments are on and the library is missing."""
-    if settings.payment_provider is None:
-        return
-    try:
-        found = find_spec(settings.payment_provider)
-    except ValueError:
-        found = None
-    if found is None:
-        raise ProviderNotInstalledError(settings.payment_provider)
 
 
 @router.post("/payments/{provider}/events", include_in_schema=False)

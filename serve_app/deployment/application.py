@@ -1,5 +1,6 @@
 """The service as one Ray Serve application: API, runners, webhook senders, model replicas.
 
+On a machine of its own, with one of each, the API's replica runs the others too (decision 48).
 Each replica imports this module, so what only one kind needs is imported where it is used: a start
 is mostly imports, by a dozen processes at once. Metrics go through ``ray.util.metrics``: the agent
 of each node exports those of its processes.
@@ -8,8 +9,9 @@ of each node exports those of its processes.
 from __future__ import annotations
 
 import asyncio
-import os
+import logging
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +25,7 @@ from models.provider import ServedModels
 from models.registry import REGISTRY
 from models.replica import ModelReplica
 from models.tasks import RECOGNIZE_ENTITIES, Task
-from serve_app.observability.logs import LogTarget, configure_logging
+from serve_app.observability.logs import LogTarget, configure_logging, log_context
 from serve_app.observability.metrics import CATALOGUE, MODEL_BATCHES, MODEL_SECONDS, Kind, Metric
 from serve_app.settings import Settings
 
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from serve_app.context import AppContext
+    from serve_app.webhooks.sender import Sender
+    from serve_app.work.runner import Runner
 
+log = logging.getLogger("vas.replica")
 
 Record = Callable[[float, dict[str, str]], None]
 
@@ -165,10 +170,7 @@ _SWITCH_SECONDS = 0.0002
 it back some ten times a request: after Python's 5 ms, one large answer makes all others slow."""
 
 
-@serve.ingress()
-class ApiReplica:
-    """The HTTP API. Stateless: the database is the only truth."""
-
+class _Api:
     def __init__(self, settings: Settings, *_: Any) -> None:
         self._settings = settings
 
@@ -178,6 +180,11 @@ class ApiReplica:
         configure_logging(self._settings, "api")
         sys.setswitchinterval(_SWITCH_SECONDS)
         return build_api(_searching_context(self._settings))
+
+
+@serve.ingress()
+class ApiReplica(_Api):
+    """The HTTP API. Stateless: the database is the only truth."""
 
 
 def _require_running(loop: asyncio.Task[None]) -> None:
@@ -190,19 +197,13 @@ class RunnerReplica:
     """Runs jobs until the replica stops."""
 
     async def __init__(self, settings: Settings, *_: Any) -> None:  # type: ignore[misc]
-        from serve_app.work.runner import Runner
-
         configure_logging(settings, "runner")
-        self._runner = Runner(_searching_context(settings), _models(settings))
+        self._runner = _runner(settings, _searching_context(settings))
         self._running = asyncio.create_task(self._runner.run())
 
     def check_health(self) -> None:
         """Raises what ended the runner's loop, so that Serve replaces the replica."""
         _require_running(self._running)
-
-    async def pid(self) -> int:
-        """Return the process id, for tests that kill it."""
-        return os.getpid()
 
     async def __del__(self) -> None:
         """Serve calls this when the replica stops in order: requeue its jobs."""
@@ -214,10 +215,9 @@ class WebhookSender:
 
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
         from serve_app.context import build_context
-        from serve_app.webhooks.sender import Sender
 
         configure_logging(settings, "sender")
-        self._sender = Sender(build_context(settings, RayMetrics()))
+        self._sender = _sender(build_context(settings, RayMetrics()))
         self._running = asyncio.create_task(self._sender.run())
 
     def check_health(self) -> None:
@@ -229,6 +229,88 @@ class WebhookSender:
         await self._sender.stop()
 
 
+def _runner(settings: Settings, context: AppContext) -> Runner:
+    from serve_app.work.runner import Runner
+
+    return Runner(context, _models(settings))
+
+
+def _sender(context: AppContext) -> Sender:
+    from serve_app.webhooks.sender import Sender
+
+    return Sender(context)
+
+
+@serve.ingress()
+class MachineReplica(_Api):
+    """API, runner and sender in one process, which imports once what they share.
+
+    Runner and sender have an event loop in a thread of its own. It begins once the API has been
+    built, as its imports take a second in which clients need not wait.
+    """
+
+    def __init__(self, settings: Settings, *_: Any) -> None:
+        super().__init__(settings)
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._has_ended = False
+        self._beside = threading.Thread(target=self._run_beside, name="beside", daemon=True)
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        app = super().__serve_build_asgi_app__()
+        self._beside.start()
+        return app
+
+    def _run_beside(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as loop:
+                loop.run(self._work())
+        except Exception:
+            log.exception("runner or sender has ended")
+
+    async def _work(self) -> None:
+        """Run both until told to stop. Raises what ended one of them."""
+        context = _searching_context(self._settings)
+        working: dict[str, Runner | Sender] = {
+            "runner": _runner(self._settings, context),
+            "sender": _sender(context),
+        }
+        running = []
+        for name, each in working.items():
+            # In every record of theirs, wherever it is written.
+            with log_context(process=name):
+                running.append(asyncio.create_task(each.run(), name=name))
+        stop = asyncio.create_task(self._stop.wait())
+        await asyncio.wait([*running, stop], return_when=asyncio.FIRST_COMPLETED)
+        self._has_ended = True
+        try:
+            if self._stop.is_set():
+                await asyncio.gather(*(each.stop() for each in working.values()))
+            for task in running:
+                if task.done():
+                    task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await context.database.close()
+
+    def check_health(self) -> None:
+        """Raises RuntimeError where runner or sender has ended, so that Serve replaces both."""
+        if self._has_ended or not self._beside.is_alive():
+            raise RuntimeError("The runner or the sender has ended.")
+
+    async def requeue(self) -> None:
+        """Stop runner and sender: what they hold is finished, or requeued."""
+        if self._beside.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            await asyncio.to_thread(self._beside.join)
+
+    async def __del__(self) -> None:
+        """Serve calls this when the replica stops in order, after its last request."""
+        await self.requeue()
+
+
 def build_app(settings: Settings) -> Application:
     """Return the application graph. Nothing of it but models takes CPUs: Ray Data's tasks need
     them.
@@ -238,7 +320,15 @@ def build_app(settings: Settings) -> Application:
     """
     from serve_app.deployment.model_choice import with_models_chosen
 
-    return build_named_app(with_models_chosen(settings))
+    settings = with_models_chosen(settings)
+    if is_one_process(settings):
+        return _api(settings, MachineReplica, *_checked_models(settings))
+    return build_named_app(settings)
+
+
+def is_one_process(settings: Settings) -> bool:
+    """Return whether API, runner and sender of a machine of its own are one replica."""
+    return settings.api_replicas == settings.runners == settings.webhook_senders == 1
 
 
 def build_named_app(settings: Settings) -> Application:
@@ -248,19 +338,7 @@ def build_named_app(settings: Settings) -> Application:
     Raises ContentPolicyError where the settings' content policy cannot be applied, and
     TagBankError.
     """
-    from pipelines.vision.tags import load_tag_bank
-    from serve_app.context import load_content_policy
-
-    load_content_policy(settings)
-    load_tag_bank(settings.tags_file)
-    profile = settings.model_profile
-    models = [
-        model_application(settings, task)
-        for task in REGISTRY[profile]
-        if replicas_of(profile, task) is task
-        and has_task(profile, task, settings.models_dir)
-        and (task.enabled_by is None or getattr(settings, task.enabled_by))
-    ]
+    models = _checked_models(settings)
     runner = serve.deployment(
         RunnerReplica,
         name="Runner",
@@ -280,8 +358,29 @@ def build_named_app(settings: Settings) -> Application:
         graceful_shutdown_wait_loop_s=_DRAIN_LOOK_SECONDS,
         ray_actor_options=_placement(settings),
     ).bind(settings)
+    return _api(settings, ApiReplica, runner, sender)
+
+
+def _checked_models(settings: Settings) -> list[Application]:
+    """Return the model deployments, once what all replicas read has been."""
+    from pipelines.vision.tags import load_tag_bank
+    from serve_app.context import load_content_policy
+
+    load_content_policy(settings)
+    load_tag_bank(settings.tags_file)
+    profile = settings.model_profile
+    return [
+        model_application(settings, task)
+        for task in REGISTRY[profile]
+        if replicas_of(profile, task) is task
+        and has_task(profile, task, settings.models_dir)
+        and (task.enabled_by is None or getattr(settings, task.enabled_by))
+    ]
+
+
+def _api(settings: Settings, replica: Any, *beside: Application) -> Application:
     return serve.deployment(
-        ApiReplica,
+        replica,
         name="Api",
         num_replicas=settings.api_replicas,
         max_ongoing_requests=_ONGOING_REQUESTS,
@@ -295,7 +394,7 @@ def build_named_app(settings: Settings) -> Application:
         # A line a request, formatted and written, is a good part of a small request's time.
         logging_config={"enable_access_log": False},
         ray_actor_options=_placement(settings),
-    ).bind(settings, runner, sender)
+    ).bind(settings, *beside)
 
 
 def _placement(settings: Settings) -> dict[str, Any]:

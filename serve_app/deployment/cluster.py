@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.speech.caption_rules import read_rules
-from serve_app.credits.payments import require_provider
 from serve_app.observability.logs import exporter_class
 from serve_app.pricing import load_prices
 from serve_app.settings import (
@@ -21,6 +20,7 @@ from serve_app.settings import (
     InvalidSettingsError,
     Settings,
     load_settings,
+    require_provider,
 )
 from storage.database import DatabaseUrlError, hosts_of, migrate
 

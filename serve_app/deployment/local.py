@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -29,13 +30,17 @@ import psutil
 from models.profiles import Choice
 from pipelines.execution.ray_start import quiet, start_ray
 from pipelines.speech.caption_rules import read_rules
-from serve_app.credits.payments import require_provider
 from serve_app.deployment.data import DataFolderError, prepared, write_privately
 from serve_app.deployment.model_choice import chosen_models, require_machine
-from serve_app.deployment.proxy import LONGEST_HAPROXY_FOLDER, node_environment, reachable
+from serve_app.deployment.proxy import (
+    LONGEST_HAPROXY_FOLDER,
+    PRELOADED_MODULE,
+    node_environment,
+    reachable,
+)
 from serve_app.observability.logs import exporter_class, logging_for
 from serve_app.pricing import load_prices
-from serve_app.settings import InvalidSettingsError, Settings
+from serve_app.settings import InvalidSettingsError, Settings, require_provider
 
 log = logging.getLogger("vas.service")
 
@@ -172,6 +177,11 @@ def _environment(settings: Settings, run_dir: Path) -> dict[str, str]:
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
         # A stopping service has no clients to drain: its owner requested the stop.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.5",
+        # Each of the controller's looks takes 3 ms: ten a second were a quarter of an idle service.
+        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",
+        # Workers keep their models, 350 MiB each: after a minute without work one keeps them.
+        "RAY_num_workers_soft_limit": "1",
+        "RAY_idle_worker_killing_time_threshold_ms": "60000",
     }
 
 
@@ -182,6 +192,7 @@ def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
         # A node that nobody joins: its ports, that of the metrics too, stay on loopback. Ray
         # decides when it is imported, by the variable that keeps laptops from being clusters.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    importlib.import_module(PRELOADED_MODULE)
     import ray
 
     # Remarks of the machinery on its start and stop are for its log files, not for the terminal.
@@ -191,6 +202,7 @@ def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
     with _own_files_private(), ThreadPoolExecutor(1) as aside:
         aside.submit(importlib.import_module, "serve_app.deployment.application")
         start_ray(
+            free_port,
             num_cpus=settings.ray_cpus,
             include_dashboard=False,
             log_to_driver=False,
@@ -223,7 +235,7 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
     from ray.exceptions import RayActorError
     from ray.serve._private import client
 
-    from serve_app.deployment.application import APP_NAME, build_app
+    from serve_app.deployment.application import APP_NAME, build_app, is_one_process
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     # How often Serve looks whether all replicas run: once a second, and it has no setting.
@@ -232,8 +244,12 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
         with _proxy_in_time(RayActorError, TimeoutError):
             serve.start(http_options={"host": settings.host, "port": settings.port})
         with _proxy_in_time(TimeoutError):
-            serve.run(build_app(settings), name=APP_NAME, route_prefix="/")
-        yield
+            handle = serve.run(build_app(settings), name=APP_NAME, route_prefix="/")
+        try:
+            yield
+        finally:
+            if is_one_process(settings):
+                _requeue(handle)
     finally:
         proxies = _proxies(run_dir)
         with quiet():
@@ -245,6 +261,17 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
                     process.wait(5)
                 except psutil.TimeoutExpired:
                     process.kill()
+
+
+def _requeue(handle: Any) -> None:
+    """Requeue what a MachineReplica's runner holds: Serve's own stop waits for all requests first,
+    and ends a replica whose downloads go on."""
+    from serve_app.deployment.application import STOP_SECONDS
+
+    try:
+        handle.requeue.remote().result(timeout_s=STOP_SECONDS)
+    except Exception:
+        log.warning("what the runner holds is not requeued in order", exc_info=True)
 
 
 @contextlib.contextmanager

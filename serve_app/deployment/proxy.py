@@ -136,6 +136,9 @@ def _unavailable(docs_url: str) -> bytes:
     return head.encode() + body
 
 
+PRELOADED_MODULE = "pipelines.execution.lean_imports"
+"""Each of Ray's workers imports it as it starts."""
+
 SERVE_ENVIRONMENT = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
@@ -157,6 +160,7 @@ SERVE_ENVIRONMENT = {
     "RAY_task_oom_retries": "6",
     # Each process has some 30 threads; without a limit glibc keeps freed memory for each of them.
     "MALLOC_ARENA_MAX": "2",
+    "RAY_preload_python_modules": PRELOADED_MODULE,
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_AIR_NEW_OUTPUT": "0",

@@ -53,8 +53,8 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": without_secrets(record.getMessage()),
-            **{name: str(value) for name, value in current_context().items()},
             "process": self._process,
+            **{name: str(value) for name, value in current_context().items()},
             "pid": record.process,
         }
         if (exception := _exception(record)) is not None:

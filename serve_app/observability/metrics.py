@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -55,6 +56,10 @@ class Metric:
 
 LEVEL_SECONDS = 5.0
 """Gauges are set that often: Ray hands each value on once, at most every ten seconds."""
+DATABASE_SECONDS = 10.0
+"""The same of those that the database is asked for."""
+_LEDGER_SECONDS = 60.0
+"""Until the ledger is counted again, without the entries of the last minute."""
 
 
 class Metrics(Protocol):
@@ -221,10 +226,11 @@ class DatabaseMetrics:
         self._database = database
         self._metrics = metrics
         self._ledger = LedgerTotals()
+        self._ledger_at = 0.0
 
     async def take(self) -> None:
-        """Count and record."""
-        from storage.metrics import count_ledger, count_now, ledger_mismatch
+        """Count and record; the ledger once in _LEDGER_SECONDS."""
+        from storage.metrics import count_now
 
         counts = await count_now(self._database)
         record = self._metrics.record
@@ -234,6 +240,13 @@ class DatabaseMetrics:
         record(WEBHOOKS_OPEN, counts.open_webhooks, {})
         record(ACCOUNTS_CENTS, counts.balance_cents, {"part": "balance"})
         record(ACCOUNTS_CENTS, counts.held_cents, {"part": "held"})
+        if time.monotonic() >= self._ledger_at:
+            await self._take_ledger()
+            self._ledger_at = time.monotonic() + _LEDGER_SECONDS
+
+    async def _take_ledger(self) -> None:
+        from storage.metrics import count_ledger, ledger_mismatch
+
         self._ledger = await count_ledger(self._database, self._ledger)
         for kind, (entries, cents) in self._ledger.by_kind.items():
             self._metrics.record(LEDGER_ENTRIES, entries, {"kind": kind})

@@ -55,8 +55,10 @@ FINAL_RECORD_SECONDS = 3.0
 """How long it then waits for the database to record that."""
 
 TRIM_SECONDS = 30.0
-POLL_SECONDS = 2.0
-"""Until it is looked again for attempts whose time has come, at most."""
+POLL_SECONDS = 10.0
+"""Until it is looked again for attempts whose time has come, at most; for near ones of its own a
+sender sets a timer."""
+_NEAR_SECONDS = 60.0
 LEASED_AT_ONCE = 32
 """Few, so that a busy sender starts no more than it gets done: the deadline runs from the start."""
 
@@ -274,12 +276,16 @@ class Sender:
                 self._ended.put_nowait(record)
                 self._ended.task_done()
             raise
+        loop = asyncio.get_running_loop()
         for record in records:
             event = self._held.pop(record.token)
             if record.id not in recorded:
                 log.warning("webhooks: event %s: the lease was lost before its record", event.id)
             if self._untrimmed is not None:
                 self._untrimmed.add(event.account_id)
+            pause_seconds = record.retry_after_seconds
+            if pause_seconds is not None and pause_seconds < _NEAR_SECONDS:
+                loop.call_later(pause_seconds, self.wake)
             self._ended.task_done()
         self.wake()
 

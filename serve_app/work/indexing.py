@@ -20,7 +20,7 @@ from storage.search_index import BEGINNING, index_older_results, merge_pending_r
 
 log = logging.getLogger("vas.indexing")
 
-INDEX_SECONDS = 10.0
+INDEX_SECONDS = 15.0
 """Until it is looked again for rows that were published: what has words is found at once."""
 _STEP_SECONDS = 0.1
 _LOOK_AT = 2000

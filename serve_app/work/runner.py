@@ -23,6 +23,7 @@ from serve_app.context import AppContext
 from serve_app.jobs.service import announce_progress
 from serve_app.observability.logs import Span, log_context, note, traced
 from serve_app.observability.metrics import (
+    DATABASE_SECONDS,
     LEVEL_SECONDS,
     DatabaseMetrics,
     record_disks,
@@ -115,7 +116,7 @@ class Runner:
             Periodic("sweeping the database", SWEEP_SECONDS, sweeper.sweep_database),
             # Apart, so that a slow store delays only this.
             Periodic("sweeping the objects", OBJECTS_SECONDS, sweeper.sweep_objects),
-            Periodic("measuring the database", LEVEL_SECONDS, database_metrics.take),
+            Periodic("measuring the database", DATABASE_SECONDS, database_metrics.take),
             Periodic("measuring the disks", LEVEL_SECONDS, self._measure_disks),
             Periodic("recording versions", VERSIONS_SECONDS, self._record_versions),
             Periodic("indexing", INDEX_SECONDS, SearchIndexer(context).step),

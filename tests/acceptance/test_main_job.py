@@ -210,7 +210,7 @@ def test_killing_the_runner_changes_nothing_but_the_time(service: Service, demo_
     shards = service.data / "objects" / "jobs" / job_id / "work"
     wait_until(lambda: service.query(count, job_id)[0][0], 300, "no analysis began")
     wait_until(lambda: computed_shards(shards), 300, "no shard was stored")
-    runner = service.replica("Runner")
+    runner = service.replica("Api")
     runner.kill()
     before = computed_shards(shards)
     job = service.ended(job_id, timeout_seconds=600)

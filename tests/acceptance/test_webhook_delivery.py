@@ -85,10 +85,10 @@ def test_a_sender_that_is_killed_is_replaced_and_its_events_arrive(
     service: Service, receiver: Receiver
 ) -> None:
     client = service.client()
-    before = service.replica("WebhookSender")
+    before = service.replica("Api")
     before.kill()
     job_id = client.create_job("clip.mp4", callback_url=receiver.url)["jobId"]
     client.cancel(job_id)
     wait_until(lambda: receiver.received, DELIVERY_SECONDS, "the event has not come")
     assert receiver.received[0].webhook_id == f"{job_id}:job.cancelled"
-    assert service.replica("WebhookSender").pid != before.pid
+    assert service.replica("Api").pid != before.pid

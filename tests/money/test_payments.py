@@ -14,8 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from serve_app.credits.payments import ProviderNotInstalledError, require_provider
-from serve_app.settings import Settings
+from serve_app.settings import ProviderNotInstalledError, Settings, require_provider
 from storage import ledger
 from tests.contract.calling import Caller, ContractApi, refusal, shown
 from tests.money import stripe_side

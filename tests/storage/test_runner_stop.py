@@ -7,12 +7,14 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from models.provider import LocalModels
 from serve_app.context import AppContext, build_context
-from serve_app.deployment.application import STOP_SECONDS
+from serve_app.deployment import application
+from serve_app.deployment.application import STOP_SECONDS, MachineReplica
 from serve_app.settings import Settings
 from serve_app.webhooks import sender
 from serve_app.work import runner as running_jobs
@@ -140,3 +142,39 @@ def test_what_a_stop_waits_for_is_less_than_serve_gives_it() -> None:
     to_answer = 5
     assert running_jobs.LEASING_SECONDS + running_jobs.ENDING_SECONDS + to_answer < STOP_SECONDS
     assert sender.FINISH_SECONDS + sender.FINAL_RECORD_SECONDS + to_answer < STOP_SECONDS
+
+
+def all_in_one(context: AppContext, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A MachineReplica without Serve, whose runner and sender have begun."""
+    monkeypatch.setattr(application, "_searching_context", build_context)
+    without_serve = type("WithoutServe", MachineReplica.__mro__[1:2], {"__del__": lambda _: None})
+    replica: Any = without_serve(context.settings)
+    replica._beside.start()
+    return replica
+
+
+async def test_a_replica_that_runs_all_requeues_its_job_before_it_ends(
+    context: AppContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with endless_file() as (url, asked):
+        ids = await queued(context, url)
+        replica = all_in_one(context, monkeypatch)
+        await asked.wait()
+        replica.check_health()
+        await replica.requeue()
+        assert none_is_lost(await found(context, ids))
+    await replica.requeue()  # Serve ends it in order, too
+
+
+async def test_a_replica_that_runs_all_is_replaced_when_its_runner_or_sender_has_ended(
+    context: AppContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(_: sender.Sender) -> None:
+        raise ConnectionError("no way to go on")
+
+    monkeypatch.setattr(sender.Sender, "run", broken)
+    replica = all_in_one(context, monkeypatch)
+    await asyncio.to_thread(replica._beside.join, 60)
+    assert not replica._beside.is_alive()
+    with pytest.raises(RuntimeError, match="has ended"):
+        replica.check_health()

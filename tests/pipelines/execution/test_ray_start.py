@@ -1,13 +1,15 @@
-"""Ray that does not come up in time is tried again, and only that. Its token is on no disk."""
+"""Ray that comes up late is waited for, or started again. Its token is on no disk."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +17,9 @@ import ray
 from ray._private import node, services
 
 from pipelines.execution.ray_start import RayStartError, start_ray
+from tests.places import PROJECT
 
-LATE = Exception("The current node timed out during startup. This could happen because...")
+LATE = RayStartError("Ray's raylet has ended while it started.")
 
 
 @pytest.fixture
@@ -38,13 +41,72 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Exception | None]]:
     assert planned == []
 
 
-def test_what_is_looked_for_is_what_ray_says() -> None:
-    assert "timed out during startup" in inspect.getsource(node)
+def test_ray_looks_for_its_node_by_what_is_replaced() -> None:
+    text = inspect.getsource(node)
+    assert "ray._private.services.get_node(" in text
+    assert "ray._private.services.start_raylet(" in text
 
 
-def test_a_start_that_was_late_is_made_again(starts: list[Exception | None]) -> None:
-    starts += [LATE, LATE, None]
+def asking_for_a_node(monkeypatch: pytest.MonkeyPatch, missing: int) -> list[Any]:
+    """``ray.init`` asks once for its node, which is registered after so many asked in vain."""
+    found: list[Any] = []
+    asked = iter(range(missing + 1))
+
+    def get_node(*of_node: str) -> tuple[str, ...]:
+        if next(asked) < missing:
+            raise RuntimeError("GCS cannot find the node")
+        return of_node
+
+    def init(**_: Any) -> None:
+        of_machine: Any = services
+        found.append(of_machine.get_node("address", "id"))
+
+    monkeypatch.setattr(services, "get_node", get_node)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "one of an operator")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return found
+
+
+def test_a_node_that_registers_late_is_waited_for_while_its_raylet_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = asking_for_a_node(monkeypatch, missing=3)
+    raylet = Path(shutil.copy("/bin/sleep", tmp_path / "raylet"))
+    with subprocess.Popen([raylet, "600"]) as child:
+        start_ray(num_cpus=1)
+        child.kill()
+    assert found == [("address", "id")]
+
+
+def test_a_node_whose_raylet_has_ended_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = asking_for_a_node(monkeypatch, missing=2)
     start_ray(num_cpus=1)
+    assert found == [("address", "id")]
+
+
+def test_ports_of_agents_are_chosen_before_the_raylet_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[dict[str, Any]] = []
+    monkeypatch.setattr(services, "start_raylet", lambda *_, **ports: started.append(ports))
+
+    def init(**_: Any) -> None:
+        of_machine: Any = services
+        of_machine.start_raylet(metrics_export_port=9000, runtime_env_agent_port=0, node="id")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "one of an operator")
+    start_ray(iter(range(1, 9)).__next__)
+    [options] = started
+    assert options.pop("node") == "id"
+    assert options.pop("metrics_export_port") == 9000
+    assert sorted(options.values()) == sorted({*options.values()} - {0})
+    assert options.keys() == {
+        "metrics_agent_port",
+        "dashboard_agent_listen_port",
+        "runtime_env_agent_port",
+    }
 
 
 def test_processes_of_a_late_start_are_ended_and_no_others(
@@ -71,9 +133,9 @@ def test_processes_of_a_late_start_are_ended_and_no_others(
             child.wait()
 
 
-def test_after_three_late_starts_it_is_said_in_a_sentence(starts: list[Exception | None]) -> None:
+def test_after_three_starts_the_reason_is_raised(starts: list[Exception | None]) -> None:
     starts += [LATE, LATE, LATE]
-    with pytest.raises(RayStartError, match="too busy"):
+    with pytest.raises(RayStartError, match="has ended"):
         start_ray(num_cpus=1)
 
 
@@ -97,7 +159,7 @@ def test_a_cluster_of_our_own_gets_a_token_that_is_written_nowhere(
     starts: list[Exception | None],
     monkeypatch: pytest.MonkeyPatch,
     environment: dict[str, str],
-    options: dict[str, str],
+    options: dict[str, Any],
     own: bool,
 ) -> None:
     for name, value in environment.items():
@@ -152,3 +214,15 @@ def test_free_pages_between_used_ones_are_given_back() -> None:
         [sys.executable, "-c", SCATTERED], check=True, capture_output=True, text=True, timeout=60
     )
     assert int(given.stdout) > FREED_MIB * MIB * 0.8
+
+
+@pytest.mark.parametrize(
+    ("first", "found"), [("", True), ("import pipelines.execution.lean_imports", False)]
+)
+def test_serve_is_imported_without_pandas_which_others_find(first: str, found: bool) -> None:
+    """Fails once Ray no longer imports pandas for Serve: the module is superfluous then."""
+    program = f"{first}\nimport sys, ray.serve; print('pandas' in sys.modules)\nimport pandas"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == [str(found)]
