@@ -92,6 +92,8 @@ def burst(jobs: int, replicas: int) -> dict[str, Any]:
             model_upscale_seconds=UPSCALE_SECONDS,
             model_downscale_seconds=DOWNSCALE_SECONDS,
             runner_concurrency=8,
+            # With one of each, API and sender share a process, and the model is no deployment.
+            webhook_senders=2,
         )
         with prepared(settings) as complete, running_service(complete) as base:
             keys = [in_transaction(complete, partial(funded, name=name)) for name in ACCOUNTS]

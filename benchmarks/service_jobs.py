@@ -131,11 +131,10 @@ def loop_seconds(clip: Path, folder: Path, runs: int) -> float:
 
 def model_seconds() -> float:
     """Seconds that the one model that the embedded profile serves has worked so far."""
-    from ray import serve
+    import ray
 
     name = TRANSCRIBE.contract_name
-    handle = serve.get_deployment_handle(name, app_name=APP_NAME)
-    return float(handle.busy_seconds.remote().result())
+    return float(ray.get(ray.get_actor(name, namespace=APP_NAME).busy_seconds.remote()))
 
 
 def stages(settings: Settings, job_id: str) -> dict[str, float]:

@@ -53,7 +53,7 @@ NOT_MADE = {"listAudioTracks", "getAudioTrack", "getSummary", "getPeople", "getK
 
 ROLES = (
     ("api", "ServeReplica:vas:Api"),
-    ("transcriber", "ServeReplica:vas:Transcriber"),
+    ("transcriber", "ray::ModelReplica"),
     ("serve controller", "ServeController"),
     ("serve proxy", "ProxyActor"),
     ("serve proxy", "HAProxyManager"),

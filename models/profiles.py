@@ -68,6 +68,13 @@ def replicas_of(profile: str, task: Task[Any]) -> Task[Any] | None:
     return None if in_task else row.shares or task
 
 
+def is_one_actor(profile: str, task: Task[Any]) -> bool:
+    """Whether on one machine an actor of Ray's, without Serve, does it: one that has no batches to
+    gather, loads what a package carries and shares it among the threads that call it."""
+    row = REGISTRY[profile][task]
+    return row.max_batch == 1 and row.is_packaged and not row.gpus
+
+
 def concurrent_inputs(profile: str, task: Task[Any]) -> int:
     """How many inputs a replica takes: two batches, one being worked on, one gathering; on a GPU
     another, made ready while one is computed.

@@ -17,23 +17,27 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from models.backends import Backend
 from models.contracts import DeviceMemoryError
-from models.profiles import has_task, replicas_of
+from models.profiles import has_task, is_one_actor, replicas_of
 from models.registry import REGISTRY
 from models.tasks import Contract, Shape, Task
 
 
 def open_model(
-    profile: str, task: Task[Contract], models_dir: Path | None = None, own: Path | None = None
+    profile: str,
+    task: Task[Contract],
+    models_dir: Path | None = None,
+    own: Path | None = None,
+    workers: int = 1,
 ) -> Contract:
     """The model of a task, loaded in this process; with weights of the user's ``own`` where a
-    folder of them is given.
+    folder of them is given, and for so many callers at once.
 
     Raises KeyError for an unknown profile or a task that it lacks, MissingCheckpointError where a
     models folder lacks the weights, WeightsError for packaged ones that are missing or altered.
     """
     from threadpoolctl import ThreadpoolController
 
-    row = replace(REGISTRY[profile][task], own=own)
+    row = replace(REGISTRY[profile][task], own=own, workers=workers)
     if row.gpu_memory_bytes:
         from models.backends.transformers import bound_memory
 
@@ -216,6 +220,8 @@ class ServedModels(ModelProvider):
     app_name: str
     profile: str = "packaged"
     models_dir: Path | None = None
+    one_machine: bool = False
+    """Whether those of ``is_one_actor`` are actors in the namespace of the application's name."""
 
     def find(self, task: Task[Contract]) -> Contract | None:
         if not has_task(self.profile, task, self.models_dir):
@@ -223,21 +229,26 @@ class ServedModels(ModelProvider):
         replicas = replicas_of(self.profile, task)
         if replicas is None:
             return LocalModels(self.profile, self.models_dir).find(task)
-        return cast("Contract", ServedModel(self.app_name, task, replicas))
+        as_actor = self.one_machine and is_one_actor(self.profile, replicas)
+        handle = functools.partial(
+            _actor if as_actor else _handle, self.app_name, replicas.contract_name
+        )
+        return cast("Contract", ServedModel(handle, task, replicas))
 
 
 class ServedModel:
     """A task's contract, whose method is answered by replicas: the task's own, or those of the task
     whose model it shares."""
 
-    def __init__(self, app_name: str, task: Task[Any], replicas: Task[Any]) -> None:
-        self._app_name, self._task, self._replicas = app_name, task, replicas
+    def __init__(self, handle: Callable[[], Any], task: Task[Any], replicas: Task[Any]) -> None:
+        """``handle`` returns Serve's of the deployment, or a ModelActor."""
+        self._handle, self._task, self._replicas = handle, task, replicas
         is_single = task.call.shape is Shape.SINGLE
         answer = (lambda item: self._answer([item])) if is_single else self._answer
         setattr(self, task.method_name, answer)
 
     def _answer(self, items: Sequence[Any]) -> Any:
-        handle = _handle(self._app_name, self._replicas.contract_name)
+        handle = self._handle()
         shared = () if self._replicas is self._task else (self._task,)
         calls = [(item, *shared) for item in items]
         responses = [handle.remote(*call) for call in calls]
@@ -264,3 +275,38 @@ def _handle(app_name: str, deployment: str) -> Any:
     from ray import serve
 
     return serve.get_deployment_handle(deployment, app_name=app_name)
+
+
+class ModelActor:
+    """A ModelReplica that is an actor by itself, called as by a handle of Serve's."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def remote(self, *call: Any) -> _ActorsAnswer:
+        """Begin a call."""
+        return _ActorsAnswer(self._actor, self._actor.__call__.remote(*call))
+
+
+@dataclass(frozen=True, slots=True)
+class _ActorsAnswer:
+    actor: Any
+    answer: Any
+
+    def result(self, timeout_s: float) -> Any:
+        """Wait for the answer. Raises what the model raises, and TimeoutError, with which the actor
+        is ended: Ray starts another in its place."""
+        import ray
+
+        try:
+            return ray.get(self.answer, timeout=timeout_s)
+        except TimeoutError:
+            ray.kill(self.actor, no_restart=False)
+            raise
+
+
+@functools.lru_cache(maxsize=16)
+def _actor(namespace: str, name: str) -> ModelActor:
+    import ray
+
+    return ModelActor(ray.get_actor(name, namespace=namespace))

@@ -1,13 +1,12 @@
-"""The Serve replica of a model task. The backend is imported where the replica runs."""
+"""The replica of a model task, which Serve or one machine runs. The backend is imported there."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
-
-from ray import serve
 
 from models.provider import CALL_TIMEOUT_SECONDS, answers_of, open_model
 from models.registry import REGISTRY
@@ -42,25 +41,38 @@ class ModelReplica:
         models_dir: Path | None = None,
         observer: BatchObserver | None = None,
         own: Path | None = None,
+        workers: int = 1,
     ) -> None:
+        """``workers`` inputs are worked on at once where the model takes no batches."""
         row = REGISTRY[profile][task]
         self._task = task
         self._observer = observer
         if observer is not None:
             observer.started()
-        self._model = open_model(profile, task, models_dir, own)
+        self._model = open_model(profile, task, models_dir, own, workers)
         self._busy_seconds = 0.0
         self._answered_at = 0.0
         self._begun: dict[object, float] = {}
 
+        turns = asyncio.Semaphore(workers)
+
+        async def alone(item: Any) -> Any:
+            async with turns:
+                return (await self._work([item]))[0]
+
         async def gathered(items: list[Any]) -> list[Any]:
             return await self._work(items)
 
-        self._gather = serve.batch(
-            max_batch_size=row.max_batch,
-            batch_wait_timeout_s=row.batch_wait_seconds,
-            max_concurrent_batches=row.concurrent_batches,
-        )(gathered)
+        self._gather: Callable[[Any], Awaitable[Any]] = alone
+        if row.max_batch > 1:
+            # An actor without it does without a second of imports.
+            from ray import serve
+
+            self._gather = serve.batch(
+                max_batch_size=row.max_batch,
+                batch_wait_timeout_s=row.batch_wait_seconds,
+                max_concurrent_batches=row.concurrent_batches,
+            )(gathered)
         # Warm up: the first real input must not pay for kernels, caches and lazy imports.
         task.probe(self._model)
 

@@ -44,6 +44,8 @@ class Backend:
     """Of the answers: another number where the same weights came to answer otherwise."""
     own_files: tuple[str, ...] = ()
     """Patterns of files that a folder of the user's own weights must hold to be loaded."""
+    workers: int = 1
+    """Calls that one loaded model works on at once, on a processor; set where it is opened."""
     own: Path | None = None
     """That folder, in place of the role ``model``; set where the backend is opened."""
 

@@ -2,8 +2,7 @@
 
 On a machine of its own, with one of each, the API's replica runs the others too (decision 48).
 Each replica imports this module, so what only one kind needs is imported where it is used: a start
-is mostly imports, by a dozen processes at once. Metrics go through ``ray.util.metrics``: the agent
-of each node exports those of its processes.
+is mostly imports, by a dozen processes at once. Metrics go through ``deployment.ray_metrics``.
 """
 
 from __future__ import annotations
@@ -12,21 +11,19 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray import serve
 from ray.serve import Application
-from ray.util.metrics import Counter, Gauge, Histogram
 
-from models.profiles import concurrent_inputs, has_task, replicas_of
+from models.profiles import concurrent_inputs, has_task, is_one_actor, replicas_of
 from models.provider import ServedModels
 from models.registry import REGISTRY
 from models.replica import ModelReplica
 from models.tasks import RECOGNIZE_ENTITIES, Task
+from serve_app.deployment.ray_metrics import ModelObserver, RayMetrics
 from serve_app.observability.logs import LogTarget, configure_logging, log_context
-from serve_app.observability.metrics import CATALOGUE, MODEL_BATCHES, MODEL_SECONDS, Kind, Metric
 from serve_app.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,53 +34,6 @@ if TYPE_CHECKING:
     from serve_app.work.runner import Runner
 
 log = logging.getLogger("vas.replica")
-
-Record = Callable[[float, dict[str, str]], None]
-
-
-class RayMetrics:
-    """Metrics of one Ray process. 3 µs a value, measured, so nothing is gathered up first."""
-
-    def __init__(self) -> None:
-        self._record: dict[str, Record] = {each.name: _opened(each) for each in CATALOGUE}
-
-    def record(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
-        """Record a value with Ray."""
-        self._record[metric.name](value, dict(labels))
-
-
-def _opened(metric: Metric) -> Record:
-    common: dict[str, Any] = {"description": metric.description, "tag_keys": metric.labels}
-    record: Record
-    if metric.kind is Kind.COUNTER:
-        record = Counter(metric.name, **common).inc
-    elif metric.kind is Kind.GAUGE:
-        record = Gauge(metric.name, **common).set
-    else:
-        record = Histogram(metric.name, boundaries=list(metric.boundaries), **common).observe
-    return record
-
-
-@dataclass(slots=True)
-class ModelObserver:
-    """What a model replica reports of its batches (models.replica.BatchObserver)."""
-
-    target: LogTarget
-    task: Task[Any]
-    _metrics: RayMetrics | None = None
-
-    def started(self) -> None:
-        """Open log and metrics in the process that the model runs in."""
-        configure_logging(self.target, f"model:{self.task.name}")
-        self._metrics = RayMetrics()
-
-    def batch(self, size: int, seconds: float) -> None:
-        """Record one batch."""
-        if self._metrics is not None:
-            labels = {"task": self.task.name}
-            self._metrics.record(MODEL_BATCHES, size, labels)
-            self._metrics.record(MODEL_SECONDS, seconds, labels)
-
 
 _QUEUED_BATCHES = 1024
 """Inputs that may wait in each caller; beyond it calls fail at once."""
@@ -118,7 +68,6 @@ def model_application(settings: Settings, task: Task[Any]) -> Application:
     options = {"num_cpus": 0.0, "num_gpus": row.gpus}
     if not row.gpus:
         options = {"num_cpus": settings.model_cpus}
-    log = LogTarget(settings.log_dir, settings.log_format, settings.log_level)
     return serve.deployment(
         ModelReplica,
         name=task.contract_name,
@@ -141,13 +90,18 @@ def model_application(settings: Settings, task: Task[Any]) -> Application:
         settings.model_profile,
         task,
         settings.models_dir,
-        ModelObserver(log, task),
+        _observer(settings, task),
         own_weights(settings, task),
     )
 
 
-def _models(settings: Settings) -> ServedModels:
-    return ServedModels(APP_NAME, settings.model_profile, settings.models_dir)
+def _observer(settings: Settings, task: Task[Any]) -> ModelObserver:
+    log = LogTarget(settings.log_dir, settings.log_format, settings.log_level)
+    return ModelObserver(log, task)
+
+
+def _models(settings: Settings, *, one_machine: bool = False) -> ServedModels:
+    return ServedModels(APP_NAME, settings.model_profile, settings.models_dir, one_machine)
 
 
 def _searching_context(settings: Settings) -> AppContext:
@@ -229,10 +183,10 @@ class WebhookSender:
         await self._sender.stop()
 
 
-def _runner(settings: Settings, context: AppContext) -> Runner:
+def _runner(settings: Settings, context: AppContext, *, one_machine: bool = False) -> Runner:
     from serve_app.work.runner import Runner
 
-    return Runner(context, _models(settings))
+    return Runner(context, _models(settings, one_machine=one_machine))
 
 
 def _sender(context: AppContext) -> Sender:
@@ -270,9 +224,10 @@ class MachineReplica(_Api):
 
     async def _work(self) -> None:
         """Run both until told to stop. Raises what ended one of them."""
+        _start_model_actors(self._settings)
         context = _searching_context(self._settings)
         working: dict[str, Runner | Sender] = {
-            "runner": _runner(self._settings, context),
+            "runner": _runner(self._settings, context, one_machine=True),
             "sender": _sender(context),
         }
         running = []
@@ -322,7 +277,8 @@ def build_app(settings: Settings) -> Application:
 
     settings = with_models_chosen(settings)
     if is_one_process(settings):
-        return _api(settings, MachineReplica, *_checked_models(settings))
+        served = [task for task in _replicated(settings) if task not in _actors(settings)]
+        return _api(settings, MachineReplica, *_checked_models(settings, served))
     return build_named_app(settings)
 
 
@@ -338,7 +294,7 @@ def build_named_app(settings: Settings) -> Application:
     Raises ContentPolicyError where the settings' content policy cannot be applied, and
     TagBankError.
     """
-    models = _checked_models(settings)
+    models = _checked_models(settings, _replicated(settings))
     runner = serve.deployment(
         RunnerReplica,
         name="Runner",
@@ -361,21 +317,56 @@ def build_named_app(settings: Settings) -> Application:
     return _api(settings, ApiReplica, runner, sender)
 
 
-def _checked_models(settings: Settings) -> list[Application]:
+def _replicated(settings: Settings) -> list[Task[Any]]:
+    """Return the tasks whose models are not opened in the process that has the inputs."""
+    profile = settings.model_profile
+    return [
+        task
+        for task in REGISTRY[profile]
+        if replicas_of(profile, task) is task
+        and has_task(profile, task, settings.models_dir)
+        and (task.enabled_by is None or getattr(settings, task.enabled_by))
+    ]
+
+
+def _actors(settings: Settings) -> list[Task[Any]]:
+    """Return those of them that on one machine have an actor without Serve."""
+    return [task for task in _replicated(settings) if is_one_actor(settings.model_profile, task)]
+
+
+def _start_model_actors(settings: Settings) -> None:
+    """Start what does not run yet. Nobody owns it, so that it outlives the process that started it;
+    it ends with Ray."""
+    import ray
+
+    from serve_app.deployment.model_choice import own_weights
+
+    for task in _actors(settings):
+        ray.remote(ModelReplica).options(
+            name=task.contract_name,
+            namespace=APP_NAME,
+            get_if_exists=True,
+            lifetime="detached",
+            max_restarts=-1,
+            num_cpus=settings.model_cpus,
+        ).remote(
+            settings.model_profile,
+            task,
+            settings.models_dir,
+            _observer(settings, task),
+            own_weights(settings, task),
+            settings.most_replicas(task),
+        )
+
+
+def _checked_models(settings: Settings, tasks: Sequence[Task[Any]]) -> list[Application]:
     """Return the model deployments, once what all replicas read has been."""
     from pipelines.vision.tags import load_tag_bank
     from serve_app.context import load_content_policy
 
     load_content_policy(settings)
     load_tag_bank(settings.tags_file)
-    profile = settings.model_profile
-    return [
-        model_application(settings, task)
-        for task in REGISTRY[profile]
-        if replicas_of(profile, task) is task
-        and has_task(profile, task, settings.models_dir)
-        and (task.enabled_by is None or getattr(settings, task.enabled_by))
-    ]
+    return [model_application(settings, task) for task in tasks]
 
 
 def _api(settings: Settings, replica: Any, *beside: Application) -> Application:

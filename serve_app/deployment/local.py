@@ -54,6 +54,7 @@ _RUN_RECORD = "run.json"
 _HAPROXY_CONFIGURATION = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"
 """In the environment of all that Ray starts for a service: the run's own folder."""
 _ORPHANS_SECONDS = 10
+_LOOK_SECONDS = 0.05
 _LONGEST_TEMPORARY_FOLDER = LONGEST_HAPROXY_FOLDER - len("/vas-12345678/haproxy")
 
 
@@ -241,10 +242,17 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
     # How often Serve looks whether all replicas run: once a second, and it has no setting.
     client.CLIENT_POLLING_INTERVAL_S = 0.1
     try:
-        with _proxy_in_time(RayActorError, TimeoutError):
-            serve.start(http_options={"host": settings.host, "port": settings.port})
-        with _proxy_in_time(TimeoutError):
-            handle = serve.run(build_app(settings), name=APP_NAME, route_prefix="/")
+        with ThreadPoolExecutor(2) as aside:
+            address = {"host": settings.host, "port": settings.port}
+            starting = aside.submit(serve.start, http_options=address)
+            application = aside.submit(build_app, settings).result()
+            # ``serve.start`` waits for the proxies, beside which replicas can start.
+            while not starting.done() and not _has_controller():
+                time.sleep(_LOOK_SECONDS)
+            with _proxy_in_time(TimeoutError):
+                handle = serve.run(application, name=APP_NAME, route_prefix="/")
+            with _proxy_in_time(RayActorError, TimeoutError):
+                starting.result()
         try:
             yield
         finally:
@@ -261,6 +269,13 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
                     process.wait(5)
                 except psutil.TimeoutExpired:
                     process.kill()
+
+
+def _has_controller() -> bool:
+    from ray.util import list_named_actors
+
+    named = list_named_actors(all_namespaces=True)
+    return any(each["name"] == "SERVE_CONTROLLER_ACTOR" for each in named)
 
 
 def _requeue(handle: Any) -> None:

@@ -1,5 +1,5 @@
 """The metrics as a table of data, and what records them. Ray's side is in
-``deployment.application``.
+``deployment.ray_metrics``.
 
 Names are those in the code; Ray puts ``ray_`` before them, and ``_total`` behind a counter's: see
 ``Metric.series``.

@@ -114,7 +114,7 @@ def test_models_are_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_that_tasks_share_is_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
 
-    def open_noted(profile: str, task: Task[Any], *where: Path | None) -> Any:
+    def open_noted(profile: str, task: Task[Any], *where: Any) -> Any:
         opened.append(task.name)
         return open_model(profile, task, *where)
 

@@ -164,6 +164,7 @@ PROCESSES = {
     "runner": Imports("serve_app.deployment.application, serve_app.work.runner", 2_068),
     "sender": Imports("serve_app.deployment.application, serve_app.webhooks.sender", 1_831),
     "model": Imports("serve_app.deployment.application, models.replica", 1_390),
+    "model actor": Imports("serve_app.deployment.ray_metrics, models.replica", 951),
     "driver": Imports("serve_app.deployment.local, serve_app.deployment.application", 1_787),
     "vas": Imports("serve_app.cli.main", 261),
 }

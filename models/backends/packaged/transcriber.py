@@ -112,6 +112,7 @@ class CTranslate2Transcriber:
         *,
         compute_type: str = "int8",
         threads: int = 1,
+        workers: int = 1,
         max_batch: int = 4,
         beam_size: int = BEAM_SIZE,
     ) -> None:
@@ -127,6 +128,7 @@ class CTranslate2Transcriber:
             device="cpu",
             compute_type=compute_type,
             cpu_threads=threads,
+            num_workers=workers,
             files=in_memory,
         )
         self._max_batch = max_batch
@@ -458,7 +460,7 @@ def _in_order(words: Iterable[Word], seconds: float) -> Iterable[Word]:
 def open_transcriber(row: Backend, models_dir: Path | None) -> CTranslate2Transcriber:
     """Whisper of a package, or of the user's own."""
     model = row.own or row.packaged().read(models_dir)
-    return CTranslate2Transcriber(model, max_batch=row.max_batch)
+    return CTranslate2Transcriber(model, max_batch=row.max_batch, workers=row.workers)
 
 
 def open_hub_transcriber(row: Backend, models_dir: Path | None) -> CTranslate2Transcriber:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 from models import provider
 from models.contracts import (
     PICTURE_DIMENSIONS,
+    AudioChunk,
     Box,
+    ChunkTranscript,
     DetectedObject,
     Excerpt,
     Picture,
@@ -22,7 +26,15 @@ from models.contracts import (
     SummarySentence,
 )
 from models.provider import ServedModels
-from models.tasks import DESCRIBE_SCENES, DETECT_OBJECTS, EMBED_PICTURES, SUMMARIZE, Task
+from models.tasks import (
+    DESCRIBE_SCENES,
+    DETECT_OBJECTS,
+    EMBED_PICTURES,
+    SUMMARIZE,
+    TRANSCRIBE,
+    Task,
+    Transcriber,
+)
 
 APP_NAME = "served-models"
 PAUSES = 2
@@ -118,3 +130,55 @@ def test_a_call_outlives_lost_replicas_but_not_any_number_of_them(
     excerpts = [Excerpt(("One.", "Two."), 1), Excerpt(("One.",), 1)]
     summaries = models.get(SUMMARIZE).summarize(excerpts)
     assert [[each.line for each in one] for one in summaries] == [[2], [1]], "by the describer's"
+
+
+class Stenographer:
+    """Writes its process down in each transcript; with a chunk of one sample it never ends, with
+    one of none it dies."""
+
+    def __call__(self, chunk: AudioChunk) -> ChunkTranscript:
+        if len(chunk.samples) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if len(chunk.samples) == 1:
+            time.sleep(600)
+        return ChunkTranscript((), str(os.getpid()))
+
+
+@pytest.fixture
+def transcriber(ray_session: None, deaths: Path) -> Iterator[Transcriber]:
+    """On one machine, where it is an actor without Serve."""
+    options = {"namespace": APP_NAME, "max_restarts": -1, "num_cpus": 0.1}
+    actor = ray.remote(Stenographer).options(name=TRANSCRIBE.contract_name, **options).remote()
+    yield ServedModels(APP_NAME, "packaged", one_machine=True).get(TRANSCRIBE)
+    ray.kill(actor)
+    provider._actor.cache_clear()
+
+
+def chunk(samples: int) -> AudioChunk:
+    return AudioChunk(np.zeros(samples, np.float32))
+
+
+def test_an_actor_that_dies_in_a_call_is_called_again_once_ray_has_replaced_it(
+    transcriber: Transcriber,
+) -> None:
+    from ray.exceptions import RayActorError
+
+    [first, again] = transcriber.transcribe([chunk(2), chunk(3)])
+    assert first.language == again.language
+    with pytest.raises(RayActorError):
+        transcriber.transcribe([chunk(0)])
+    [after] = transcriber.transcribe([chunk(2)])
+    assert after.language != first.language
+
+
+def test_an_actor_whose_call_does_not_end_is_replaced(
+    transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [first] = transcriber.transcribe([chunk(2)])
+    patience = provider.CALL_TIMEOUT_SECONDS
+    monkeypatch.setattr(provider, "CALL_TIMEOUT_SECONDS", 0.5)
+    with pytest.raises(TimeoutError):
+        transcriber.transcribe([chunk(1)])
+    monkeypatch.setattr(provider, "CALL_TIMEOUT_SECONDS", patience)
+    [after] = transcriber.transcribe([chunk(2)])
+    assert after.language != first.language
