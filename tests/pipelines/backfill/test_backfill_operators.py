@@ -271,7 +271,7 @@ class FakeResources:
     used: float
     limit: float = 4.0
 
-    def get_global_usage(self) -> SimpleNamespace:
+    def get_global_running_usage(self) -> SimpleNamespace:
         return SimpleNamespace(cpu=self.used)
 
     def get_global_limits(self) -> SimpleNamespace:
