@@ -383,8 +383,10 @@ def _end_tasks(executor: Any) -> None:
         for task in operator.get_active_tasks():
             try:
                 ray.cancel(task.get_waitable(), force=True)
-            except ValueError:  # an actor's task: Ray Data ends the actor
+            except ValueError:  # an actor's task
                 continue
+        for pool in operator.get_autoscaling_actor_pools():
+            pool.shutdown(force=True)  # else an actor works off what it was given
 
 
 _REPORTS = (
