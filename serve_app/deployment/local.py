@@ -242,17 +242,17 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
     # How often Serve looks whether all replicas run: once a second, and it has no setting.
     client.CLIENT_POLLING_INTERVAL_S = 0.1
     try:
-        with ThreadPoolExecutor(2) as aside:
-            address = {"host": settings.host, "port": settings.port}
+        address = {"host": settings.host, "port": settings.port}
+        with ThreadPoolExecutor(2) as aside, _proxy_in_time(RayActorError, TimeoutError):
             starting = aside.submit(serve.start, http_options=address)
             application = aside.submit(build_app, settings).result()
             # ``serve.start`` waits for the proxies, beside which replicas can start.
             while not starting.done() and not _has_controller():
                 time.sleep(_LOOK_SECONDS)
-            with _proxy_in_time(TimeoutError):
-                handle = serve.run(application, name=APP_NAME, route_prefix="/")
-            with _proxy_in_time(RayActorError, TimeoutError):
+            if starting.done():
                 starting.result()
+            handle = serve.run(application, name=APP_NAME, route_prefix="/")
+            starting.result()
         try:
             yield
         finally:
