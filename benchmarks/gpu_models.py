@@ -60,7 +60,7 @@ from models.tasks import (
     TRANSCRIBE,
     Task,
 )
-from pipelines.media.decoding import decode_segment, in_memory
+from pipelines.media.decoding import Smoothed, decode_segment, in_memory
 from pipelines.media_types import Orientation
 from pipelines.types import Segment
 from pipelines.vision.features import MeasuredFrames, frame_strokes
@@ -291,7 +291,7 @@ def read_frames(path: Path, device: str) -> tuple[int, float, float]:
     segment, measured, seen = Segment(0, "film", 0, 10**9), MeasuredFrames(), -1
     began, used = time.perf_counter(), time.process_time()
     for each in decode_segment(
-        path, segment, stream_index=0, origin_ms=0, loop_filter=False, device=device
+        path, segment, stream_index=0, origin_ms=0, smoothed=Smoothed.KEY_FRAMES, device=device
     ):
         measured.add(each.frame)
         if each.time_ms // 1000 != seen:

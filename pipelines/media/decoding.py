@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from fractions import Fraction
 from pathlib import Path
 
@@ -156,6 +157,15 @@ def in_memory(frame: av.VideoFrame) -> av.VideoFrame:
     return frame if frame.sw_format is None else frame.reformat(format=frame.sw_format.name)
 
 
+class Smoothed(Enum):
+    """Which frames have the edges of their blocks smoothed, by the codec's loop filter."""
+
+    ALL = auto()
+    REFERENCES = auto()
+    """Those that others refer to."""
+    KEY_FRAMES = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class TimedFrame:
     """A decoded frame and its time from the start of the media."""
@@ -189,15 +199,15 @@ def decode_segment(
     stream_index: int,
     origin_ms: int,
     threads: int = 1,
-    loop_filter: bool = True,
+    smoothed: Smoothed = Smoothed.ALL,
     device: str = "cpu",
     report: DecodeReport | None = None,
 ) -> Iterator[TimedFrame]:
     """Yield frames with ``segment.start_ms <= time < segment.end_ms``, in decoder order.
 
     ``path`` is the segment's object on this machine. ``threads`` bounds the
-    decoder's threads. Without ``loop_filter`` blocks' edges are not smoothed in frames that no
-    other refers to: tiny pictures do not show them, and it takes time. On ``device`` ``cuda``
+    decoder's threads. Of frames that are not ``smoothed`` the blocks' edges stay as they are, which
+    tiny pictures do not show, and which saves a fifth of the time. On ``device`` ``cuda``
     NVDEC decodes what it can, with the loop filter, and the processor the rest: frames of the
     former stay in the GPU's memory (``in_memory``). Damaged packets are
     skipped and counted in ``report``; frames without any timestamp are skipped. Raises
@@ -209,8 +219,12 @@ def decode_segment(
         # Threads would only wait for the GPU, each with pictures of its own in its memory.
         stream.codec_context.thread_count = 1 if stream.codec_context.is_hwaccel else threads
         stream.thread_type = "AUTO"
-        if not loop_filter:
-            stream.codec_context.options = {"skip_loop_filter": "noref"}
+        if smoothed is not Smoothed.ALL:
+            is_h264 = stream.codec_context.name == "h264"
+            # Of H.264 a key frame need not be one that all else begins anew from (IDR).
+            keys = "nointra" if is_h264 else "nokey"
+            but = keys if smoothed is Smoothed.KEY_FRAMES else "noref"
+            stream.codec_context.options = {"skip_loop_filter": but}
         for timed in _timed_frames(container, stream, origin_ms, report):
             if timed.time_ms >= segment.end_ms + _REORDER_MS:
                 return

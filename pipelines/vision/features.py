@@ -28,6 +28,7 @@ from pipelines.execution.chain import Step, Workspace
 from pipelines.media.decoding import (
     ON_CARD,
     DecodeReport,
+    Smoothed,
     TimedFrame,
     decode_segment,
     in_memory,
@@ -36,7 +37,7 @@ from pipelines.media.decoding import (
 )
 from pipelines.media_types import Orientation
 from pipelines.types import Segment, StageCode, VideoSource
-from pipelines.vision.kept import KEPT_LONG_SIDE_PX, KeptFrames, keeps_pictures
+from pipelines.vision.kept import KEPT_LONG_SIDE_PX, KeptFrames, has_frequent_keys, keeps_pictures
 
 LUMA_WIDTH, LUMA_HEIGHT = 64, 36
 CHROMA_WIDTH, CHROMA_HEIGHT = 16, 9
@@ -243,7 +244,7 @@ def _area_weights(count: int, size: int) -> npt.NDArray[np.float32]:
 
 _ARRAYS = (
     "times_ms", "luma", "chroma", "key_times_ms", "aspects", "turns", "damaged_ms",
-    "stroke_times_ms", "strokes", "reference_times_ms",
+    "stroke_times_ms", "strokes", "spare_times_ms", "kept_times_ms",
 )  # fmt: skip
 
 Times = npt.NDArray[np.int64]
@@ -271,8 +272,8 @@ class FrameFeatures:
     ``damaged_ms`` (d,), rising, are times of frames that were decoded with errors, or not at all.
     ``strokes`` (s, 90, 20), packed bits, show where in upright frames writing may be
     (``models.pictures.text_strokes``), in a frame of each second; ``stroke_times_ms`` (s,) rise.
-    ``reference_times_ms`` (r,) are times of those of them that others may refer to: their pictures
-    are kept beside the features, where a stream's are at all.
+    ``spare_times_ms`` are those of them that another segment's of the same second comes before.
+    ``kept_times_ms`` are times of the frames whose pictures are kept, where a stream's are at all.
     """
 
     times_ms: Times
@@ -284,7 +285,8 @@ class FrameFeatures:
     damaged_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
     stroke_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
     strokes: Bytes = field(default_factory=lambda: np.empty(_NO_STROKES, np.uint8))
-    reference_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
+    spare_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
+    kept_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.times_ms)
@@ -434,7 +436,7 @@ class FrameFacts:
 
     times_ms: Times
     key_times_ms: Times
-    reference_times_ms: Times
+    kept_times_ms: Times
     damaged_ms: Times
     contrasts: Shapes
     details: Shapes
@@ -447,12 +449,12 @@ _LIT_LEVEL = 20
 
 
 def strokes_from_bytes(data: bytes) -> tuple[Times, Bytes, Times]:
-    """``stroke_times_ms``, ``strokes`` and ``reference_times_ms`` in what ``to_bytes`` stored.
+    """``stroke_times_ms``, ``strokes`` and ``spare_times_ms`` in what ``to_bytes`` stored.
 
     Raises ValueError or KeyError on other bytes.
     """
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return arrays["stroke_times_ms"], arrays["strokes"], arrays["reference_times_ms"]
+        return arrays["stroke_times_ms"], arrays["strokes"], arrays["spare_times_ms"]
 
 
 def facts_from_bytes(data: bytes) -> FrameFacts:
@@ -485,7 +487,7 @@ class ReadFrames(Step[Segment, Made]):
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
-    version = 18
+    version = 19
     video: VideoSource
     workspace: Workspace
     config: FeaturesConfig
@@ -538,7 +540,7 @@ def segment_features(
     measured = MeasuredFrames()
     aspects: list[float] = []
     turns: list[int] = []
-    samples = _Samples(kept)
+    samples = _Samples(kept, has_frequent_keys(part.stream))
     check_due = time.monotonic()
     with workspace.store.local_copy(segment.key) as path:
         for timed in decode_segment(
@@ -547,7 +549,7 @@ def segment_features(
             stream_index=part.stream.index,
             origin_ms=part.origin_ms,
             threads=max(1, config.decode_threads),
-            loop_filter=False,
+            smoothed=Smoothed.KEY_FRAMES if samples.keys_only else Smoothed.REFERENCES,
             device="cuda" if config.gpus else "cpu",
             report=report,
         ):
@@ -579,48 +581,62 @@ def segment_features(
         found,
         stroke_times_ms=np.asarray(stroke_times, np.int64),
         strokes=np.stack([samples.strokes[time_ms] for time_ms in stroke_times]),
-        reference_times_ms=np.array(samples.references, np.int64),
+        spare_times_ms=np.array(samples.spare_ms, np.int64),
+        kept_times_ms=np.array(samples.kept_ms, np.int64),
     )
 
 
 @dataclass(slots=True)
 class _Samples:
-    """A frame of each second: the first that is no B-frame, or else the first.
+    """A frame of each second in which strokes are looked for, and one whose picture is kept.
 
-    Others may refer to the former: their pictures are as good as any, and go to ``kept``.
+    The latter is smoothed: it is the first that is no B-frame, and strokes are looked for in it, or
+    else in the second's first. Where ``keys_only`` are smoothed, it is the first key frame, and
+    strokes, which must be seen at even distances, are looked for in the first frame.
     """
 
     kept: KeptFrames | None
+    keys_only: bool
     strokes: dict[int, Bytes] = field(default_factory=dict)
-    references: list[int] = field(default_factory=list)
+    spare_ms: list[int] = field(default_factory=list)
+    kept_ms: list[int] = field(default_factory=list)
     _second: int = -1
-    _spare: tuple[int, av.VideoFrame, float, Orientation] | None = None
+    _spare: tuple[TimedFrame, float, Orientation] | None = None
+    """Of this second the first frame, until strokes are looked for in another."""
+    _needs_kept: bool = False
 
     def add(self, timed: TimedFrame, aspect: float, orientation: Orientation) -> None:
         """Look at the next frame; ``aspect`` is as ``frame_strokes`` has it."""
-        second = timed.time_ms // STROKES_EVERY_MS
-        is_reference = timed.frame.pict_type != PictureType.B
-        if second == self._second and (self._spare is None or not is_reference):
+        second, frame = timed.time_ms // STROKES_EVERY_MS, timed.frame
+        is_kept = frame.key_frame if self.keys_only else frame.pict_type != PictureType.B
+        is_first = second != self._second
+        if not (is_first or (is_kept and self._needs_kept)):
             return
-        sample = timed.time_ms, in_memory(timed.frame), aspect, orientation
-        if second != self._second:
+        timed = replace(timed, frame=in_memory(frame))
+        sample = timed, aspect, orientation
+        if is_first:
             self.finish()
-            self._second, self._spare = second, sample
-        if is_reference:
-            self._spare = None
-            self._keep(*sample)
+            self._second, self._needs_kept = second, True
+            if self.keys_only:
+                self._look(*sample)
+            else:
+                self._spare = sample
+        if is_kept:
+            if not self.keys_only:
+                self._spare = None
+                self._look(*sample)
+            self._needs_kept = False
+            self.kept_ms.append(timed.time_ms)
+            if self.kept is not None:
+                shape = aspect, orientation, KEPT_LONG_SIDE_PX
+                self.kept.add(timed.time_ms, upright(rgb(timed.frame), *shape))
 
     def finish(self) -> None:
-        """Take the spare frame of a second that has no other."""
+        """Take the first frame of a second that has no better one."""
         if self._spare is not None:
-            time_ms, frame, aspect, orientation = self._spare
-            self.strokes[time_ms] = frame_strokes(frame, aspect, orientation)
+            self._look(*self._spare)
+            self.spare_ms.append(self._spare[0].time_ms)
             self._spare = None
 
-    def _keep(
-        self, time_ms: int, frame: av.VideoFrame, aspect: float, orientation: Orientation
-    ) -> None:
-        self.strokes[time_ms] = frame_strokes(frame, aspect, orientation)
-        self.references.append(time_ms)
-        if self.kept is not None:
-            self.kept.add(time_ms, upright(rgb(frame), aspect, orientation, KEPT_LONG_SIDE_PX))
+    def _look(self, timed: TimedFrame, aspect: float, orientation: Orientation) -> None:
+        self.strokes[timed.time_ms] = frame_strokes(timed.frame, aspect, orientation)

@@ -36,6 +36,17 @@ def keeps_pictures(stream: VideoStream) -> bool:
     return not (stream.interlaced or stream.hdr)
 
 
+_FREQUENT_MS = 2_500
+"""Mean distance of key frames, up to which only these are kept: with others, which take the loop
+filter of all that they refer to, 1080p with a key frame every 1.4 s took 8 % longer in all, 720p
+with one every 5 s 21 % less."""
+
+
+def has_frequent_keys(stream: VideoStream) -> bool:
+    """Return whether only key frames of a stream are kept."""
+    return stream.end_ms <= stream.keyframe_count * _FREQUENT_MS
+
+
 @dataclass(slots=True)
 class KeptFrames:
     """Pictures of a segment as it is read, up to ``_MOST_BYTES``."""

@@ -86,7 +86,7 @@ def load_strokes(
 ) -> StrokeSamples:
     """Return samples of this part of a video, one a second, or fewer of a very long video.
 
-    Of several frames in one such span the first counts that others may refer to, or else the first,
+    Of several frames in one such span the first counts that is not spare, or else the first,
     so that it does not matter where segments begin.
     """
     every_ms = max(STROKES_EVERY_MS, -(-video.duration_ms // MOST_SAMPLES))
@@ -96,10 +96,8 @@ def load_strokes(
             continue
         workspace.check()
         features = features_key(video, segment, workspace)
-        times_ms, strokes, references_ms = strokes_from_bytes(
-            FEATURES.read(workspace.store, features)
-        )
-        spare = ~np.isin(times_ms, references_ms)
+        times_ms, strokes, spare_ms = strokes_from_bytes(FEATURES.read(workspace.store, features))
+        spare = np.isin(times_ms, spare_ms)
         for is_spare, time_ms, own in zip(spare.tolist(), times_ms.tolist(), strokes, strict=True):
             known = found.get(time_ms // every_ms)
             if known is None or (is_spare, time_ms) < known[:2]:

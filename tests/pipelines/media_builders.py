@@ -157,6 +157,8 @@ def video_source(
             sample_aspect=1.0,
             frame_rate=float(stream.average_rate or RATE),
             frame_count=len(times),
+            keyframe_count=sum(packet.is_keyframe for packet in packets),
+            end_ms=times[-1] - times[0] + last_ms,
         )
     duration_ms = times[-1] - times[0] + last_ms
     step_ms = segment_ms or duration_ms

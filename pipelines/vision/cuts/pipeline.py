@@ -99,9 +99,7 @@ def find_cuts(
     )
     step = SearchCuts(workspace, models, config)
     easy = [
-        own.reference_times_ms
-        if keeps_pictures(video.part_of(segment).stream)
-        else own.key_times_ms
+        own.kept_times_ms if keeps_pictures(video.part_of(segment).stream) else own.key_times_ms
         for segment, own in zip(video.segments, facts, strict=True)
     ]
     found = _cuts_of_parts(stored, active, video, step, control, config, mapper)

@@ -126,7 +126,7 @@ def test_a_picture_a_second_is_kept_as_it_is_read_and_nobody_decodes_it_again(
     video = video_source(workspace, path)
     ReadFrames(video, workspace, FeaturesConfig()).process(video.segments[0])
     features = FEATURES.load(workspace.store, features_key(video, video.segments[0], workspace))
-    kept, between = features.reference_times_ms.tolist(), 520
+    kept, between = features.kept_times_ms.tolist(), 520
     assert [time_ms // 1_000 for time_ms in kept] == [0, 1, 2]
     assert kept != [0, 1_000, 2_000], "some of these are B-frames"
     decoded = by_pyav(path, video.segments[0], video.stream, video.origin_ms, [*kept, between])
@@ -146,6 +146,23 @@ def test_a_picture_a_second_is_kept_as_it_is_read_and_nobody_decodes_it_again(
     assert fetched == [between]
     stills_at(video, kept, workspace, StillsConfig(1_920))
     assert fetched == [between, *kept], "they were kept smaller"
+
+
+def test_of_a_stream_with_frequent_key_frames_only_these_are_kept(tmp_path: Path) -> None:
+    """The others need the loop filter of all that they refer to."""
+    options = {"crf": "35", "bf": "3", "b_strategy": "0"}
+    pictures = [cv2.resize(each, (640, 360)) for each in moving_shot(3, 75, across=4)]
+    path = write_video(tmp_path / "clip.mp4", pictures, keyframe_every=30, options=options)
+    workspace = folder_workspace(tmp_path / "store")
+    video = video_source(workspace, path)
+    [segment] = video.segments
+    ReadFrames(video, workspace, FeaturesConfig()).process(segment)
+    features = FEATURES.load(workspace.store, features_key(video, segment, workspace))
+    assert features.kept_times_ms.tolist() == [0, 1_200, 2_400]
+    assert features.stroke_times_ms.tolist() == [0, 1_000, 2_000]
+    decoded = by_pyav(path, segment, video.stream, video.origin_ms, [0, 1_200, 2_400])
+    for time_ms, still in stills_at(video, [*decoded], workspace, StillsConfig()).items():
+        assert np.abs(still.astype(int) - decoded[time_ms]).mean() < 1.5
 
 
 def test_pictures_are_kept_until_a_segment_has_no_room_for_more(
