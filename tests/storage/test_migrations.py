@@ -89,6 +89,8 @@ def test_what_version_0_3_0_answered_is_answered_the_same(
     with prepared(settings) as complete, RunningApi(complete) as api:
         different = {}
         for path, answer in former["answers"].items():
+            if "format=youtube" in path:
+                continue  # what YouTube would not show is refused since
             key = former["session"] if answer["session"] else {"X-API-Key": former["key"]}
             now = api.client.get(path, headers=key)
             texts = [_comparable(text) for text in (answer["body"], now.text)]

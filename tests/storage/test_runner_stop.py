@@ -147,6 +147,7 @@ def test_what_a_stop_waits_for_is_less_than_serve_gives_it() -> None:
 def all_in_one(context: AppContext, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A MachineReplica without Serve, whose runner and sender have begun."""
     monkeypatch.setattr(application, "_searching_context", build_context)
+    monkeypatch.setattr(application, "_start_model_actors", lambda _: None)  # without Ray
     without_serve = type("WithoutServe", MachineReplica.__mro__[1:2], {"__del__": lambda _: None})
     replica: Any = without_serve(context.settings)
     replica._beside.start()
