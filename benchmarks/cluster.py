@@ -307,12 +307,12 @@ def pools(folder: Path) -> dict[str, Any]:
     items = [Item(path.stem, row, str(path), path.name) for row, path in enumerate(films, 1)]
     moments: dict[str, float] = {}
     with pool_nodes() as (cluster, with_gpu), sampled_memory() as memory:
-        for run, share in (("stopped", 2 / 3), ("resumed", 1.1)):
+        for run, share in (("first", 2 / 3), ("second", 1.1)):
             output = begin_output(place, {"kind": "benchmark"})
             output.recover()
             finished = output.finished()
             tally = BackfillTally(FILMS, len(finished), time.monotonic())
-            moments[f"{run} begins"] = time.time()
+            moments[f"the {run} run"] = time.time()
 
             def is_stopped(tally: BackfillTally = tally, share: float = share) -> bool:
                 done = tally.finished_before + tally.done
@@ -341,7 +341,7 @@ def pools(folder: Path) -> dict[str, Any]:
         for task in rows
         if task.name in batches
     }
-    began = moments["stopped begins"]
+    began = moments["the first run"]
     return {
         "films": FILMS,
         "seconds": round(moments["the end"] - began, 1),
@@ -349,7 +349,7 @@ def pools(folder: Path) -> dict[str, Any]:
         "twice": len(found) - len({each.item.id for each in found}),
         "failed": sum(each.status is StageStatus.FAILED for each in found),
         "killed_after_seconds": round(moments["a node is killed"] - began, 1),
-        "resumed_after_seconds": round(moments["resumed begins"] - began, 1),
+        "resumed_after_seconds": round(moments["the second run"] - began, 1),
         "batches": {
             name: {"limit": most, "mean": round(sum(sizes) / len(sizes), 1), "count": len(sizes)}
             for name, (most, sizes) in of_models.items()
@@ -404,7 +404,7 @@ def draw_pools(
     moments: dict[str, float],
 ) -> None:
     """Of each operator the rows at work, of each pool the share of time that its models compute."""
-    began, end = moments["stopped begins"], moments["the end"]
+    began, end = moments["the first run"], moments["the end"]
     seconds = np.arange(0.0, end - began, 1.0)
 
     def busy(names: Sequence[str]) -> npt.NDArray[np.float64]:

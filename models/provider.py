@@ -103,8 +103,9 @@ class LocalModels(ModelProvider):
 _open_once = functools.lru_cache(maxsize=16)(open_model)
 
 
-GATHERING_SECONDS = 2.0
-"""How long a batch of GatheredModels waits to be full: nobody waits for a single input of it."""
+GATHERING_SECONDS = 4.0
+"""How long a batch of GatheredModels waits for its next input: nobody waits for a single one, and a
+model that waits has nothing else to do."""
 ObserveBatch: TypeAlias = Callable[[str, int, float], None]
 """Receives a task's name, and the size and seconds of each batch."""
 
@@ -116,9 +117,9 @@ def unobserved(name: str, size: int, seconds: float) -> None:
 class GatheredModels(ModelProvider):
     """Models of another provider for the threads of one process, whose inputs become batches.
 
-    A batch is computed once it has as many inputs as its row of the registry takes, or has
-    waited GATHERING_SECONDS; several at a time where a replica does. A model is loaded when it is
-    called first. Not picklable.
+    A batch is computed once it has as many inputs as its row of the registry takes, or no other
+    input has come for GATHERING_SECONDS; several at a time where a replica does. A model is loaded
+    when it is called first. Not picklable.
     """
 
     def __init__(
@@ -175,7 +176,8 @@ class GatheredModel:
         most, waiting = self._row.max_batch, self._waiting
         with self._changed:
             self._changed.wait_for(lambda: waiting)
-            self._changed.wait_for(lambda: len(waiting) >= most, GATHERING_SECONDS)
+            while len(waiting) < most and self._changed.wait(GATHERING_SECONDS):
+                pass  # another input has come
             return [waiting.popleft() for _ in range(min(most, len(waiting)))]
 
     def _work(self) -> None:

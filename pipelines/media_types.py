@@ -53,6 +53,7 @@ class WarningCode(StrEnum):
     AUDIO_DAMAGED = ("AUDIO_DAMAGED", "Parts of the sound could not be decoded.")
     AUDIO_UNREADABLE = ("AUDIO_UNREADABLE", "Nothing of a sound stream could be decoded.")
     AUDIO_SILENT = ("AUDIO_SILENT", "There is no sound in a sound stream.")
+    AUDIO_REPEATED = ("AUDIO_REPEATED", "A track sounds the same as one before it.")
     AUDIO_QUIET = (
         "AUDIO_QUIET",
         "The sound is very low. It was raised, unless there is steady noise only.",

@@ -51,6 +51,9 @@ STAGE_ATTEMPTS = 2
 OUTAGE_PAUSES_SECONDS = (2, 5, 15, 30, 60)
 """Waits between attempts while a database or an object store is away."""
 _STOP_CHECK_SECONDS = 0.5
+_MOST_WORKER_BYTES = 40 << 30
+"""Of sources that a worker reads and cuts; the runner's node has a disk for larger ones, which are
+camera RAW: 150 and 600 GB in ``cluster.yaml``."""
 
 Result = TypeVar("Result")
 
@@ -84,14 +87,16 @@ class MediaStages:
 
     def probe(self, media: SourceMedia, control: Control) -> ProbedMedia:
         """Return what the files hold, before any of it is decoded."""
-        return self.on_a_worker(functools.partial(self._probe, media), control)
+        size_bytes = sum(self.workspace.store.size_bytes(clip.key) for clip in media.clips)
+        return self.on_a_worker(functools.partial(self._probe, media), size_bytes, control)
 
     def _probe(self, media: SourceMedia, control: Control) -> ProbedMedia:
         return probe_media(media, IngestContext(self.workspace, control, self.ingest_config))
 
     def ingest(self, probed: ProbedMedia, control: Control) -> IngestResult:
         """Return segments and tracks, as far as the mode needs them."""
-        return self.on_a_worker(functools.partial(self._ingest, probed), control)
+        act = functools.partial(self._ingest, probed)
+        return self.on_a_worker(act, probed.media.size_bytes, control)
 
     def _ingest(self, probed: ProbedMedia, control: Control) -> IngestResult:
         return ingest_media(
@@ -101,12 +106,15 @@ class MediaStages:
             audio=StageName.TRANSCRIPT in MODE_STAGES[self.mode],
         )
 
-    def on_a_worker(self, act: Callable[[Control], Result], control: Control) -> Result:
+    def on_a_worker(
+        self, act: Callable[[Control], Result], size_bytes: int, control: Control
+    ) -> Result:
         """Return what ``act`` returns, a part of ingest; from another node where Ray has several.
 
-        Raises as it does.
+        ``size_bytes`` are those of the files that it reads. Raises as ``act`` does.
         """
-        if self.mapper is not map_on_ray:  # this is a task already
+        is_task = self.mapper is not map_on_ray
+        if is_task or size_bytes > _MOST_WORKER_BYTES:
             return act(control)
         return on_a_worker(act, StageCode.INGEST_FAILED, self.workspace, control)
 

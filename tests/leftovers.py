@@ -31,8 +31,8 @@ KEPT = "kept"
 KEPT_SECONDS = 86_400
 PATIENCE_SECONDS = 20.0
 """Ray's processes end some seconds after the one that they were started for."""
-SHARED = {".lockfile", "ray", "torchinductor_root"}
-"""What libraries keep in the temporary folder for the processes that come after."""
+SHARED = {".lockfile", "ray", "torchinductor_root", f"vas-node-cache-{os.getuid()}"}
+"""What is kept in the temporary folder for the processes that come after."""
 OF_MULTIPROCESSING = "pymp-"
 """Folders of sockets that Python removes when a process ends, which xdist's workers do abruptly."""
 _HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")

@@ -72,8 +72,8 @@ from storage.objects import ObjectNotFoundError, ObjectStore, ObjectStoreUnavail
 from storage.types import StageStatus
 
 WORKERS_LOST = 2
-"""A row whose worker died so often in one run, the second time without another row beside it, is
-probably what kills them: its item fails."""
+"""A row whose worker died so often in one run is probably what kills them: its item fails. Of a
+pool, where any row beside it may have been, it is worked on once more, alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,8 @@ class ItemOperator:
         self._work, self._operators, self._number = work, operators, number
         self._steps = {step: at for at, each in enumerate(operators) for step in each.steps}
         held = {task: at for at, each in enumerate(operators) for task in each.tasks}
-        self._map = map_here if threads == 1 else map_in_threads(_INLINE_THREADS)
+        self._is_pool = threads > 1
+        self._map = map_in_threads(_INLINE_THREADS) if self._is_pool else map_here
         self._models: ModelProvider = work.models
         if any(each.gpus(work.profile) for each in operators):
             gathered = GatheredModels(work.models, work.profile, work.observe)
@@ -324,9 +325,9 @@ class ItemOperator:
         store = self._work.out.work_store()
         wave = Wave(store, self._key(unit, f"{unit.program}/{unit.wave}"), unit.pieces)
         lost = wave.lost(unit.position)
-        with self._gate.entered(alone=lost > 0), wave.begun(unit.position):
-            if lost >= WORKERS_LOST:
-                message = f"The worker was lost {WORKERS_LOST} times over this item."
+        with self._gate.entered(alone=lost >= WORKERS_LOST), wave.begun(unit.position):
+            if lost >= WORKERS_LOST + self._is_pool:
+                message = f"The worker was lost {lost} times over this item."
                 wave.end(unit.position, StageError(StageCode.PROCESSING_FAILED, message))
             elif not wave.has_ended(unit.position):
                 try:

@@ -299,8 +299,9 @@ class Admission:
                 return False
         if place == 1 and self.under_way.is_full(operator.metrics.num_tasks_submitted):
             return False
-        used, limit = self._resources.get_global_usage(), self._resources.get_global_limits()
-        return bool(used.cpu < limit.cpu + 1)
+        # What pools have asked for and not got takes nothing yet.
+        used = self._resources.get_global_running_usage()
+        return bool(used.cpu < self._resources.get_global_limits().cpu + 1)
 
     def max_task_output_bytes_to_read(self, _: object) -> None:
         """Return no limit."""
@@ -436,8 +437,10 @@ def _end_tasks(executor: Any) -> None:
         for task in operator.get_active_tasks():
             try:
                 ray.cancel(task.get_waitable(), force=True)
-            except ValueError:  # an actor's task: Ray Data ends the actor
+            except ValueError:  # an actor's task
                 continue
+        for pool in operator.get_autoscaling_actor_pools():
+            pool.shutdown(force=True)  # else an actor works off what it was given
 
 
 _REPORTS = (

@@ -141,6 +141,10 @@ def write_flac(stream: BinaryIO, pieces: Iterable[Samples], container_format: st
 
 
 FRAME_MS = 125
+_SAME_SHARE = 0.95
+"""Of the bits of two encodings of one sound; of two microphones in a room about 0.75 agree."""
+_LEAST_HEARD = 24
+"""Frames with sound: three seconds."""
 BITS = 72
 KEY_BITS = 24
 SHIFTS = (-1, 0, 1)
@@ -203,6 +207,17 @@ class SoundPrint:
         bits[silent] = False
         kept = ~silent[self.marks]
         return SoundPrint(self.start_ms, bits, silent, self.marks[kept], self.weak[kept])
+
+    def is_same(self, other: SoundPrint) -> bool:
+        """Return whether it is of the same sound at the same times, however it was encoded."""
+        count = min(len(self.bits), len(other.bits))
+        if count < _SAME_SHARE * max(len(self.bits), len(other.bits)):
+            return False
+        quiet = self.silent[:count], other.silent[:count]
+        heard = ~(quiet[0] | quiet[1])
+        if np.count_nonzero(heard) < _LEAST_HEARD or np.mean(quiet[0] != quiet[1]) > 0.1:
+            return False
+        return bool(np.mean(self.bits[:count][heard] == other.bits[:count][heard]) >= _SAME_SHARE)
 
     def to_bytes(self) -> bytes:
         """Equal ones give equal bytes."""

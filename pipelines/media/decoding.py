@@ -196,8 +196,8 @@ def decode_segment(
     """Yield frames with ``segment.start_ms <= time < segment.end_ms``, in decoder order.
 
     ``path`` is the segment's object on this machine. ``threads`` bounds the
-    decoder's threads. Without ``loop_filter`` blocks' edges are smoothed in key frames only:
-    tiny pictures do not show them, and it takes a fifth of the time. On ``device`` ``cuda``
+    decoder's threads. Without ``loop_filter`` blocks' edges are not smoothed in frames that no
+    other refers to: tiny pictures do not show them, and it takes time. On ``device`` ``cuda``
     NVDEC decodes what it can, with the loop filter, and the processor the rest: frames of the
     former stay in the GPU's memory (``in_memory``). Damaged packets are
     skipped and counted in ``report``; frames without any timestamp are skipped. Raises
@@ -210,9 +210,7 @@ def decode_segment(
         stream.codec_context.thread_count = 1 if stream.codec_context.is_hwaccel else threads
         stream.thread_type = "AUTO"
         if not loop_filter:
-            # Of H.264 a key frame need not be one that all else begins anew from (IDR).
-            but = "nointra" if stream.codec_context.name == "h264" else "nokey"
-            stream.codec_context.options = {"skip_loop_filter": but}
+            stream.codec_context.options = {"skip_loop_filter": "noref"}
         for timed in _timed_frames(container, stream, origin_ms, report):
             if timed.time_ms >= segment.end_ms + _REORDER_MS:
                 return

@@ -51,11 +51,10 @@ _FEWEST_SAMPLES = 2
 
 
 def object_times(
-    times_ms: Times, key_times_ms: Times, scenes: Sequence[SceneBorders], config: ObjectsConfig
+    times_ms: Times, easy_times_ms: Times, scenes: Sequence[SceneBorders], config: ObjectsConfig
 ) -> list[int]:
     """Frame times to sample, rising: of each scene those nearest to the middles of equal parts of
-    what no transition touches; key frames, where a part has any, as others must be decoded from
-    the one before them.
+    what no transition touches; easy ones (see FoundCuts), where a part has any.
 
     ``times_ms`` holds all frame times of the video, one at least.
     """
@@ -68,8 +67,8 @@ def object_times(
         step_ms = (end_ms - start_ms) / parts
         for middle_ms in start_ms + step_ms * (np.arange(parts) + 0.5):
             low_ms, high_ms = middle_ms - step_ms / 2, middle_ms + step_ms / 2
-            keys = key_times_ms[slice(*np.searchsorted(key_times_ms, [low_ms, high_ms]))]
-            own = keys if len(keys) else times_ms
+            easy = easy_times_ms[slice(*np.searchsorted(easy_times_ms, [low_ms, high_ms]))]
+            own = easy if len(easy) else times_ms
             nearest_ms = int(own[nearest_frame(own, int(middle_ms))])
             if start_ms <= nearest_ms < end_ms:
                 found.add(nearest_ms)

@@ -19,6 +19,7 @@ import av
 import cv2
 import numpy as np
 import numpy.typing as npt
+from av.video.frame import PictureType
 from av.video.reformatter import ColorRange
 
 from models.pictures import TEXT_COLUMNS, TEXT_ROWS, text_strokes
@@ -27,6 +28,7 @@ from pipelines.execution.chain import Step, Workspace
 from pipelines.media.decoding import (
     ON_CARD,
     DecodeReport,
+    TimedFrame,
     decode_segment,
     in_memory,
     rgb,
@@ -34,7 +36,7 @@ from pipelines.media.decoding import (
 )
 from pipelines.media_types import Orientation
 from pipelines.types import Segment, StageCode, VideoSource
-from pipelines.vision.kept import KEPT_LONG_SIDE_PX, KeptFrames
+from pipelines.vision.kept import KEPT_LONG_SIDE_PX, KeptFrames, keeps_pictures
 
 LUMA_WIDTH, LUMA_HEIGHT = 64, 36
 CHROMA_WIDTH, CHROMA_HEIGHT = 16, 9
@@ -241,7 +243,7 @@ def _area_weights(count: int, size: int) -> npt.NDArray[np.float32]:
 
 _ARRAYS = (
     "times_ms", "luma", "chroma", "key_times_ms", "aspects", "turns", "damaged_ms",
-    "stroke_times_ms", "strokes",
+    "stroke_times_ms", "strokes", "reference_times_ms",
 )  # fmt: skip
 
 Times = npt.NDArray[np.int64]
@@ -269,6 +271,8 @@ class FrameFeatures:
     ``damaged_ms`` (d,), rising, are times of frames that were decoded with errors, or not at all.
     ``strokes`` (s, 90, 20), packed bits, show where in upright frames writing may be
     (``models.pictures.text_strokes``), in a frame of each second; ``stroke_times_ms`` (s,) rise.
+    ``reference_times_ms`` (r,) are times of those of them that others may refer to: their pictures
+    are kept beside the features, where a stream's are at all.
     """
 
     times_ms: Times
@@ -280,6 +284,7 @@ class FrameFeatures:
     damaged_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
     stroke_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
     strokes: Bytes = field(default_factory=lambda: np.empty(_NO_STROKES, np.uint8))
+    reference_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.times_ms)
@@ -368,6 +373,11 @@ def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
     )
 
 
+def first_of_seconds(times_ms: Times) -> Times:
+    """Return the first time in each second, of times that rise, wherever segments begin."""
+    return times_ms[np.unique(times_ms // STROKES_EVERY_MS, return_index=True)[1]]
+
+
 def nearest_frame(times_ms: Times, time_ms: int) -> int:
     """Index of the frame nearest to ``time_ms``, the earlier one of two; needs one at least."""
     after = int(np.searchsorted(times_ms, time_ms))
@@ -424,6 +434,7 @@ class FrameFacts:
 
     times_ms: Times
     key_times_ms: Times
+    reference_times_ms: Times
     damaged_ms: Times
     contrasts: Shapes
     details: Shapes
@@ -435,13 +446,13 @@ _LIT_LEVEL = 20
 """Above black, and what noise and encoders make of it."""
 
 
-def strokes_from_bytes(data: bytes) -> tuple[Times, Bytes]:
-    """``stroke_times_ms`` and ``strokes`` in what ``to_bytes`` stored, without the rest.
+def strokes_from_bytes(data: bytes) -> tuple[Times, Bytes, Times]:
+    """``stroke_times_ms``, ``strokes`` and ``reference_times_ms`` in what ``to_bytes`` stored.
 
     Raises ValueError or KeyError on other bytes.
     """
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return arrays["stroke_times_ms"], arrays["strokes"]
+        return arrays["stroke_times_ms"], arrays["strokes"], arrays["reference_times_ms"]
 
 
 def facts_from_bytes(data: bytes) -> FrameFacts:
@@ -470,15 +481,11 @@ class FeaturesConfig:
 
 @dataclass(frozen=True)
 class ReadFrames(Step[Segment, Made]):
-    """A segment to its stored features (FEATURES), and pictures of its key frames beside them.
-
-    Interlaced ones are not kept: one field may be a key frame's and the other not, whose blocks'
-    edges are not smoothed here.
-    """
+    """A segment to its stored features (FEATURES), and pictures of some frames beside them."""
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
-    version = 17
+    version = 18
     video: VideoSource
     workspace: Workspace
     config: FeaturesConfig
@@ -489,7 +496,7 @@ class ReadFrames(Step[Segment, Made]):
         if store.exists(key):
             return Made(key, computed=False)
         cv2.setNumThreads(1)
-        kept = None if self.video.part_of(segment).stream.interlaced else KeptFrames()
+        kept = KeptFrames() if keeps_pictures(self.video.part_of(segment).stream) else None
         features = segment_features(self.video, segment, self.workspace, self.config, kept)
         if kept is not None:
             store.write_bytes(kept_key(key), kept.to_bytes())
@@ -523,7 +530,7 @@ def segment_features(
 ) -> FrameFeatures:
     """Decode ``segment`` and measure its frames; ``workspace.check`` is called once a second.
 
-    Pictures of key frames go to ``kept``.
+    Pictures of sampled frames go to ``kept``.
     """
     part = video.part_of(segment)
     report = DecodeReport()
@@ -531,8 +538,7 @@ def segment_features(
     measured = MeasuredFrames()
     aspects: list[float] = []
     turns: list[int] = []
-    strokes: dict[int, Bytes] = {}
-    sampled = -1
+    samples = _Samples(kept)
     check_due = time.monotonic()
     with workspace.store.local_copy(segment.key) as path:
         for timed in decode_segment(
@@ -556,15 +562,9 @@ def segment_features(
             is_nut = segment.key.endswith(".nut")
             orientation = part.stream.orientation if is_nut else timed.orientation
             turns.append(orientation.degrees // 90 + 4 * orientation.mirrored)
-            is_whole = timed.frame.key_frame and not timed.frame.is_corrupt
-            if kept is not None and is_whole and kept.takes(timed.time_ms):
-                picture = rgb(in_memory(timed.frame)), aspects[-1], orientation
-                kept.add(timed.time_ms, upright(*picture, KEPT_LONG_SIDE_PX))
-            if timed.time_ms // STROKES_EVERY_MS != sampled:
-                sampled = timed.time_ms // STROKES_EVERY_MS
-                shown = in_memory(timed.frame)
-                strokes[timed.time_ms] = frame_strokes(shown, aspects[-1], orientation)
+            samples.add(timed, aspects[-1], orientation)
     measured.finish()
+    samples.finish()
     # What comes before the first picture of a stream joined between key frames has its own warning.
     first_ms = max(segment.start_ms, part.start_ms + part.stream.start_ms)
     noticed = {*report.damaged_ms, *(report.pictured_ms - {*times_ms})}
@@ -572,11 +572,55 @@ def segment_features(
     found = in_time_order(
         times_ms, measured.luma, measured.chroma, report.key_times_ms, aspects, damaged, turns
     )
-    if not strokes:
+    if not samples.strokes:
         return found
-    stroke_times = sorted(strokes)
+    stroke_times = sorted(samples.strokes)
     return replace(
         found,
         stroke_times_ms=np.asarray(stroke_times, np.int64),
-        strokes=np.stack([strokes[time_ms] for time_ms in stroke_times]),
+        strokes=np.stack([samples.strokes[time_ms] for time_ms in stroke_times]),
+        reference_times_ms=np.array(samples.references, np.int64),
     )
+
+
+@dataclass(slots=True)
+class _Samples:
+    """A frame of each second: the first that is no B-frame, or else the first.
+
+    Others may refer to the former: their pictures are as good as any, and go to ``kept``.
+    """
+
+    kept: KeptFrames | None
+    strokes: dict[int, Bytes] = field(default_factory=dict)
+    references: list[int] = field(default_factory=list)
+    _second: int = -1
+    _spare: tuple[int, av.VideoFrame, float, Orientation] | None = None
+
+    def add(self, timed: TimedFrame, aspect: float, orientation: Orientation) -> None:
+        """Look at the next frame; ``aspect`` is as ``frame_strokes`` has it."""
+        second = timed.time_ms // STROKES_EVERY_MS
+        is_reference = timed.frame.pict_type != PictureType.B
+        if second == self._second and (self._spare is None or not is_reference):
+            return
+        sample = timed.time_ms, in_memory(timed.frame), aspect, orientation
+        if second != self._second:
+            self.finish()
+            self._second, self._spare = second, sample
+        if is_reference:
+            self._spare = None
+            self._keep(*sample)
+
+    def finish(self) -> None:
+        """Take the spare frame of a second that has no other."""
+        if self._spare is not None:
+            time_ms, frame, aspect, orientation = self._spare
+            self.strokes[time_ms] = frame_strokes(frame, aspect, orientation)
+            self._spare = None
+
+    def _keep(
+        self, time_ms: int, frame: av.VideoFrame, aspect: float, orientation: Orientation
+    ) -> None:
+        self.strokes[time_ms] = frame_strokes(frame, aspect, orientation)
+        self.references.append(time_ms)
+        if self.kept is not None:
+            self.kept.add(time_ms, upright(rgb(frame), aspect, orientation, KEPT_LONG_SIDE_PX))

@@ -1,4 +1,4 @@
-"""Pictures of key frames, kept while a segment is read, so that later steps do not decode them.
+"""Pictures of sampled frames, kept while a segment is read, so that later steps do not decode them.
 
 A segment has one file of them beside its features: a zip archive, in it a JPEG for each, named by
 its time in ms.
@@ -15,36 +15,39 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from models.contracts import Picture
-
-Times = npt.NDArray[np.int64]
+from pipelines.types import VideoStream
 
 KEPT_LONG_SIDE_PX = 960
 """What stills, faces and writing need; objects and the policy need less."""
-_CELL_MS = 1_000
 _MOST_BYTES = 32 << 20
 """Of a segment: a minute of the most detailed pictures that were tried, half a megabyte each."""
 _JPEG = [cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, 0x111111]
 """Colours in full: 45 to 48 dB from the picture itself, in 100 to 200 KB."""
 
 
+def keeps_pictures(stream: VideoStream) -> bool:
+    """Return whether pictures of a stream are kept.
+
+    Of interlaced ones a field may be smoothed and the other not; tone mapping those of a high
+    dynamic range takes longer than decoding the few again that are needed.
+    """
+    return not (stream.interlaced or stream.hdr)
+
+
 @dataclass(slots=True)
 class KeptFrames:
-    """Pictures of a segment as it is read: the first key frame of each second."""
+    """Pictures of a segment as it is read, up to ``_MOST_BYTES``."""
 
     encoded: dict[int, bytes] = field(default_factory=dict)
     """By time in ms."""
     _size_bytes: int = 0
 
-    def takes(self, time_ms: int) -> bool:
-        """Return whether a key frame at ``time_ms`` is to be kept, and there is room for it."""
-        last_ms = max(self.encoded, default=-_CELL_MS)
-        return time_ms // _CELL_MS > last_ms // _CELL_MS and self._size_bytes < _MOST_BYTES
-
     def add(self, time_ms: int, picture: Picture) -> None:
-        """Keep an upright picture, no side of which is over ``KEPT_LONG_SIDE_PX``."""
+        """Keep an upright picture, no side of which is over ``KEPT_LONG_SIDE_PX``, if it fits."""
+        if self._size_bytes >= _MOST_BYTES:
+            return
         jpeg = cv2.imencode(".jpg", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), _JPEG)[1].tobytes()
         self.encoded[time_ms] = jpeg
         self._size_bytes += len(jpeg)
@@ -56,14 +59,6 @@ class KeptFrames:
             for time_ms, jpeg in self.encoded.items():
                 archive.writestr(zipfile.ZipInfo(str(time_ms)), jpeg)
         return buffer.getvalue()
-
-
-def first_of_seconds(key_times_ms: Times) -> Times:
-    """Return those of the key frames of a video whose pictures are kept, wherever segments begin.
-
-    ``key_times_ms`` rise.
-    """
-    return key_times_ms[np.unique(key_times_ms // _CELL_MS, return_index=True)[1]]
 
 
 def kept_pictures(path: Path, times_ms: Iterable[int], long_side_px: int) -> dict[int, Picture]:

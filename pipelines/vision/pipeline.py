@@ -1,6 +1,6 @@
 """Vision: a video's segments in, its scenes out.
 
-features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame, keep key frames
+features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame, keep one a second
 cuts      (map, then reduce)    over all segments end to end, as if never cut up
 policy    (map, 1:1 a segment)  stills against what is not permitted, where a policy is set
 sections  (map, 1:1 a section)  objects, writing and faces in frames of the scenes of a section;
@@ -254,7 +254,9 @@ def plan_vision(
     ]
     stills = [time_ms for plan in scenes for time_ms in plan.still_times_ms]
     objects = (
-        object_times(found.times_ms, found.key_times_ms, borders, config.objects) if detects else []
+        object_times(found.times_ms, found.easy_times_ms, borders, config.objects)
+        if detects
+        else []
     )
     checked = checked_times(found.times_ms, [*stills, *objects]) if config.policy.is_active else ()
     long = {plan.index: scene_places([plan], look.read)[0] for plan in scenes if not is_short(plan)}
@@ -381,7 +383,7 @@ def _plan(index: int, scene: SceneBorders, found: FoundCuts) -> ScenePlan:
         end_ms=scene.end_ms,
         confidence=scene.confidence,
         still_times_ms=still_times(
-            found.times_ms, found.key_times_ms, found.contrasts, found.details, scene
+            found.times_ms, found.easy_times_ms, found.contrasts, found.details, scene
         ),
         motion_pairs_ms=tuple(pair_times(found.times_ms, scene.clear_start_ms, scene.clear_end_ms)),
     )

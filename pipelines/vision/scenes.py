@@ -278,9 +278,8 @@ STILL_POSITIONS = (
     (None, (0.14, 0.38, 0.62, 0.86)),
 )  # fmt: skip
 """Where in a scene's clear part its stills are taken, by the length in ms that it is below."""
-_KEY_FRAME_WITHIN = 0.5
-"""So far from there, as a share of the length, a key frame is taken instead: others must be
-decoded from the key frame before them."""
+_EASY_WITHIN = 0.5
+"""So far from there, as a share of the length, an easy frame is taken instead (see FoundCuts)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +325,7 @@ _USUAL_PERCENTILE = 75
 
 def still_times(
     times_ms: Times,
-    key_times_ms: Times,
+    easy_times_ms: Times,
     contrasts: Shapes,
     details: Shapes,
     scene: SceneBorders,
@@ -334,7 +333,7 @@ def still_times(
     """Return times of the frames to take as stills: one to four, rising.
 
     ``times_ms`` holds all frame times of the video, ``contrasts`` and ``details`` what they have
-    (see FrameFacts), ``key_times_ms`` the times of its key frames. A scene without any frame (the
+    (see FrameFacts), ``easy_times_ms`` those that FoundCuts has. A scene without any frame (the
     picture stood still past it) takes the last one before its end.
     """
     low = int(np.searchsorted(times_ms, scene.clear_start_ms))
@@ -348,16 +347,16 @@ def still_times(
         shows &= own >= share * np.percentile(own[shows], _USUAL_PERCENTILE)
     clear = times_ms[low:high][shows]
     length_ms = scene.clear_end_ms - scene.clear_start_ms
-    keys = np.intersect1d(key_times_ms, clear, assume_unique=True)
+    easy = np.intersect1d(easy_times_ms, clear, assume_unique=True)
     shares = next(shares for below, shares in STILL_POSITIONS if below is None or length_ms < below)
     wanted = [scene.clear_start_ms + int(share * length_ms) for share in shares]
-    reach_ms = int(_KEY_FRAME_WITHIN * length_ms)
-    return tuple(sorted({_still_near(time_ms, clear, keys, reach_ms) for time_ms in wanted}))
+    reach_ms = int(_EASY_WITHIN * length_ms)
+    return tuple(sorted({_still_near(time_ms, clear, easy, reach_ms) for time_ms in wanted}))
 
 
-def _still_near(wanted_ms: int, times_ms: Times, key_times_ms: Times, reach_ms: int) -> int:
-    if len(key_times_ms):
-        key_ms = int(key_times_ms[nearest_frame(key_times_ms, wanted_ms)])
-        if abs(key_ms - wanted_ms) <= reach_ms:
-            return key_ms
+def _still_near(wanted_ms: int, times_ms: Times, easy_times_ms: Times, reach_ms: int) -> int:
+    if len(easy_times_ms):
+        easy_ms = int(easy_times_ms[nearest_frame(easy_times_ms, wanted_ms)])
+        if abs(easy_ms - wanted_ms) <= reach_ms:
+            return easy_ms
     return int(times_ms[nearest_frame(times_ms, wanted_ms)])

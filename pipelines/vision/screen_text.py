@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import itemgetter
 
 import cv2
 import numpy as np
@@ -85,22 +86,25 @@ def load_strokes(
 ) -> StrokeSamples:
     """Return samples of this part of a video, one a second, or fewer of a very long video.
 
-    Of several frames in one such span the first counts, so that it does not matter where segments
-    begin.
+    Of several frames in one such span the first counts that others may refer to, or else the first,
+    so that it does not matter where segments begin.
     """
     every_ms = max(STROKES_EVERY_MS, -(-video.duration_ms // MOST_SAMPLES))
-    found: dict[int, tuple[int, Bytes]] = {}
+    found: dict[int, tuple[bool, int, Bytes]] = {}
     for segment in video.segments:
         if segment.end_ms <= start_ms - every_ms or segment.start_ms >= end_ms:
             continue
         workspace.check()
         features = features_key(video, segment, workspace)
-        times_ms, strokes = strokes_from_bytes(FEATURES.read(workspace.store, features))
-        for time_ms, own in zip(times_ms.tolist(), strokes, strict=True):
-            cell = time_ms // every_ms
-            if cell not in found or time_ms < found[cell][0]:
-                found[cell] = (time_ms, own)
-    samples = sorted(found.values(), key=lambda each: each[0])
+        times_ms, strokes, references_ms = strokes_from_bytes(
+            FEATURES.read(workspace.store, features)
+        )
+        spare = ~np.isin(times_ms, references_ms)
+        for is_spare, time_ms, own in zip(spare.tolist(), times_ms.tolist(), strokes, strict=True):
+            known = found.get(time_ms // every_ms)
+            if known is None or (is_spare, time_ms) < known[:2]:
+                found[time_ms // every_ms] = (is_spare, time_ms, own)
+    samples = sorted(((at, own) for _, at, own in found.values()), key=itemgetter(0))
     return StrokeSamples(tuple(at for at, _ in samples), tuple(own for _, own in samples))
 
 

@@ -40,7 +40,7 @@ from pipelines.vision.features import (
     features_key,
     kept_key,
 )
-from pipelines.vision.kept import kept_pictures
+from pipelines.vision.kept import keeps_pictures, kept_pictures
 
 _DECORD_LACKS = frozenset({"av1", "vvc"})
 """Codecs that the FFmpeg inside decord 0.6 has no decoder for."""
@@ -141,7 +141,7 @@ def stills_at(
     for segment, own in groupby(sorted(times_ms), key=lambda at: segment_at(video, at)):
         missing, key = [*own], features_key(video, segment, workspace)
         workspace.check()
-        if not video.part_of(segment).stream.interlaced:
+        if keeps_pictures(video.part_of(segment).stream):
             with store.local_copy(kept_key(key)) as path:
                 stills |= kept_pictures(path, missing, config.long_side_px)
             missing = [time_ms for time_ms in missing if time_ms not in stills]

@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from pipelines.across.duplicates import Duplicate, MediaPrint, duplicates, shot_keys, sound_probes
 from pipelines.media.audio import SoundPrint
+from pipelines.types import PipelineWarning, WarningCode
 from pipelines.vision.fingerprints import Fingerprints
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.exports.comparisons import JobCut, compared, read_cuts
@@ -62,6 +63,20 @@ class KeptSounds:
     async def store(self, connection: Connection, job: JobRecord) -> None:
         await stored.store_sounds(connection, job.id, self.prints)
         await stored.store_keys(connection, job.id, job.account_id, "sound", self.parts)
+
+
+def repeated_tracks(prints: Mapping[int, bytes]) -> list[PipelineWarning]:
+    """Return a warning for each track that sounds the same as one before it."""
+    found, warnings = dict[int, SoundPrint](), list[PipelineWarning]()
+    for index, data in sorted(prints.items()):
+        own = SoundPrint.from_bytes(data)
+        first = next((at for at, each in found.items() if each.is_same(own)), None)
+        if first is None:
+            found[index] = own
+            continue
+        message = f"Track {index + 1} sounds the same as track {first + 1}."
+        warnings.append(PipelineWarning(WarningCode.AUDIO_REPEATED, message, track_index=index))
+    return warnings
 
 
 def _parts_of_sound(found: SoundPrint) -> Iterator[Keys]:

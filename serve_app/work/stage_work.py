@@ -83,7 +83,7 @@ from serve_app.results.scenes import overview_json, scene_json
 from serve_app.results.transcripts import track_transcript, transcript_json, transcript_of
 from serve_app.settings import Settings
 from serve_app.work import publishing
-from serve_app.work.comparing import KeptSounds, parts_of_shots
+from serve_app.work.comparing import KeptSounds, parts_of_shots, repeated_tracks
 from serve_app.work.fetch import SourceFetcher, has_files_to_fetch
 from serve_app.work.publishing import KeptVoices, Lease
 from serve_app.work.redacting import Findings, RedactedTracks, redact_tracks
@@ -177,7 +177,9 @@ class StageWork:
             def record(control: Control) -> StageReceipt:
                 return ingest_receipt(*files, ingest_config, store, control)
 
-            receipt = await self._in_thread(lambda: stages.on_a_worker(record, self.control))
+            receipt = await self._in_thread(
+                lambda: stages.on_a_worker(record, media.size_bytes, self.control)
+            )
         machine = machine_of(self.context.settings)
         expected = self.calibration.expected_seconds(machine.work_seconds(result))
         for name, value in timings_of(machine.gain, expected).items():
@@ -294,6 +296,7 @@ class StageWork:
             if each.transcript is not None and each.transcript.sound_print is not None
         }
         sounds = await self._in_thread(lambda: KeptSounds.of(prints, muted))
+        repeated = await self._in_thread(lambda: repeated_tracks(prints))
         async with self.context.database.transaction() as connection:
             if redacted is not None:
                 await want_preview(self.context, connection, job)
@@ -303,7 +306,7 @@ class StageWork:
                 stored,
                 self.timings.values,
                 made_with=made_with(self.context)[StageName.TRANSCRIPT],
-                warnings=transcript_warnings(tracks),
+                warnings=[*transcript_warnings(tracks), *repeated],
                 summary=summary,
                 voices=self._voices(job, tracks),
                 before={} if redacted is None else redacted.before,

@@ -11,6 +11,7 @@ import pytest
 from models.contracts import Samples
 from pipelines.across.duplicates import Duplicate, DuplicateKind, MediaPrint, duplicates, shot_keys
 from pipelines.media.audio import SoundPrint, print_of
+from pipelines.media_types import WarningCode
 from pipelines.vision.fingerprints import (
     Fingerprints,
     Pictures,
@@ -18,6 +19,7 @@ from pipelines.vision.fingerprints import (
     picture_of,
     sample_times,
 )
+from serve_app.work.comparing import repeated_tracks
 from tests.pipelines.vision.test_comparison import A, Shots, prints
 
 HZ = 16_000
@@ -79,6 +81,15 @@ def test_muted_sound_identifies_nothing() -> None:
     assert not ((muted.marks >= first) & (muted.marks < last)).any()
     nothing = MediaPrint(18_000, None, {0: whole.muted([(0, 18_000)])})
     assert duplicates(nothing, heard(melody(1))) == []
+
+
+def test_a_track_that_repeats_another_is_named() -> None:
+    noise = np.random.default_rng(5).normal(scale=0.002, size=melody(1).shape).astype(np.float32)
+    sounds = [melody(2), melody(1), melody(1) + noise, np.zeros_like(noise), np.zeros_like(noise)]
+    prints = {at: print_of([each]).to_bytes() for at, each in enumerate(sounds)}
+    [warning] = repeated_tracks(prints)
+    assert (warning.code, warning.track_index) == (WarningCode.AUDIO_REPEATED, 2)
+    assert warning.message == "Track 3 sounds the same as track 2."
 
 
 def test_a_print_does_not_depend_on_how_its_samples_come() -> None:

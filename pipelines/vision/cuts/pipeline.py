@@ -38,8 +38,9 @@ from pipelines.vision.features import (
     Shapes,
     Times,
     facts_from_bytes,
+    first_of_seconds,
 )
-from pipelines.vision.kept import first_of_seconds
+from pipelines.vision.kept import keeps_pictures
 
 _BLOCKS_A_TASK = 3
 """Half a minute of video: less than a second's work, and up to nine where a network sees all of it;
@@ -50,15 +51,16 @@ _GRADUAL_ODDS = math.exp(2.95)
 
 @dataclass(frozen=True, slots=True)
 class FoundCuts:
-    """``cuts`` in order; times of all frames, and of kept key frames and damaged ones among them.
+    """``cuts`` in order; times of all frames, of the easy and of the damaged ones among them.
 
+    Pictures of the easy ones, one a second at most, are kept, or decode without any other frame.
     ``contrasts`` and ``details`` are the frames' (see FrameFacts), ``active`` is the picture
     between bars of each part, as stored.
     """
 
     cuts: tuple[Cut, ...]
     times_ms: Times
-    key_times_ms: Times
+    easy_times_ms: Times
     damaged_ms: Times
     contrasts: Shapes
     details: Shapes
@@ -96,12 +98,18 @@ def find_cuts(
         for number in range(len(stored))
     )
     step = SearchCuts(workspace, models, config)
+    easy = [
+        own.reference_times_ms
+        if keeps_pictures(video.part_of(segment).stream)
+        else own.key_times_ms
+        for segment, own in zip(video.segments, facts, strict=True)
+    ]
     found = _cuts_of_parts(stored, active, video, step, control, config, mapper)
     cuts = timeline_cuts([part.start_ms for part in video.all_parts], found)
     return FoundCuts(
         cuts,
         np.concatenate([own.times_ms for own in facts]),
-        first_of_seconds(np.concatenate([own.key_times_ms for own in facts])),
+        first_of_seconds(np.concatenate(easy)),
         np.concatenate([own.damaged_ms for own in facts]),
         np.concatenate([own.contrasts for own in facts]),
         np.concatenate([own.details for own in facts]),

@@ -52,6 +52,8 @@ LATE_LIST_SECONDS = PATIENCE_SECONDS / 2
 
 SWEPT = re.compile(r"vas-objects-\d+")
 """The folder whose users remove what others left."""
+KEPT = re.compile(r"vas-node-cache-\d+")
+"""The folder that holds what a node has read and written."""
 STILLS = "/vision/thumbnails/"
 
 Results = dict[str, dict[str, Any]]
@@ -475,7 +477,8 @@ def _temporary_files(checker: Checker) -> list[str]:
         for folder in folders
         for path in folder.rglob("*")
         if path.is_file()
-        and (checker.waits_for_all or not SWEPT.match(path.parts[len(folder.parts)]))
+        and not KEPT.match(top := path.parts[len(folder.parts)])
+        and (checker.waits_for_all or not SWEPT.match(top))
     ]
 
 

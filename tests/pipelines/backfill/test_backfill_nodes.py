@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from pipelines.backfill.driver import BackfillTally, Pacing, run_items
+from pipelines.backfill.driver import BackfillTally, Pacing, RunStoppedError, run_items
 from pipelines.backfill.items import ItemWork
 from pipelines.backfill.manifest import Item
 from pipelines.backfill.operators import carry_out
@@ -40,7 +41,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_models_are_on_nodes_that_come_up_later_and_what_is_lost_with_one_is_done_on_another(
+def test_a_backfill_goes_on_over_nodes_that_come_up_and_are_lost_and_over_its_own_end(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     clips = write_clips(tmp_path / "clips", CLIPS)
@@ -54,6 +55,8 @@ def test_models_are_on_nodes_that_come_up_later_and_what_is_lost_with_one_is_don
         return len(notes.batches().get(f"operator {name}", []))
 
     nodes: list[object] = []
+    output = begin_output(place, {"profile": "gpu"})
+    tally = BackfillTally(total=CLIPS, finished_before=0, started_seconds=0.0)
 
     def nodes_come_and_go() -> bool:
         if not nodes and rows("read"):
@@ -62,14 +65,21 @@ def test_models_are_on_nodes_that_come_up_later_and_what_is_lost_with_one_is_don
         if len(nodes) == 1 and rows("look"):
             cluster.remove_node(nodes[0], allow_graceful=False)
             nodes.append(cluster.add_node(num_cpus=4, num_gpus=1))
-        return False
+        return len(nodes) == 2 and tally.done > 1
 
-    output = begin_output(place, {"profile": "gpu"})
-    tally = BackfillTally(total=CLIPS, finished_before=0, started_seconds=0.0)
-    pacing = Pacing(part_items=4)
-    run_items(items, work, output, tally, pacing=pacing, report=print, is_stopped=nodes_come_and_go)
-    assert len(nodes) == 2
-    assert (tally.done, tally.failed, tally.left) == (CLIPS, 0, 0)
+    pacing = Pacing(part_items=2)
+    with pytest.raises(RunStoppedError, match="Interrupted"):
+        run_items(
+            items, work, output, tally, pacing=pacing, report=print, is_stopped=nodes_come_and_go
+        )
+    before = output.finished()
+    assert 1 < len(before) < CLIPS
+    read = rows("read")
+    rest = [item for item in items if item.id not in before]
+    tally = BackfillTally(total=CLIPS, finished_before=len(before), started_seconds=0.0)
+    run_items(rest, replace(work, run="two"), output, tally, pacing=pacing, report=print)
+    assert (tally.done, tally.failed, tally.left) == (len(rest), 0, 0)
+    assert rows("read") - read == len(rest)
     finished = open_output(place).finished()
     assert finished == {item.id: StageStatus.COMPLETED for item in items}
     found = [outcome for part in open_output(place).outcomes() for outcome in part]

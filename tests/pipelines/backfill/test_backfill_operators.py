@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -156,7 +157,7 @@ def test_of_the_pieces_of_a_step_one_goes_on_and_again_where_it_is_worked_on_aga
     assert str(wave.failure()) == str(StageError(StageCode.VISION_FAILED, "No.\nNever."))
 
 
-def test_a_piece_whose_worker_was_lost_is_worked_on_alone(
+def test_a_piece_whose_worker_was_lost_twice_is_worked_on_alone_once_more(
     items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = work_in(tmp_path)
@@ -173,14 +174,21 @@ def test_a_piece_whose_worker_was_lost_is_worked_on_alone(
 
     monkeypatch.setattr(operator, "_begun", begun)
     store = work.out.work_store()
-    for item in items[:2]:
-        store.write_bytes(f"{item.folder}/runs/this/ingest/0/begun/0/dead", b"")
+    for item, lost in itertools.product(items[:2], range(2)):
+        store.write_bytes(f"{item.folder}/runs/this/ingest/0/begun/0/{lost}", b"")
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(operator, [Unit(item) for item in items[:2]]))
         assert max(most) == 1
         assert not [*store.list_keys(f"{items[0].folder}/runs/this/ingest/0/begun")]
         list(pool.map(operator, [Unit(item) for item in items[2:4]]))
     assert max(most) > 1
+    begun_key = f"{items[0].folder}/runs/this/ingest/0/begun/0"
+    for lost in range(3):
+        store.write_bytes(f"{begun_key}/{lost}", b"")
+    [ended] = operator(Unit(items[0]))
+    assert isinstance(ended, FinishedItem)
+    [failure] = outcome_of(store, ended.folder).failures
+    assert failure.message == "The worker was lost 3 times over this item."
 
 
 def test_all_steps_of_vision_and_speech_have_an_operator() -> None:
@@ -271,7 +279,7 @@ class FakeResources:
     used: float
     limit: float = 4.0
 
-    def get_global_usage(self) -> SimpleNamespace:
+    def get_global_running_usage(self) -> SimpleNamespace:
         return SimpleNamespace(cpu=self.used)
 
     def get_global_limits(self) -> SimpleNamespace:

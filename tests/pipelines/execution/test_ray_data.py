@@ -14,6 +14,7 @@ import psutil
 import pytest
 import ray
 
+from models.provider import LocalModels
 from pipelines.execution import ray_data
 from pipelines.execution.chain import Control, FreeRun, Resources, Workspace
 from pipelines.execution.ray_data import (
@@ -23,10 +24,15 @@ from pipelines.execution.ray_data import (
     map_on_ray,
     on_a_worker,
 )
+from pipelines.ingest.pipeline import IngestConfig
+from pipelines.speech.pipeline import TranscriptConfig
+from pipelines.stages import MediaStages
 from pipelines.types import StageCode, StageError, StageStoppedError
+from pipelines.vision.pipeline import VisionConfig
 from serve_app.settings import Settings
 from serve_app.work.stage_work import transcribe_concurrency
 from storage.objects.folder import FolderStore
+from storage.types import ProcessingMode
 from tests.pipelines.execution import steps
 from tests.pipelines.execution.steps import Calls
 
@@ -338,6 +344,12 @@ def test_ingest_is_a_worker_s_task_where_ray_has_other_nodes(
     nodes = [*ray.nodes(), head]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     assert run(lambda _: os.getpid()) != os.getpid()
+
+    parts = workspace, LocalModels(), ProcessingMode.ALL, IngestConfig(), VisionConfig()
+    stages = MediaStages(*parts, TranscriptConfig())
+    for large, is_here in ((40 << 30, False), (41 << 30, True)):  # bytes, and the disk they need
+        found = stages.on_a_worker(lambda _: os.getpid(), large, FreeRun())
+        assert (found == os.getpid()) is is_here
 
     def refuse(_: Control) -> int:
         raise TOOK_TOO_LONG

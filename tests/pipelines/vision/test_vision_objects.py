@@ -119,7 +119,7 @@ def test_things_are_found_with_times_and_their_labels_are_objects(
 ) -> None:
     result = analysed(film, folder_workspace(tmp_path))
     assert tracks(result) == [
-        # Samples are key frames, one a second: each stands for half a second on both sides.
+        # Samples are a second apart: each stands for half a second on both sides.
         (ObjectTrack("square", 2_500, 4_500, 0.9),),
         (ObjectTrack("square", 6_000, 12_000, 0.9),),
     ]
@@ -128,10 +128,10 @@ def test_things_are_found_with_times_and_their_labels_are_objects(
 
 def test_a_frame_that_shows_more_than_the_stills_of_its_scene_is_its_still(tmp_path: Path) -> None:
     pictures = [*still_shot(1, 150), *still_shot(2, 150)]
-    pictures[50:75] = map(marked, pictures[50:75])  # Stills are near 0, 3 and 5 s.
+    pictures[75:85] = map(marked, pictures[75:85])  # Stills are at 2 and 4 s.
     path = write_video(tmp_path / "film.mp4", pictures, keyframe_every=250)
     [first, _] = analysed(path, folder_workspace(tmp_path)).scenes
-    assert [still.time_ms for still in first.stills] == [2_480]
+    assert [still.time_ms for still in first.stills] == [3_000]
 
 
 def test_a_profile_without_a_detector_has_no_tracks(film: Path, tmp_path: Path) -> None:
@@ -185,6 +185,23 @@ def test_frames_in_memory_and_frames_of_a_video_are_limited(
     assert detector.batches == [4, 2]
 
 
+@pytest.fixture
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of interlaced pictures."""
+    for module in ("features", "stills", "cuts.pipeline"):
+        monkeypatch.setattr(f"pipelines.vision.{module}.keeps_pictures", lambda _: False)
+
+
+def test_no_frame_is_decoded_again_where_pictures_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures = [*still_shot(1, 150), *still_shot(2, 150)]
+    film = write_video(tmp_path / "film.mp4", pictures, keyframe_every=150)
+    monkeypatch.setattr(vision_stills, "fetch_stills", None)
+    assert len(analysed(film, folder_workspace(tmp_path)).scenes) == 2
+
+
+@pytest.mark.usefixtures("nothing_kept")
 def test_frames_that_are_no_key_frames_are_read_by_decord_in_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +220,7 @@ def test_frames_that_are_no_key_frames_are_read_by_decord_in_batches(
     assert asked == [10], "of 12 frames two are key frames; so few stills are sought"
 
 
+@pytest.mark.usefixtures("nothing_kept")
 def test_what_decord_cannot_read_comes_from_pyav(
     film: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
