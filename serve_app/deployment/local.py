@@ -178,9 +178,9 @@ def _environment(settings: Settings, run_dir: Path) -> dict[str, str]:
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
         # A stopping service has no clients to drain: its owner requested the stop.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.5",
-        # Each of the controller's looks takes 3 ms: ten a second were a quarter of an idle service.
+        # The controller looks ten times a second by default, also where nothing happens.
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",
-        # Workers keep their models, 350 MiB each: after a minute without work one keeps them.
+        # Workers keep their models: after a minute without work one does.
         "RAY_num_workers_soft_limit": "1",
         "RAY_idle_worker_killing_time_threshold_ms": "60000",
     }
