@@ -115,7 +115,7 @@ def promises(found: Sequence[tuple[Spoken, TranscriptResult]]) -> list[dict[str,
                 budget_ms=round(share * media_ms),
                 media_ms=media_ms,
             )
-            checked = {index for stretch in made.intervals for index in stretch.segments}
+            checked = {index for each in made.intervals for index in each.segments}
             expected += made.after.word_errors
             expected_before += made.before.word_errors
             for row in segments:

@@ -52,7 +52,7 @@ from sqlalchemy import text
 from storage import keys
 from storage.database import Database
 from storage.job_records import JobSource
-from storage.history import ImportedJob, import_job
+from storage.jobs import ImportedJob, import_job
 from storage.results import TrackTranscript
 from storage.types import ProcessingMode, StageStatus
 

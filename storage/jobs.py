@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,18 +24,23 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSONB, insert
 
+from storage import history
 from storage.database import Connection, run
-from storage.job_records import JOB_QUERY, JobRecord, NewJob, job_record
+from storage.job_records import JOB_QUERY, JobRecord, JobSource, NewJob, job_record
+from storage.results import TrackTranscript
+from storage.search_index import file_rows, insert_rows
 from storage.tables import jobs, stages
 from storage.types import (
     MODE_STAGES,
     TRANSITIONS,
     JobState,
+    ProcessingMode,
     SkipReason,
     StageName,
     StageStatus,
+    Tier,
 )
 from storage.uploads import Upload
 
@@ -435,3 +440,78 @@ async def count_unfinished(connection: Connection, account_id: uuid.UUID) -> int
     """Return how many of the account's jobs have not ended."""
     [row] = await run(connection, _UNFINISHED, account_id=account_id)
     return int(row["unfinished"])
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedJob:
+    """A job that is over, with all that came of it."""
+
+    id: uuid.UUID
+    account_id: uuid.UUID
+    processing_mode: ProcessingMode
+    file_name: str
+    metadata: dict[str, Any]
+    source: JobSource
+    duration_ms: int | None
+    warnings: Sequence[Mapping[str, Any]]
+    skipped: dict[StageName, SkipReason]
+    """Stages that did not run; the others completed."""
+    scenes: Sequence[Mapping[str, Any]] | None
+    """None where vision did not run."""
+    overview: Mapping[str, Any] | None
+    tracks: list[TrackTranscript]
+
+
+async def known_jobs(connection: Connection, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+    """Return which of the ids are jobs, of whatever account."""
+    query = select(jobs.c.id).where(jobs.c.id.in_(ids))
+    return set((await connection.execute(query)).scalars())
+
+
+async def import_job(connection: Connection, job: ImportedJob) -> bool:
+    """Store the job; False, and nothing is changed, if there is one of that id.
+
+    It is never charged and never counts towards a month: it has no quote.
+    """
+    statement = (
+        insert(jobs)
+        .values(
+            id=job.id,
+            account_id=job.account_id,
+            state=JobState.COMPLETED,
+            processing_mode=job.processing_mode,
+            tier=Tier.STANDARD,
+            file_name=job.file_name,
+            metadata=job.metadata,
+            source=job.source.stored(),
+            started_at=func.now(),
+            completed_at=func.now(),
+            duration_ms=job.duration_ms,
+            audio_track_names=[track.track_name for track in job.tracks],
+            warnings=job.warnings,
+        )
+        .on_conflict_do_nothing(index_elements=[jobs.c.id])
+        .returning(jobs.c.id)
+    )
+    if (await connection.execute(statement)).scalar_one_or_none() is None:
+        return False
+    ended = insert(stages).values(ended_at=func.now())
+    await connection.execute(ended, [_stage(job, name) for name in StageName])
+    named = file_rows(job.file_name, job.duration_ms)
+    await insert_rows(connection, job.id, named, StageName.INGEST)
+    if job.scenes is not None:
+        await history.store_scenes(connection, job.id, job.scenes, job.overview)
+    if job.tracks:
+        await history.store_transcripts(connection, job.id, job.tracks)
+    return True
+
+
+def _stage(job: ImportedJob, stage: StageName) -> dict[str, Any]:
+    reason = job.skipped.get(stage)
+    return {
+        "job_id": job.id,
+        "stage": stage,
+        "status": StageStatus.COMPLETED if reason is None else StageStatus.SKIPPED,
+        "progress": 0 if reason else 1,
+        "skip_reason": reason,
+    }

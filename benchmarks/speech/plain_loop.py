@@ -34,8 +34,8 @@ def transcribe_in_a_loop(
 ) -> TranscriptResult:
     """What ``transcribe_track`` gives, without its tasks."""
     embed = EmbedVoices(workspace, models)
-    stretches = [embed.process(each) for each in plan_voice_shards(track, workspace, config.models)]
-    voices = tuple(each.voices_key for each in stretches)
+    voiced = [embed.process(each) for each in plan_voice_shards(track, workspace, config.models)]
+    voices = tuple(each.voices_key for each in voiced)
     cut = CutTrack(workspace, models, config.chunks, config.sharding, config.models, voices)
     shards = SHARDS.load(workspace.store, cut.process(track).key)
     transcribe = Transcribe(workspace, models, config.choice, config.keyterms)
@@ -44,7 +44,7 @@ def transcribe_in_a_loop(
     again = in_track_language(tasks, workspace, config)
     tasks = [transcribe.process(task) for task in again]
     duration_ms = round(track.duration_seconds * 1000)
-    return reduce_shards(tasks, stretches, track, workspace, config, duration_ms)
+    return reduce_shards(tasks, voiced, track, workspace, config, duration_ms)
 
 
 def transcribe_samples(

@@ -100,7 +100,7 @@ OPERATORS = (
     Operator("ingest"),  # an item: fetch, probe, cut; it mostly waits for the source
     Operator("read", (ReadFrames, SearchCuts)),  # a segment is decoded for as long as it takes
     Operator(
-        "voices",  # a stretch of a track, eight of its windows at a time; one of a short file
+        "voices",  # a shard of a track's windows, eight of them at a time; one of a short file
         (EmbedVoices, CutTrack),
         (SEGMENT_SPEAKERS, EMBED_VOICE, DETECT_SOUNDS),
         rows=64,

@@ -138,6 +138,7 @@ class Resources:
     """Most of its tasks at a time; None for as many as there are CPUs for."""
     why: str = "It computes in one thread all the time."
     gpus: float = 0.0
+    """Share of a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,22 +91,29 @@ def _children(file: BinaryIO, first: int, end: int, *path: bytes) -> list[tuple[
     kind, *others = path
     found, at = list[tuple[int, int]](), first
     for _count in range(_MOST_CHILDREN):
-        if at + 8 > end:
+        box = _box_at(file, at, end)
+        if box is None:
             break
-        file.seek(at)
-        header = file.read(16)
-        size, head = int.from_bytes(header[:4], "big"), 8
-        if size == 1 and len(header) == 16:
-            size, head = int.from_bytes(header[8:], "big"), 16
-        size = size or end - at
-        if size < head:
-            break
-        if header[4:8] == kind:
-            found.append((at + head, min(at + size, end)))
-        at += size
-    if not others:
-        return found
-    return [each for place in found for each in _children(file, *place, *others)]
+        if box[0] == kind:
+            found.append((box[1], min(box[2], end)))
+        at = box[2]
+    return (
+        [each for place in found for each in _children(file, *place, *others)] if others else found
+    )
+
+
+def _box_at(file: BinaryIO, at: int, end: int) -> tuple[bytes, int, int] | None:
+    """Return the type of the box at ``at``, and where its contents begin and end; None where there
+    is no box (ISO 14496-12, 4.2). One without a size of its own goes on to ``end``."""
+    if at + 8 > end:
+        return None
+    file.seek(at)
+    header = file.read(16)
+    size, head = int.from_bytes(header[:4], "big"), 8
+    if size == 1 and len(header) == 16:
+        size, head = int.from_bytes(header[8:], "big"), 16
+    size = size or end - at
+    return None if size < head else (header[4:8], at + head, at + size)
 
 
 def _riff(head: bytes, _: BinaryIO) -> int | None:
@@ -148,22 +155,16 @@ def _boxes(_: bytes, file: BinaryIO) -> int | None:
 
 
 def _last_box(file: BinaryIO) -> tuple[bytes, int] | None:
-    """Return the type and the end of the last top-level box (ISO 14496-12, 4.2)."""
+    """Return the type and the end of the last top-level box; None where one of them is none."""
     length = file.seek(0, io.SEEK_END)
     at, kind = 0, b""
     for _count in range(_MOST_BOXES):
         if at + 8 > length:
             return kind, at
-        file.seek(at)
-        header = file.read(16)
-        size, kind = int.from_bytes(header[:4], "big"), header[4:8]
-        if size == 1 and len(header) == 16:
-            size = int.from_bytes(header[8:], "big")
-        if size == 0:
-            return kind, length
-        if size < 8:
+        box = _box_at(file, at, length)
+        if box is None:
             return None
-        at += size
+        kind, _, at = box
     return None
 
 

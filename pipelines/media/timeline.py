@@ -53,7 +53,7 @@ _SETTLING_PICTURES = 32
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """An interval of a stream without a gap or leap, with times as they stand in the file.
+    """An interval of a stream without a gap or leap, with the times that the file has.
 
     ``start_us`` and ``last_us`` are when its first and last packets are decoded; ``first``,
     ``last`` and ``end``, in ticks, when pictures are shown.

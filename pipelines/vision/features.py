@@ -171,8 +171,8 @@ _CARD_FRAMES = 32
 class MeasuredFrames:
     """Luma and chroma of frames in the order in which they were added (``frame_features``).
 
-    Frames in a GPU's memory are averaged there, many at once: of 1080p a frame takes 0.5 ms of a
-    processor instead of 5 (measured on an H200), and 3 KB are downloaded instead of 3 MB.
+    Frames in a GPU's memory are averaged there, many at once, and 3 KB of each are downloaded
+    instead of 3 MB: ``benchmarks.gpu_models --measures decode``.
     """
 
     def __init__(self) -> None:

@@ -17,6 +17,8 @@ import cv2
 import numpy as np
 
 from models.contracts import Picture
+from pipelines.media.decoding import upright
+from pipelines.media_types import Orientation
 from pipelines.types import VideoStream
 
 KEPT_LONG_SIDE_PX = 960
@@ -85,15 +87,7 @@ def kept_pictures(path: Path, times_ms: Iterable[int], long_side_px: int) -> dic
         for time_ms in times_ms:
             if str(time_ms) in names:
                 jpeg = np.frombuffer(archive.read(str(time_ms)), np.uint8)
-                picture = cv2.imdecode(jpeg, cv2.IMREAD_COLOR_RGB)
-                found[time_ms] = _bounded(np.asarray(picture, np.uint8), long_side_px)
+                picture = np.asarray(cv2.imdecode(jpeg, cv2.IMREAD_COLOR_RGB), np.uint8)
+                shape = picture.shape[1] / picture.shape[0], Orientation(), long_side_px
+                found[time_ms] = upright(picture, *shape)
     return found
-
-
-def _bounded(picture: Picture, long_side_px: int) -> Picture:
-    height, width = picture.shape[:2]
-    scale = long_side_px / max(height, width)
-    if scale >= 1:
-        return picture
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    return np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA), np.uint8)

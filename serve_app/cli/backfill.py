@@ -21,8 +21,8 @@ from serve_app.results.transcripts import track_transcript
 from serve_app.settings import Settings
 from storage import keys
 from storage.database import Database
-from storage.history import ImportedJob, import_job, known_jobs
 from storage.job_records import JobSource
+from storage.jobs import ImportedJob, import_job, known_jobs
 from storage.objects import ObjectStore
 from storage.types import StageName, StageStatus
 from storage.uploads import JOBS_PREFIX

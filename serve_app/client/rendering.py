@@ -147,7 +147,8 @@ def _tracks_table(transcript: Mapping[str, Any]) -> Table:
         begins = textwrap.shorten(one_line(words), _FIRST_WORDS, placeholder=" …")
         shown = "shown below" if track["trackIndex"] == transcript.get("trackIndex") else ""
         said = begins or track.get("errorCode") or NO_SPEECH
-        name = f"Track {track['trackIndex'] + 1}: {one_line(track['trackName'])}"
+        number, name = f"Track {track['trackIndex'] + 1}", one_line(track["trackName"])
+        name = number if name == number else f"{number}: {name}"
         table.add_row(Text(name), Text(shown), Text(said))
     return table
 

@@ -91,9 +91,6 @@ _TIMELINES: dict[ExportFormat, Callable[[FrameTimeline], str]] = {
     ExportFormat.OTIO: timeline_files.to_otio,
     ExportFormat.FCPXML: timeline_files.to_fcpxml,
 }
-YOUTUBE_FEWEST = 3
-"""Chapters in a description, below which YouTube shows none
-(support.google.com/youtube/answer/9884579)."""
 _LISTS: dict[ExportFormat, Callable[[Sequence[Section]], str]] = {
     ExportFormat.FFMETADATA: timeline_files.to_ffmetadata,
     ExportFormat.YOUTUBE: timeline_files.to_youtube,
@@ -200,14 +197,7 @@ def _written(
     sections: list[Section],
 ) -> str:
     if kind in _LISTS:
-        written = _LISTS[kind](sections)
-        if kind is ExportFormat.YOUTUBE and (count := written.count("\n")) < YOUTUBE_FEWEST:
-            raise invalid(
-                f"YouTube shows chapters from {YOUTUBE_FEWEST} on, each of ten seconds at least; "
-                f"here {'is one' if count == 1 else f'are {count}'}.",
-                "format",
-            )
-        return written
+        return _LISTS[kind](sections)
     sources = find_sources(job.file_name, ingested)
     if not sources and kind is ExportFormat.CSV:
         return timeline_files.to_table(sections, None)

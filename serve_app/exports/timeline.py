@@ -317,8 +317,9 @@ def _pieces(
 
 
 _FASTEST_EDL = 60
-YOUTUBE_SHORTEST_MS = 10_000
-"""YouTube shows no chapters where one is shorter."""
+YOUTUBE_SHORTEST_MS, YOUTUBE_FEWEST = 10_000, 3
+"""YouTube shows no chapters where one is shorter, and none of a list of fewer
+(support.google.com/youtube/answer/9884579)."""
 
 
 def to_edl(timeline: FrameTimeline) -> str:
@@ -541,7 +542,10 @@ def to_ffmetadata(sections: Sequence[Section]) -> str:
 
 
 def to_youtube(sections: Sequence[Section]) -> str:
-    """Return lines for a description, the first at 0:00, each at least ten seconds long."""
+    """Return lines for a description, the first at 0:00, each at least ten seconds long.
+
+    Raises INVALID_REQUEST for ``format`` where there are too few for YouTube to show any.
+    """
     lines: list[str] = []
     earliest_ms = 0
     end_ms = sections[-1].end_ms
@@ -555,6 +559,12 @@ def to_youtube(sections: Sequence[Section]) -> str:
         # Descriptions may not contain angle brackets.
         title = plain(section.name).replace("<", "‹").replace(">", "›")
         lines.append(f"{clock}:{second:02d} {title}")
+    if len(lines) < YOUTUBE_FEWEST:
+        message = (
+            f"YouTube shows chapters from {YOUTUBE_FEWEST} on, each of ten seconds at least; "
+            f"here {'is one' if len(lines) == 1 else f'are {len(lines)}'}."
+        )
+        raise invalid(message, "format")
     return "\n".join(lines) + "\n"
 
 

@@ -432,7 +432,7 @@ def _change(edit: Edit, read: ReadTranscript, media_ms: int | None) -> Change:
     document, segments = read.document, _Segments(read.document["segments"])
     speakers = from_json(tuple[Speaker, ...], document["speakers"])
     splices = splices_of(edit, segments, speakers, media_ms)
-    added = tuple(Speaker(id, f"Speaker {int(id[8:]) + 1}", 0.0) for id in edit.speakers)  # noqa: A001
+    added = tuple(Speaker(it, f"Speaker {int(it[8:]) + 1}", 0.0) for it in edit.speakers)
     change: Change = {
         "splices": [(each.first, each.count, to_json(each.segments)) for each in splices]
     }

@@ -382,7 +382,7 @@ def test_frames_of_a_gpu_are_measured_as_those_of_a_processor(
     for luma, chroma, (own_luma, own_chroma) in zip(
         measured.luma, measured.chroma, expected, strict=True
     ):
-        assert np.abs(luma.astype(int) - own_luma).mean() < 1.5  # OpenCV leaves out what is broken
+        assert np.abs(luma.astype(int) - own_luma).mean() < 1.5  # ``_shrunk`` leaves out far edges
         assert np.abs(chroma.astype(int) - own_chroma).mean() < 1.5
 
 

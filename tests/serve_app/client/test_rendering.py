@@ -191,14 +191,14 @@ def test_each_track_is_named_with_its_first_words() -> None:
     tracks = [
         {"trackIndex": 0, "trackName": "Desktop", "transcript": []},
         {"trackIndex": 1, "trackName": "Mic", "transcript": entries},
-        {"trackIndex": 2, "trackName": "Mic 2", "transcript": [], "errorCode": "NO_AUDIO"},
+        {"trackIndex": 2, "trackName": "Track 3", "transcript": [], "errorCode": "NO_AUDIO"},
     ]
     text = shown(transcript_text(said | {"tracks": tracks, "trackIndex": 1}))
     rows = [" ".join(line.split()) for line in text.splitlines()]
     assert rows[:3] == [
         "Track 1: Desktop No speech was found.",
         "Track 2: Mic shown below Good morning. Good morning. Good morning. Good morning. …",
-        "Track 3: Mic 2 NO_AUDIO",
+        "Track 3 NO_AUDIO",
     ]
     assert rows[-1] == "0:01.0 Speaker 1 Good morning."
 

@@ -11,7 +11,7 @@ import random
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -338,7 +338,8 @@ def test_nothing_in_a_description_or_name_ends_a_line_or_an_element() -> None:
     assert len(clips_of(otio.adapters.read_from_string(to_otio(timeline), "otio_json"))) == 1
     assert len(to_ffmetadata(sections).splitlines()) == 6
     assert len(to_webvtt_chapters(sections).splitlines()) == 4
-    assert len(to_youtube(sections).splitlines()) == 1
+    long = [replace(sections[0], start_ms=at, end_ms=at + 10_000) for at in (0, 10_000, 20_000)]
+    assert len(to_youtube(long).splitlines()) == 3
 
 
 @settings(max_examples=200, deadline=None)
@@ -457,6 +458,16 @@ def test_youtube_gets_a_first_chapter_at_zero_and_none_shorter_than_ten_seconds(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("count", "shown"), [(1, "is one"), (2, "are 2")])
+def test_chapters_that_youtube_would_not_show_are_refused(count: int, shown: str) -> None:
+    sections = [Section(at * 10_000, (at + 1) * 10_000, "Part") for at in range(count)]
+    with pytest.raises(ApiError, match=f"from 3 on, .* {shown}") as caught:
+        to_youtube(sections)
+    assert caught.value.param == "format"
+    sections += [Section(at * 10_000, (at + 1) * 10_000, "Part") for at in range(count, 3)]
+    assert to_youtube(sections).startswith("0:00 Part\n0:10 Part\n0:20 Part")
+
+
 def test_ffmpeg_reads_the_chapters(tmp_path: Path) -> None:
     sections = [Section(0, 1500, "One; = # \\ two"), Section(1500, 4000, "Drei é")]
     path = tmp_path / "chapters.txt"
@@ -515,7 +526,7 @@ def test_four_times_the_scenes_take_four_times_the_work(
         sections = sections_at(range(0, 100 * files + 1, 10), Fraction(25))
         return steps_of(lambda: writer(sections, timeline_of(ingested, sections)))
 
-    written(1)  # what is loaded on first use
+    written(10)  # what is loaded on first use
     assert written(40) < 5 * written(10)
 
 
