@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -53,6 +53,29 @@ def test_numbers_of_a_plain_clip_come_from_its_packets(tmp_path: Path) -> None:
     assert (video.orientation, video.sample_aspect) == (Orientation(), 1.0)
     assert not video.interlaced
     assert not video.hdr
+
+
+@every(
+    "missing", [*(range(first, first + 8) for first in range(82, 92)), range(40, 60), ()], ids=str
+)
+def test_the_last_picture_lasts_for_its_own_length_where_phones_leave_some_out(
+    tmp_path: Path, missing: Sequence[int]
+) -> None:
+    """With B-frames the length of a sample is a step between times of decoding."""
+    path = tmp_path / f"phone{len(missing)}-{min(missing, default=0)}.mp4"
+    params = {"x264-params": "keyint=250:bframes=3:b-adapt=0:scenecut=0:threads=1"}
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=25, options=params)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        for number in range(100):
+            if number not in missing:
+                frame = av.VideoFrame.from_ndarray(picture(number), format="yuv420p")
+                frame.pts, frame.time_base = number, Fraction(1, 25)
+                container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    video = probe(path).video
+    assert video is not None
+    assert video.end_ms - video.start_ms == pytest.approx(4_000, abs=41)
 
 
 def test_reading_a_long_file_tells_how_far_it_is(tmp_path: Path) -> None:
