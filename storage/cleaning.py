@@ -192,6 +192,18 @@ def _is_due(retention: Retention) -> ColumnElement[bool]:
     )
 
 
+async def find_media_end(
+    connection: Connection, job_id: uuid.UUID, retention: Retention
+) -> datetime | None:
+    """Return when an ended job's media is removed; None before its end, and under a hold."""
+    seconds = _kept(
+        "source_retention_seconds", retention.source_seconds, retention.most_source_seconds
+    )
+    end = jobs.c.completed_at + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    found = select(end).where(jobs.c.id == job_id, ~_IS_HELD)
+    return (await connection.execute(found)).scalar_one_or_none()
+
+
 async def list_due_erasures(
     connection: Connection, retention: Retention, *, limit: int
 ) -> list[tuple[uuid.UUID, uuid.UUID]]:

@@ -109,7 +109,7 @@ def show(record: Record, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
     elif record and all(isinstance(value, list) for value in record.values()):
-        show_rows([row for rows in record.values() for row in rows])
+        show_rows([row for rows in record.values() for row in rows], " or ".join(record))
     else:
         _print_record(record)
 
@@ -123,11 +123,11 @@ def _print_record(record: Record) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def show_rows(rows: list[Record]) -> None:
-    """Print records of one kind as a table, numbers to the right; where the terminal is too narrow
-    for that, one below the other, so that no value is cut."""
+def show_rows(rows: list[Record], kind: str) -> None:
+    """Print records of one ``kind`` as a table, numbers to the right; where the terminal is too
+    narrow for that, one below the other, so that no value is cut."""
     if not rows:
-        console.print("Nothing.")
+        console.print(f"No {kind}.")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     columns = {name: value for row in reversed(rows) for name, value in row.items()}

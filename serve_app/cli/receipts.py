@@ -65,7 +65,7 @@ def verify(
     if as_json:
         show({"verified": verified, "checks": [asdict(each) for each in found]}, as_json=True)
     else:
-        show_rows([asdict(each) for each in found])
+        show_rows([asdict(each) for each in found], "checks")
     if not verified:
         raise typer.Exit(1)
 

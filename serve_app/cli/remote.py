@@ -194,19 +194,24 @@ def _gathered(
             return page | {"data": gathered}
 
 
+_UNDER_WAY = {"processing", "completed"}
+"""States of jobs whose progress says something."""
+
+
 def _show_jobs(page: JsonObject, _: str) -> None:
     show_rows(
         [
             {
                 "job": job["jobId"],
                 "file": job["fileName"],
-                "state": job["state"],
-                "done": f"{job['progress']:.0%}",
+                "state": job["error"]["code"] if "error" in job else job["state"],
+                "done": f"{job['progress']:.0%}" if job["state"] in _UNDER_WAY else "",
                 "length": _length(job),
                 "created": job["createdAt"],
             }
             for job in page["data"]
-        ]
+        ],
+        "jobs",
     )
 
 
@@ -248,7 +253,8 @@ def _show_duplicates(page: JsonObject, _: str) -> None:
             | {side: time_range(found[side]) for side in ("here", "there")}
             | {"score": f"{found['score']:.2f}", "speed": f"{found['speed']:g}"}
             for found in page["data"]
-        ]
+        ],
+        "duplicates",
     )
 
 
@@ -256,7 +262,7 @@ def _show_hits(page: JsonObject, _: str) -> None:
     for hit in page["data"]:
         console.print(_line(hit), soft_wrap=True)
     if not page["data"]:
-        console.print("Nothing.")
+        console.print("No hits.")
     if page["mode"] == "hybrid":
         console.print("By words and by meaning.", style="dim")
 
@@ -282,7 +288,8 @@ def _show_review(found: JsonObject, _: str) -> None:
                 "text": each["text"],
             }
             for each in found["stretches"]
-        ]
+        ],
+        "places to check",
     )
     before, after = found["before"], found["after"]
     console.print(
@@ -365,8 +372,11 @@ def compare(
     if as_json:
         show(found, as_json=True)
         return
+    if found["identical"]:
+        console.print("The cuts are identical.")
+        return
     rows = [*map(_shot, found["shots"]), *_others("words", found), *_others("title", found)]
-    show_rows([row for row in rows if row["change"] != "kept"])
+    show_rows([row for row in rows if row["change"] != "kept"], "differences")
 
 
 def _shot(pair: JsonObject) -> JsonObject:
@@ -463,7 +473,7 @@ def archives_add(
 
 
 def _show_archives(found: list[JsonObject], _: str = "") -> None:
-    show_rows([_row(each) for each in found])
+    show_rows([_row(each) for each in found], "archives")
 
 
 def _show_archive(archive: JsonObject, _: str = "") -> None:
@@ -523,11 +533,12 @@ def archives_show(
                 {"group": number, "key": each["key"], "jobId": each["jobId"]}
                 for number, group in enumerate(more["duplicates"], 1)
                 for each in group["objects"]
-            ]
+            ],
+            "duplicates",
         )
     if errors:
         names = ("key", "state", "errorCode", "errorMessage", "jobId")
-        show_rows([{name: each[name] for name in names} for each in more["errors"]])
+        show_rows([{name: each[name] for name in names} for each in more["errors"]], "errors")
 
 
 def archives_resume(

@@ -188,7 +188,7 @@ def models_list(
         show({"profile": chosen, "models": rows}, as_json=True)
         return
     console.print(f"Profile {chosen}", highlight=False)
-    show_rows(rows)
+    show_rows(rows, "models")
 
 
 def _rows(profile: str, folder: Path | None) -> list[Record]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
+from pipelines.across.redaction_patterns import PersonalData
 from pipelines.types import StageCode
 from serve_app.api.envelope import Context, base_url
 from serve_app.api.parameters import (
@@ -22,7 +24,7 @@ from serve_app.api.parameters import (
     encode_cursor,
     whole_number,
 )
-from serve_app.api.urls import still_path
+from serve_app.api.urls import OVERVIEW_STILL, still_path
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
 from serve_app.dashboard import PATH
@@ -38,8 +40,11 @@ from serve_app.media.source import PlayableMedia, find_media
 from serve_app.observability.metrics import record_job_end
 from serve_app.results.scenes import OverviewJson, find_overview, overview_json
 from serve_app.results.transcripts import SummarySentenceJson, default_track, find_summary
+from serve_app.uploads.access import UPLOAD_PURPOSE, resumable_path
+from storage.cleaning import find_media_end
 from storage.duplicates import StoredDuplicate, list_duplicates
 from storage.job_records import JobRecord, list_jobs
+from storage.queue import QueuePlace, find_place
 from storage.results import Track, list_tracks
 from storage.translations import list_translations
 from storage.types import (
@@ -50,14 +55,15 @@ from storage.types import (
     StageStatus,
     TranslationStatus,
 )
+from storage.uploads import MEDIA_SLOT, find_upload
 
 PAGE_SIZE = 25
 ADVICE: dict[StageCode, str] = {
     StageCode.VALIDATION_FAILED: "Check that the file plays on your machine and is not longer than "
     "the service takes, then send it again.",
     StageCode.INSUFFICIENT_CREDITS: "Add credits, then send the file again. Nothing was charged.",
-    StageCode.FETCH_FAILED: "Open the address in a private window: it must lead straight to the "
-    "file, without signing in. Then start a new job.",
+    StageCode.FETCH_FAILED: "Open the URL in a private window: it must lead straight to the file, "
+    "without signing in. Then start a new job.",
     StageCode.INGEST_FAILED: "Send the file again. If it fails again, convert it to MP4 first.",
     StageCode.EXTERNAL_AUDIO_FAILED: "Check the separate audio file, then start a new job.",
     StageCode.VISION_FAILED: "Start a new job with scenes only; the transcript is not charged "
@@ -152,17 +158,19 @@ async def _jobs_page(
 
 
 def _still(signer: Signer, job: JobRecord) -> str | None:
-    """Return a picture from a third into the job; the first one is often black."""
-    if not job.scene_count:
+    """Return a picture from a third into the job, as the first one is often black; the whole
+    video's where it has no cut, None where it has no picture."""
+    if job.erased_at or job.stages[StageName.VISION].status is not StageStatus.COMPLETED:
         return None
-    return still_path(signer, job.id, job.scene_count // 3)
+    name = job.scene_count // 3 if job.scene_count else OVERVIEW_STILL
+    return still_path(signer, job.id, name)
 
 
 @router.post(f"{PATH}/jobs")
 async def create_from_urls(
     request: Request, context: Context, viewer: CurrentViewer, form: SentForm
 ) -> Response:
-    """Jobs for the addresses of the form, one a line."""
+    """Create jobs for the URLs of the form, one per line."""
     account_id = viewer.account.id
     planner = Planner(context.settings, context.encrypter, account_id, base_url(request))
     try:
@@ -194,7 +202,7 @@ def _plans(planner: Planner, form: dict[str, str]) -> list[JobPlan]:
         raise _named(error) from None
 
 
-_FIELDS = {"url": "Addresses", "clips": "Addresses", "keyterms": "Key terms",
+_FIELDS = {"url": "URLs", "clips": "URLs", "keyterms": "Key terms",
            "speakersExpected": "Speakers", "processingMode": "Analysis"}  # fmt: skip
 
 
@@ -202,7 +210,7 @@ def _named(error: ValidationError) -> ApiError:
     first = error.errors()[0]
     field = str(first["loc"][0]) if first["loc"] else "clips"
     if field == "clips":
-        return invalid("Give one to a hundred addresses, one a line.", "urls")
+        return invalid("Enter 1 to 100 URLs, one per line.", "urls")
     return invalid(f"{_FIELDS.get(field, field)}: {first['msg']}.", field)
 
 
@@ -230,6 +238,12 @@ class JobView:
 
     track_names: list[str]
     media: PlayableMedia
+    kept_until: datetime | None
+    """When the media of an ended job is removed; None where it is gone or held."""
+    upload: str | None
+    """The signed path at which a job that awaits its file takes it over tus."""
+    place: QueuePlace | None
+    """Of a queued job."""
     summary: list[SummarySentenceJson] | None
     overview: OverviewJson | None
     scenes: Part | None = None
@@ -256,6 +270,10 @@ async def get_job(
     async with context.database.statement() as connection:
         job = await service.get_job(connection, viewer.account.id, jobId)
         media = await find_media(context, connection, job)
+        retention = context.settings.retention
+        kept_until = None if media.is_gone else await find_media_end(connection, job.id, retention)
+        place = await find_place(connection, job.id) if job.state is JobState.QUEUED else None
+        awaited = await find_upload(connection, job.id, MEDIA_SLOT)
         summary = await find_summary(connection, job.id)
         seen = await find_overview(connection, job.id)
         tracks = await list_tracks(connection, job.id)
@@ -264,7 +282,12 @@ async def get_job(
     overview = None
     if seen is not None:
         overview = overview_json(seen, partial(still_path, context.signer, job.id))
-    shown = JobView(job.track_names, media, summary, overview)
+    upload = None
+    if awaited is not None and job.state is JobState.AWAITING_UPLOAD and job.upload_expires_at:
+        expires_at = int(job.upload_expires_at.timestamp())
+        path = resumable_path(awaited)
+        upload = context.signer.sign_path(UPLOAD_PURPOSE, path, expires_at=expires_at)
+    shown = JobView(job.track_names, media, kept_until, upload, place, summary, overview)
     shown.translations = [
         each.language for each in made if each.status is TranslationStatus.COMPLETED
     ]
@@ -277,6 +300,8 @@ async def get_job(
         shown=shown,
         track=(track or 0) if shown.track is None else shown.track.track_index,
         running=job.state not in TERMINAL_STATES,
+        slots=context.settings.runners * context.settings.runner_concurrency,
+        kinds=list(PersonalData),
         skip_reasons=ENDED_WITHOUT_RESULT,
         advice=ADVICE,
     )

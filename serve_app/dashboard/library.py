@@ -8,8 +8,6 @@ from fastapi import APIRouter, Request
 from markupsafe import Markup, escape
 from starlette.responses import RedirectResponse, Response
 
-from models.profiles import how_to_add
-from models.tasks import EMBED_PICTURES
 from serve_app.api.envelope import Context
 from serve_app.api.urls import (
     OVERVIEW_STILL,
@@ -69,11 +67,7 @@ async def get_search(
         q=q,
         kind=kind,
         kinds=KINDS,
-        adding=None
-        if context.pictures
-        else how_to_add(
-            context.settings.model_profile, EMBED_PICTURES, context.settings.models_dir
-        ),
+        most=HITS_SHOWN,
         problem=problem,
         hits=[(hit, _still(context.signer, hit), marked(hit["snippet"])) for hit in hits],
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -154,9 +156,21 @@ def dollars(cents: int) -> str:
 
 
 def moment(at: datetime | str) -> str:
-    """Return a point in time to the minute, in UTC."""
+    """Return a point in time to the minute, in UTC; scripts show it in the reader's zone."""
     parsed = datetime.fromisoformat(at) if isinstance(at, str) else at
-    return parsed.astimezone(UTC).strftime("%d %b %Y, %H:%M").removeprefix("0")
+    return parsed.astimezone(UTC).strftime("%d %b %Y, %H:%M UTC").removeprefix("0")
+
+
+def about(seconds: float) -> str:
+    """Return how long something will take about, in words: ``about 40 min``, ``about 2 h``."""
+    minutes = seconds / 60
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 10:
+        return f"about {math.ceil(minutes)} min"
+    if minutes < 90:
+        return f"about {math.ceil(minutes / 5) * 5} min"
+    return f"about {math.ceil(minutes / 30) / 2:g} h"
 
 
 def size(count: int) -> str:
@@ -174,14 +188,23 @@ def host(url: str) -> str:
     return urlsplit(url).hostname or ""
 
 
+def phrase(name: str) -> str:
+    """Return an operation's name as words: ``editTranscript`` is ``Edit transcript``."""
+    return (
+        re.sub("[A-Z]", lambda found: f" {found[0].lower()}", name).replace("_", " ").capitalize()
+    )
+
+
 _PAGES = templates(FOLDER / "templates")
 _PAGES.filters |= {
+    "about": about,
     "clock": clock,
     "display_key": display_key,
     "dollars": dollars,
     "host": host,
     "length_in_words": length,
     "moment": moment,
+    "phrase": phrase,
     "size": size,
     "wait": wait,
 }

@@ -74,9 +74,10 @@ def _answer(request: Request, page: DocumentPage) -> Response:
 
 
 @router.get("/")
-async def get_root() -> Response:
-    """The reference is where a browser begins."""
-    return RedirectResponse("/docs", status_code=307)
+async def get_root(request: Request) -> Response:
+    """The dashboard for a browser, the reference for a client."""
+    is_browser = "text/html" in request.headers.get("accept", "")
+    return RedirectResponse("/dashboard" if is_browser else "/docs", status_code=307)
 
 
 @router.get("/docs")

@@ -83,6 +83,46 @@ def test_an_upload_goes_on_after_a_reload(
     assert [job["state"] for job in jobs] == ["queued"]
 
 
+def test_a_job_that_awaits_its_file_takes_it_on_its_page(
+    visits: Visits, caller: Caller, tmp_path: Path
+) -> None:
+    file = tmp_path / "film.mp4"
+    file.write_bytes(os.urandom(MIB))
+    job = caller.create(fileName="film.mp4")
+    page = visits.open(caller)
+    page.goto(f"/dashboard/jobs/{job['jobId']}")
+    page.set_input_files("#files", file)
+    expect(page.locator("#drop")).to_have_count(0)
+    assert [each["state"] for each in caller.get("/jobs").json()["data"]] == ["queued"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(b"", "is empty"), (b"Dear all,\n", "is a text file"), (b"%PDF-1.7\n\xe2\0", "is a PDF")],
+    ids=["empty", "text", "PDF"],
+)
+def test_what_is_no_media_is_refused_before_it_is_sent(
+    visits: Visits, caller: Caller, tmp_path: Path, content: bytes, told: str
+) -> None:
+    file = tmp_path / "film.mp4"
+    file.write_bytes(content)
+    page = visits.open(caller)
+    page.set_input_files("#files", file)
+    expect(page.locator(".upload .line")).to_contain_text(f"film.mp4 {told}")
+    assert caller.get("/jobs").json()["data"] == []
+
+
+def test_signing_in_leads_to_the_page_that_was_open(
+    visits: Visits, caller: Caller, runner: RunnerSide
+) -> None:
+    there = f"/dashboard/jobs/{playable_job(runner, caller)}"
+    page = visits.open(None)
+    page.goto(there)
+    expect(page.locator("h1")).to_have_text("Sign in")
+    page.goto(sign_in_path(caller))
+    page.wait_for_url(f"**{there}")
+
+
 def until(page: Page, condition: str) -> None:
     """Wait for something in the page. Playwright's own way evaluates text, which pages forbid."""
     deadline = time.monotonic() + 60
@@ -452,7 +492,7 @@ def test_pages_are_accessible_and_fit(
             expect(page.locator("h1")).to_contain_text("instead of")
         if name == "used link":
             page.click("text=Continue")
-            expect(page.locator("h1")).to_have_text("This link does not sign in any more")
+            expect(page.locator("h1")).to_have_text("This link has expired")
         for summary in page.locator("main details > summary").all():
             summary.click()
         results = Axe().run(page)

@@ -118,8 +118,8 @@ def test_it_goes_through_the_places_that_are_most_worth_checking(
     status = page.locator("#review-status")
     page.keyboard.press("n")
     # Each word has a confidence of 0.5, five wrong ones lack another: the densest line is first.
-    expect(status).to_contain_text("0:00 to 0:03: check its words. About 3.0 errors")
-    expect(status).to_contain_text("5.4 in all that you have not checked")
+    expect(status).to_contain_text("0:00–0:03: check the words. About 3.0 likely errors")
+    expect(status).to_contain_text("5.4 left in the rest")
     expect(field(page)).to_have_value(LINES[0][0])
     page.wait_for_function("() => !document.getElementById('player').paused")
     assert page.evaluate("() => document.getElementById('player').currentTime") >= 0.5
@@ -129,13 +129,13 @@ def test_it_goes_through_the_places_that_are_most_worth_checking(
     page.keyboard.press("Alt+Enter")
     saved(page, 1)
     expect(field(page)).to_have_value(LINES[2][0])
-    expect(status).to_contain_text("3.0 in all that you have not checked")
+    expect(status).to_contain_text("3.0 left in the rest")
     page.click("#next-place")
-    expect(status).to_contain_text("1.2 in all that you have not checked")
+    expect(status).to_contain_text("1.2 left in the rest")
     page.click("#next-place")
-    expect(status).to_contain_text("0.0 in all that you have not checked")
+    expect(status).to_contain_text("0.0 left in the rest")
     page.click("#next-place")
-    expect(status).to_have_text("There is no other place to check.")
+    expect(status).to_have_text("Everything is checked.")
     assert texts(caller, job)[0] == f"{LINES[0][0]} Yes."
 
 
@@ -156,36 +156,78 @@ def test_what_is_not_saved_is_there_again_after_a_reload(
     expect(field(page)).to_have_count(0)
 
 
-def test_where_another_was_faster_nothing_is_lost(page: Page, caller: Caller, job: str) -> None:
+def correct(caller: Caller, job: str, revision: int, index: int, text: str) -> None:
+    """Correct a line as somebody else."""
+    body = {"revision": revision, "segments": [{"index": index, "text": text}]}
+    path = f"/jobs/{job}/transcript"
+    assert caller.api.client.patch(path, json=body, headers=caller.customer.headers).is_success
+
+
+def test_edits_of_different_lines_are_joined(
+    visits: Visits, page: Page, caller: Caller, job: str
+) -> None:
+    other = opened(visits.open(caller, viewport=DESK), job)
+    for each, line in ((page, 2), (other, 3)):
+        each.click("#edit")
+        lines(each).nth(line).click()
+    field(other).fill("Come in.")
+    other.keyboard.press("Control+s")
+    saved(other, 1)
+    correct(caller, job, 1, 0, "")  # the lines after it move up
+    field(page).fill("We sell quinoa.")
+    page.keyboard.press("Control+s")
+    saved(page, 3)
+    expect(lines(page)).to_have_text(["Today it rains.", "We sell quinoa.", "Come in."])
+    assert texts(caller, job) == ["Today it rains.", "We sell quinoa.", "Come in."]
+
+
+@pytest.mark.parametrize("choice", ["Keep mine", "Take theirs"])
+def test_of_edits_of_the_same_line_one_is_chosen(
+    page: Page, caller: Caller, job: str, choice: str
+) -> None:
     page.click("#edit")
     lines(page).nth(2).click()
     field(page).fill("We sell quinoa.")
-    body = {"revision": 0, "segments": [{"index": 3, "text": "Come in."}]}
-    address = f"/jobs/{job}/transcript"
-    answer = caller.api.client.patch(address, json=body, headers=caller.customer.headers)
-    assert answer.is_success
+    correct(caller, job, 0, 2, "We sell green teas.")
     page.keyboard.press("Control+s")
-    expect(page.locator("#edit-status")).to_contain_text("was corrected since it was read")
+    expect(page.locator("#edit-status")).to_contain_text("elsewhere: “We sell green teas.”")
     expect(field(page)).to_have_value("We sell quinoa.")
-    opened(page, job)
-    expect(field(page)).to_have_value("We sell quinoa.")
-    expect(lines(page).nth(3)).to_have_text("Come in.")
+    page.click(f"text={choice}")
+    chosen = "We sell quinoa." if choice == "Keep mine" else "We sell green teas."
+    expect(lines(page).nth(2)).to_have_text(chosen)
+    expect(field(page)).to_have_count(0)
+    assert texts(caller, job)[2] == chosen
+
+
+def test_what_is_typed_offline_is_saved_once_the_connection_is_back(
+    page: Page, caller: Caller, job: str
+) -> None:
+    page.click("#edit")
+    lines(page).nth(2).click()
+    field(page).fill("We sell quinoa.")
+    page.context.set_offline(True)
+    expect(page.locator("#offline")).to_be_visible()
     page.keyboard.press("Control+s")
-    saved(page, 2)
-    assert texts(caller, job)[2:] == ["We sell quinoa.", "Come in."]
+    expect(page.locator("#edit-status")).to_contain_text("Your text is saved in this browser.")
+    page.context.set_offline(False)
+    expect(page.locator("#offline")).to_be_hidden()
+    page.keyboard.press("Control+s")
+    saved(page, 1)
+    assert texts(caller, job)[2] == "We sell quinoa."
 
 
 def test_a_word_is_replaced_in_the_whole_job_and_the_difference_shown(
     page: Page, caller: Caller, job: str
 ) -> None:
     page.click("#edit")
+    page.click("summary:has-text('Replace')")
     page.fill("#replace-from", "to")
     page.fill("#replace-to", "<b>for</b>")
     page.click("text=Replace all")
     expect(page.locator("#edit-status")).to_contain_text("1 replaced in 1 lines.")
     expect(lines(page).nth(0)).to_have_text("Good morning <b>for</b> the bakers.")
     opened(page, job)
-    page.click("text=What was corrected")
+    page.click("text=Edit history")
     expect(page.locator("del")).to_have_text("to")
     expect(page.locator("ins")).to_have_text("<b>for</b>")
     expect(page.locator("tbody tr")).to_have_count(1)
@@ -205,7 +247,7 @@ def test_the_editor_is_accessible_and_fits(
     page.keyboard.press("Control+s")
     saved(page, 1)
     page.click("#next-place")
-    expect(page.locator("#review-status")).to_contain_text("errors are expected here")
+    expect(page.locator("#review-status")).to_contain_text("likely errors here")
     for address in (None, f"/dashboard/jobs/{job}/changes"):
         if address:
             page.goto(address)

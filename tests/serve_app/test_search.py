@@ -231,7 +231,7 @@ def test_the_command_line_prints_hits_or_the_page_as_json(
     page = CliRunner().invoke(app, ["search", "kettle", *where, "--json", "--job", jobs[0]])
     [hit] = json.loads(page.output)["data"]
     assert (hit["jobId"], hit["kind"]) == (jobs[0], "object")
-    assert CliRunner().invoke(app, ["search", "unheard", *where]).output == "Nothing.\n"
+    assert CliRunner().invoke(app, ["search", "unheard", *where]).output == "No hits.\n"
 
 
 def test_runners_index_what_was_published_without(

@@ -3,6 +3,7 @@ import { api } from "./page.js";
 import { review } from "./review.js";
 
 const MOST_AT_ONCE = 1000;
+const MOST_TRIES = 5;
 
 /** `refresh(first, count)` fetches the lines from one on; `changed()` after every correction. */
 export function edit({ job, track, query, lines, parts, segments, names, player, seek, refresh, changed }) {
@@ -17,39 +18,105 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
   const places = review({ job, query, player, seek, revision: () => revision });
   const [undone, done] = [[], []];
 
+  let isStale = false; // the page's lines are of an older revision than `segments`
+
   const say = (text) => (status.textContent = text);
   const textOf = (line) => line.querySelector(".spoken").textContent;
 
   /** One correction after the other; the changes, or null where it was refused. */
   function send(method, address, body) {
-    busy = busy.then(async () => {
-      const before = revision;
-      try {
-        const made = await api(address, { method, body: { revision, trackIndex: Number(track), ...body } });
-        revision = made.revision;
-        if (made.changes.length) {
-          if (method === "PATCH") {
-            undone.length = 0;
-            done.push(before);
-          }
-          for (const { index, removed, segments: put } of [...made.changes].reverse()) segments.splice(index, removed, ...put);
-          segments.forEach((segment, index) => (segment.index = index));
-          changed();
-          say(`Saved. Correction ${revision}.`);
-        }
-        return made.changes;
-      } catch (error) {
-        say(`${error.message} What you typed is kept in this browser.`);
-        return null;
-      }
-    });
+    busy = busy.then(() => attempt(method, address, body));
     return busy;
+  }
+
+  async function attempt(method, address, body, tries = 0) {
+    const before = revision;
+    say("Saving…");
+    try {
+      const made = await api(address, { method, body: { revision, trackIndex: Number(track), ...body } });
+      revision = made.revision;
+      if (made.changes.length) {
+        if (method === "PATCH") {
+          undone.length = 0;
+          done.push(before);
+        }
+        for (const { index, removed, segments: put } of [...made.changes].reverse()) segments.splice(index, removed, ...put);
+        segments.forEach((segment, index) => (segment.index = index));
+        changed();
+      }
+      say(`Saved. Correction ${revision}.`);
+      return made.changes;
+    } catch (error) {
+      if (error.code === "REVISION_CONFLICT" && method === "PATCH" && tries < MOST_TRIES) return rebase(body, tries);
+      say(`${error.message} Your text is saved in this browser.`);
+      return null;
+    }
+  }
+
+  /** Somebody else has corrected the transcript: the same again on top of that where the lines are as they were here. */
+  async function rebase(body, tries) {
+    const fresh = await api(`${path}${query}`);
+    const moved = new Map();
+    const placeOf = (index) => {
+      const line = parts.find(index);
+      const now = fresh.segments.findIndex(({ startTime, text }) => line && startTime === segments[index].startTime && text === textOf(line));
+      moved.set(index, now);
+      return now;
+    };
+    const places = (edits = []) => edits.map((edit) => ({ ...edit, index: placeOf(edit.index) }));
+    const again = Object.fromEntries(["segments", "split", "merge"].filter((kind) => body[kind]).map((kind) => [kind, places(body[kind])]));
+    for (const { index, count } of body.merge ?? []) for (let at = 1; at < count; at += 1) if (placeOf(index + at) !== moved.get(index) + at) moved.set(index, -1);
+    if ([...moved.values()].includes(-1)) {
+      choose(fresh);
+      return null;
+    }
+    adopt(fresh);
+    return attempt("PATCH", path, again, tries + 1);
+  }
+
+  function adopt(fresh) {
+    revision = fresh.revision;
+    done.length = undone.length = 0; // to go back would take the other's corrections away
+    segments.splice(0, segments.length, ...fresh.segments);
+    segments.forEach((segment, index) => (segment.index = index));
+    isStale = true;
+  }
+
+  /** The same line was corrected elsewhere: both texts are shown, and one is chosen. */
+  function choose(fresh) {
+    if (!open) return say("The transcript was corrected elsewhere. Reload the page to see it.");
+    const { line, field, index } = open;
+    const theirs = [...fresh.segments].reverse().find(({ startTime }) => startTime <= segments[index].startTime) ?? fresh.segments[0];
+    const button = (textContent, action) => {
+      const made = Object.assign(document.createElement("button"), { type: "button", textContent });
+      made.addEventListener("click", () => Promise.resolve(action()).catch((error) => say(error.message)));
+      return made;
+    };
+    const keep = async () => {
+      adopt(fresh);
+      const changes = await patch({ segments: [{ index: fresh.segments.indexOf(theirs), text: field.value.trim() }] });
+      if (!changes) return;
+      leave(line, field);
+      await show(changes);
+    };
+    const take = async () => {
+      adopt(fresh);
+      leave(line, field);
+      await show([]);
+      changed();
+      say("");
+    };
+    status.replaceChildren(`This line was corrected elsewhere: “${theirs?.text ?? ""}” `, button("Keep mine", keep), " ", button("Take theirs", take));
   }
 
   const patch = (body) => send("PATCH", path, body);
 
   /** Show corrected lines; all from the first on where their number or speakers changed. */
   async function show(changes) {
+    if (isStale) {
+      isStale = false;
+      return refresh(0, segments.length);
+    }
     for (const { index, removed, segments: put } of changes) {
       const line = parts.find(index);
       const alike = removed === 1 && put.length === 1 && (!line || line.dataset.speaker === (put[0].speaker ?? ""));
@@ -250,7 +317,7 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
     }
     await refresh(0, segments.length);
     const count = found.reduce((sum, { text }) => sum + text.split(wanted).length - 1, 0);
-    if (revision !== before || !found.length) say(count ? `${count} replaced in ${found.length} lines. Correction ${revision}.` : "That stands nowhere in the transcript.");
+    if (revision !== before || !found.length) say(count ? `${count} replaced in ${found.length} lines. Correction ${revision}.` : "Not found in the transcript.");
   }
 
   editing.hidden = false;
@@ -280,7 +347,7 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
       await begin(kept.index, null, kept.text);
       say("This text was not saved yet.");
     } else {
-      say(`The line was corrected elsewhere. What you had typed: ${kept.text}`);
+      say(`The line was corrected elsewhere. Your text was: ${kept.text}`);
     }
   }
 

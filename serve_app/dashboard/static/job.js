@@ -8,6 +8,8 @@ import { nameSpeakers } from "./speakers.js";
 import { Timeline } from "./timeline.js";
 import { lastBefore, Transcript } from "./transcript.js";
 
+const STEP_SECONDS = 1 / 25;
+const SPEED = 1.25;
 const watch = document.getElementById("watch");
 if (watch) open(watch.dataset).catch((error) => console.error(error));
 
@@ -53,6 +55,7 @@ async function open({ job, seconds, track, tracks, speakers }) {
   const timeline = new Timeline({ seconds: Number(seconds), scenes, segments, speakers: JSON.parse(speakers), seek });
   let sceneNow = null;
   let editor = null;
+  let edits = 0;
 
   function show(time, { jumped = false } = {}) {
     transcript?.show(time, jumped);
@@ -101,8 +104,15 @@ async function open({ job, seconds, track, tracks, speakers }) {
   document.addEventListener("keydown", (event) => {
     if (event.target.closest("input, textarea, select, button, summary, video, canvas") || event.ctrlKey || event.metaKey || event.altKey) return;
     const now = player?.currentTime ?? timeline.time;
+    const play = () => player && (player.paused ? player.play() : player.pause());
+    const speed = (factor) => () => player && (player.playbackRate = Math.min(4, Math.max(0.25, player.playbackRate * factor)));
     const keys = {
-      k: () => player && (player.paused ? player.play() : player.pause()),
+      ...(player && { " ": play }), // else it scrolls
+      k: play,
+      ",": () => seek(Math.max(0, now - STEP_SECONDS)),
+      ".": () => seek(Math.min(Number(seconds), now + STEP_SECONDS)),
+      "<": speed(1 / SPEED),
+      ">": speed(SPEED),
       j: () => seek(Math.max(0, now - 10)),
       l: () => seek(Math.min(Number(seconds), now + 10)),
       e: () => editor?.start(lastBefore(segments, now)).catch((error) => console.error(error)),
@@ -136,6 +146,8 @@ async function open({ job, seconds, track, tracks, speakers }) {
           delete lists[0].texts;
           timeline.draw();
           chapters();
+          const captions = player?.querySelector("track[kind=captions]");
+          if (captions) captions.src = `${captions.src.split("#")[0]}#${(edits += 1)}`; // read again
         },
       });
     await editor?.recover();

@@ -2,14 +2,16 @@
 const API = "/dashboard/api";
 const csrf = document.querySelector('meta[name="csrf"]')?.content ?? "";
 
-/** The answer's `data`; throws an Error with the service's own sentence. */
+/** The answer's `data`; throws an Error with the service's own sentence and its `code`. */
 export async function api(path, { method = "GET", body } = {}) {
   const headers = { "X-CSRF-Token": csrf };
   if (body) headers["Content-Type"] = "application/json";
-  const answer = await fetch(API + path, { method, headers, body: body && JSON.stringify(body) });
+  const answer = await fetch(API + path, { method, headers, body: body && JSON.stringify(body) }).catch(() => {
+    throw Object.assign(new Error("The service cannot be reached."), { isOffline: true });
+  });
   const told = await answer.json().catch(() => ({}));
   if (answer.status === 401) location.assign("/dashboard/sign-in?ended=1");
-  if (!answer.ok) throw new Error(told.error ?? `The service answered ${answer.status}.`);
+  if (!answer.ok) throw Object.assign(new Error(told.error ?? `The service answered ${answer.status}.`), { code: told.code });
   return told.data;
 }
 
@@ -29,11 +31,22 @@ export function clock(seconds) {
   return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
 }
 
+const ZONED = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+
+/** Show times in the reader's zone; without scripts they are in UTC, and say so. */
+export function localise(part) {
+  for (const time of part.querySelectorAll("time[datetime]")) {
+    time.title = time.textContent;
+    time.textContent = ZONED.format(new Date(time.dateTime));
+  }
+}
+
 /** Fetch this page again and put in what has changed; resolves to the fetched document. */
 async function refresh() {
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
   if (answer.redirected || !answer.ok) return null;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  localise(fresh);
   for (const part of document.querySelectorAll("[data-live]")) {
     const next = fresh.getElementById(part.id);
     if (next && next.innerHTML !== part.innerHTML && !part.contains(document.activeElement)) {
@@ -48,6 +61,7 @@ export function follow(seconds, seen) {
   const turn = async () => {
     if (!document.hidden) {
       const fresh = await refresh().catch(() => null);
+      showOffline(!fresh);
       if (fresh && seen(fresh) === false) return;
     }
     setTimeout(turn, seconds() * 1000);
@@ -55,7 +69,38 @@ export function follow(seconds, seen) {
   setTimeout(turn, seconds() * 1000);
 }
 
-for (const form of document.querySelectorAll("form[data-confirm]")) {
+function showOffline(isOffline) {
+  document.getElementById("offline").hidden = !isOffline;
+}
+addEventListener("offline", () => showOffline(true));
+addEventListener("online", () => showOffline(false));
+
+/** Forms that call an operation of the API with their fields. */
+async function post(form) {
+  const said = form.querySelector("[role=status]");
+  const body = {};
+  for (const field of form.querySelectorAll("select, input:not([type=checkbox])")) body[field.name] = field.value;
+  for (const { name, value, checked } of form.querySelectorAll("input[type=checkbox]")) {
+    body[name] = [...(body[name] ?? []), ...(checked ? [value] : [])];
+  }
+  said.textContent = "Sending…";
+  try {
+    await api(form.dataset.post, { method: "POST", body });
+    said.textContent = form.dataset.done;
+  } catch (error) {
+    said.textContent = error.message;
+  }
+}
+for (const form of document.querySelectorAll("form[data-post]")) {
+  form.hidden = false;
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (!form.dataset.confirm || confirm(form.dataset.confirm)) post(form);
+  });
+}
+localise(document);
+
+for (const form of document.querySelectorAll("form[data-confirm]:not([data-post])")) {
   form.addEventListener("submit", (event) => {
     if (!confirm(form.dataset.confirm)) event.preventDefault();
   });

@@ -3,7 +3,7 @@ import { api, clock } from "./page.js";
 
 const BUDGET_SECONDS = 300;
 const MOST_SECONDS = 86_400;
-const REASONS = { words: "its words", cut: "a cut", speaker: "who speaks", language: "its language" };
+const REASONS = { words: "the words", cut: "the cut", speaker: "the speaker", language: "the language" };
 
 /** `revision()` is that of the transcript as the page has it: after a correction places change. */
 export function review({ job, query, player, seek, revision }) {
@@ -27,6 +27,7 @@ export function review({ job, query, player, seek, revision }) {
     async next() {
       for (;;) {
         if (found?.revision !== revision() || found.budgetSeconds !== budget) {
+          say("Looking…");
           found = await api(`/jobs/${job}/review?budgetSeconds=${budget}${query.replace("?", "&")}`);
         }
         const place = found.stretches.find((each) => !isVisited(each));
@@ -34,11 +35,11 @@ export function review({ job, query, player, seek, revision }) {
           visited.push(place);
           const left = found.before.errors - found.stretches.filter(isVisited).reduce((sum, each) => sum + each.expectedErrors, 0);
           const why = place.reasons.map((reason) => REASONS[reason] ?? reason).join(", ");
-          say(`${clock(place.startTime)} to ${clock(place.endTime)}: check ${why}. About ${place.expectedErrors.toFixed(1)} errors are expected here, ${Math.max(0, left).toFixed(1)} in all that you have not checked.`);
+          say(`${clock(place.startTime)}–${clock(place.endTime)}: check ${why}. About ${place.expectedErrors.toFixed(1)} likely errors here, ${Math.max(0, left).toFixed(1)} left in the rest.`);
           return place;
         }
         if (found.after.errors < 0.05 || budget === MOST_SECONDS) {
-          say("There is no other place to check.");
+          say("Everything is checked.");
           return null;
         }
         budget = Math.min(MOST_SECONDS, 2 * budget);

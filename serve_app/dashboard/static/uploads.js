@@ -3,6 +3,16 @@ import { api, clock } from "./page.js";
 
 const MEMORY = "vas-uploads";
 const AT_ONCE = 2;
+const RETRY_MS = 3000;
+const HEAD_BYTES = 2048;
+/** Beginnings of files that people mistake for media. */
+const NO_MEDIA = [
+  [/^%PDF-/, "a PDF"],
+  [/^PK\x03\x04/, "a ZIP archive or a document"],
+  [/^\s*(<\?xml|<!doctype|<html)/i, "a web page or XML"],
+  [/^(\x89PNG|\xff\xd8\xff)/, "a picture"],
+  [/^[\t\n\r\x20-\x7e]+$/, "a text file"],
+];
 const place = document.getElementById("uploads");
 const waiting = [];
 let running = 0;
@@ -39,7 +49,7 @@ function row(name) {
     Object.assign(document.createElement("span"), { className: "line quiet small number" }),
   );
   const [, button, bar, text] = line.children;
-  bar.setAttribute("aria-label", `Sent of ${name}`);
+  bar.setAttribute("aria-label", `Upload of ${name}`);
   place.hidden = false;
   place.append(line);
   const remove = () => {
@@ -49,14 +59,42 @@ function row(name) {
   return { line, button, bar, text, remove };
 }
 
-export function sendFiles(files) {
-  for (const file of files) waiting.push({ file, shown: row(file.name), options: options() });
-  for (const { shown } of waiting) {
-    shown.text.textContent = "Waiting";
-    shown.button.textContent = "";
+/** What is wrong with a file by its first bytes, in a sentence; null where nothing is. */
+async function problemOf(file) {
+  if (!file.size) return `${file.name} is empty.`;
+  const bytes = new Uint8Array(await file.slice(0, HEAD_BYTES).arrayBuffer());
+  const head = String.fromCharCode(...bytes);
+  const [, what] = NO_MEDIA.find(([pattern]) => pattern.test(head)) ?? [];
+  return what ? `${file.name} is ${what}, not video or sound.` : null;
+}
+
+/** Send files to jobs of their own; to `job` if given, which awaits one. */
+export async function sendFiles(files, job = null) {
+  for (const file of job ? files.slice(0, 1) : files) {
+    const shown = row(file.name);
+    const problem = await problemOf(file);
+    if (problem) refuse(shown, problem);
+    else {
+      shown.text.textContent = "Waiting";
+      waiting.push({ file, shown, job, options: job ? null : options() });
+    }
   }
   next();
 }
+
+function refuse(shown, problem) {
+  shown.text.textContent = problem;
+  shown.text.classList.add("bad");
+  shown.button.textContent = "Dismiss";
+  shown.button.onclick = shown.remove;
+}
+
+// Leaving the page would break the uploads off: links open beside it, and closing it asks first.
+addEventListener("beforeunload", (event) => running && event.preventDefault());
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[href]");
+  if (link && running) link.target = link.getAttribute("href").startsWith("#") ? "" : "_blank";
+});
 
 function next() {
   while (running < AT_ONCE && waiting.length) {
@@ -68,32 +106,38 @@ function next() {
   }
 }
 
-async function send({ file, shown, options }) {
+async function send({ file, shown, job, options }) {
   try {
-    const record = remembered().find((each) => same(each, file)) ?? (await create(file, options));
+    const known = job ? keep(file, job) : remembered().find((each) => same(each, file));
+    const record = known ?? (await create(file, options, shown));
     document.getElementById(`resume-${record.jobId}`)?.remove();
     await transfer(file, record, shown);
   } catch (error) {
-    shown.text.textContent = error.message;
-    shown.text.classList.add("bad");
-    shown.button.textContent = "Dismiss";
-    shown.button.onclick = shown.remove;
+    refuse(shown, error.message);
   }
 }
 
-async function create(file, options) {
+/** Create a job for the file; again and again while the service cannot be reached. */
+async function create(file, options, shown) {
   const body = { fileName: file.name, fileSizeBytes: file.size, ...options };
-  const job = await api("/jobs", { method: "POST", body });
-  const address = new URL(job.resumableUploadUrl);
-  const record = {
-    jobId: job.jobId,
-    name: file.name,
-    size: file.size,
-    modified: file.lastModified,
-    // Of this origin, whatever name the service has outside.
-    path: address.pathname + address.search,
-  };
-  localStorage.setItem(MEMORY, JSON.stringify([...remembered(), record]));
+  for (;;) {
+    try {
+      const job = await api("/jobs", { method: "POST", body });
+      const address = new URL(job.resumableUploadUrl);
+      // Of this origin, whatever name the service has outside.
+      return keep(file, { jobId: job.jobId, path: address.pathname + address.search });
+    } catch (error) {
+      if (!error.isOffline) throw error;
+      shown.text.textContent = "Waiting for the connection…";
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    }
+  }
+}
+
+/** `isDeferred`: the job was created without the length of its file. */
+function keep(file, { jobId, path, isDeferred = false }) {
+  const record = { jobId, name: file.name, size: file.size, modified: file.lastModified, path, isDeferred };
+  localStorage.setItem(MEMORY, JSON.stringify([...remembered().filter((each) => each.jobId !== jobId), record]));
   return record;
 }
 
@@ -103,8 +147,10 @@ function transfer(file, record, shown) {
     const upload = new tus.Upload(file, {
       uploadUrl: record.path,
       storeFingerprintForResuming: false,
+      uploadLengthDeferred: record.isDeferred,
       retryDelays: [0, 500, 1000, 2000, 4000, 8000, 15000, 30000],
-      onProgress(sent, total) {
+      onProgress(sent) {
+        const total = file.size;
         began ??= { at: performance.now(), sent };
         const seconds = (performance.now() - began.at) / 1000;
         const rate = seconds > 1 ? (sent - began.sent) / seconds : 0;
@@ -132,7 +178,7 @@ function transfer(file, record, shown) {
     shown.button.textContent = "Pause";
     shown.button.onclick = () => {
       const paused = shown.button.textContent === "Pause";
-      shown.button.textContent = paused ? "Go on" : "Pause";
+      shown.button.textContent = paused ? "Resume" : "Pause";
       began = null;
       if (paused) upload.abort();
       else upload.start();
@@ -142,10 +188,10 @@ function transfer(file, record, shown) {
 }
 
 function reason(status) {
-  if (status === 410 || status === 401) return "The time for this upload is over. Send the file again.";
-  if (status === 413) return "The file is larger than the service takes.";
-  if (status === 404 || status === 409) return "The job does not wait for this file any more.";
-  return "The service cannot be reached. Choose the file again to go on where it stopped.";
+  if (status === 410 || status === 401) return "This upload has expired. Send the file again.";
+  if (status === 413) return "The file is larger than the service accepts.";
+  if (status === 404 || status === 409) return "The job no longer awaits this file.";
+  return "The service cannot be reached. Choose the file again to resume.";
 }
 
 /** Uploads that a reload broke off: the file has to be chosen again, and goes on where it was. */
@@ -160,7 +206,7 @@ export async function showInterrupted() {
     const shown = row(record.name);
     shown.line.id = `resume-${record.jobId}`;
     shown.bar.value = record.size ? offset / record.size : 0;
-    shown.text.textContent = `${mega(offset)} of ${mega(record.size)} arrived. Choose the same file again to go on.`;
+    shown.text.textContent = `${mega(offset)} of ${mega(record.size)} arrived. Choose the same file again to resume.`;
     shown.button.textContent = "Choose";
     shown.button.onclick = () => document.getElementById("files").click();
   }

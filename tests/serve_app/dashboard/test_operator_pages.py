@@ -159,12 +159,12 @@ def test_the_queue_shows_what_waits_and_what_runs(
     api: RunningApi, customer: Customer, operator: httpx.Client
 ) -> None:
     empty = operator.get("/dashboard/operator").text
-    assert "Nothing waits." in empty
-    assert "No runner has a job." in empty
+    assert "No jobs are queued." in empty
+    assert "No jobs are running." in empty
     first, second = created(api, customer), created(api, customer)
     lease = api.transact(lambda c: lease_of(c, first))
     shown = operator.get("/dashboard/operator").text
-    at_work, waiting = shown.partition("At work")[2].split("Next in line")
+    at_work, waiting = shown.partition("<h2>Running</h2>")[2].split("Next in line")
     assert first in at_work
     assert second in waiting
     name = api.transact(lambda c: keys.get_account(c, str(customer.account_id))).name
