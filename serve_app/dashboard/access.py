@@ -15,7 +15,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any
-from urllib.parse import parse_qs, quote, unquote
+from urllib.parse import parse_qs
 
 from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
@@ -58,9 +58,6 @@ OPERATOR_COOKIE = "vas_operator"
 CSRF_FIELD = "csrf"
 CSRF_HEADER = "X-CSRF-Token"
 
-_NEXT = "vas_next"
-"""The cookie with the page that a viewer wanted before the sign-in."""
-_NEXT_LIFE = timedelta(minutes=30)
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _MOST_FORM_BYTES = 64 * 1024
 _MOST_FORM_FIELDS = 50
@@ -256,11 +253,10 @@ class PageRoute(OpenPageRoute):
         viewer = await find_viewer(request)
         if viewer is None:
             ended = "?ended=1" if COOKIE in request.cookies else ""
-            response = RedirectResponse(SIGN_IN_PATH + ended, status_code=303)
-            if request.method == "GET":
-                there = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-                _set_cookie(request, response, _NEXT, quote(there), path=PATH, lifetime=_NEXT_LIFE)
-            return response
+            path = request.url.path
+            # For the script of the sign-in page, which leads back once somebody is signed in.
+            there = f"#{path}" if request.method == "GET" and path != PATH else ""
+            return RedirectResponse(SIGN_IN_PATH + ended + there, status_code=303)
         request.state.viewer = viewer
         request.state.account_id = viewer.account.id
         act_as(session_actor(request, viewer.user_id))
@@ -304,11 +300,8 @@ class OperatorRoute(PageRoute):
 def keep_session(
     request: Request, name: str, session: str, *, path: str, lifetime: timedelta
 ) -> Response:
-    """Lead to ``path``, or to the page below it that asked to sign in, with the session in a cookie
-    that scripts cannot read and only ``path`` gets."""
-    there = unquote(request.cookies.get(_NEXT, ""))
-    response = RedirectResponse(there if there.startswith(f"{path}/") else path, status_code=303)
-    response.delete_cookie(_NEXT, path=PATH, httponly=True, samesite="strict")
+    """Lead to ``path`` with the session in a cookie that scripts cannot read and only it gets."""
+    response = RedirectResponse(path, status_code=303)
     _set_cookie(request, response, name, session, path=path, lifetime=lifetime)
     return response
 

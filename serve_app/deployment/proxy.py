@@ -5,8 +5,8 @@ starts is a shell script that amends the configuration and then becomes HAProxy:
 statistics bound to loopback, no log of requests (their addresses contain signatures and sign-in
 tokens, and Ray's target is UDP port 514, where any user may listen), the client's address passed
 on, errors in our envelope, routes kept while the controller is lost, one request id an answer, a
-time limit for request heads, retries of reads only, no Server header, and bodies read no faster
-than they are used.
+time limit for request heads, a long one for answers that wait for a job, retries of reads only, no
+Server header, and bodies read no faster than they are used.
 
 Ray reads its environment when it is imported, and the raylet passes its own on to all below it. So
 ``vas serve`` sets it before the raylet starts, and ``eval "$(vas node-environment)"`` does ahead of
@@ -43,6 +43,7 @@ if [ -w "$configuration" ]; then
         -e 's|^frontend http_frontend.*|&\\n    {own_receive}\\n    {no_banner}|' \\
         -e 's|^frontend http_frontend.*|&\\n    {busy}|' \\
         -e 's|^\\( *\\)http-request return status 404 .*|\\1{no_application}|' \\
+        -e 's|^backend .*|&\\n    {long_waits}|' \\
         "$configuration"
     # A restarted controller lists no replica at first; the ones there go on.
     if grep -q '^ *use_backend ' "$configuration"; then
@@ -73,6 +74,9 @@ of text; the application's own errors are JSON, those of the dashboard pages."""
 
 _NO_APPLICATION = "http-request return status 503 errorfile {error}"
 """Serve answers 404 to every path while it has no application. Clients take 404 for final."""
+
+_LONG_WAITS = "http-request set-timeout server 3600s if { path_beg /v1/audio/ }"
+"""OpenAI's interface answers once a job has ended."""
 
 _OWN_RECEIVE = "http-request set-header x-request-disconnect-disabled ?1"
 """Let the application read the body itself.
@@ -105,6 +109,7 @@ def write_front(folder: Path, *, docs_url: str) -> Path:
     filled = _SCRIPT.replace("{errorfiles}", files).replace("{binary}", binary)
     filled = filled.replace("{one_request_id}", _ONE_REQUEST_ID)
     filled = filled.replace("{safe_retries}", _SAFE_RETRIES).replace("{no_banner}", _NO_BANNER)
+    filled = filled.replace("{long_waits}", _LONG_WAITS)
     filled = filled.replace("{busy}", _BUSY).replace("{no_application}", _NO_APPLICATION)
     filled = filled.replace("{error}", str(error))
     script.write_text(filled.replace("{own_receive}", _OWN_RECEIVE))

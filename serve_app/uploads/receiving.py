@@ -299,7 +299,7 @@ async def put_upload(
         _require_whole_file(request.headers.get("content-range"))
         await _check_declared_size(context, found, content_length(request))
         with limiter.enter(found.job.account_id):
-            received = await _take(request, context, limiter, found)
+            received = await take(request, context, limiter, found)
     data = {"jobId": str(found.job.id), "receivedBytes": received}
     return success(request, data, headers=ANY_ORIGIN)
 
@@ -337,7 +337,7 @@ def _require_promised_size(slot: Slot, size_bytes: int) -> None:
         )
 
 
-async def _take(request: Request, context: AppContext, limiter: UploadLimiter, slot: Slot) -> int:
+async def take(request: Request, context: AppContext, limiter: UploadLimiter, slot: Slot) -> int:
     # A key of its own: a PUT that loses a race has not touched the other's file.
     key = f"{resumable_key(slot.job.id, slot.upload.slot)}-{uuid.uuid4().hex}"
     try:

@@ -183,10 +183,14 @@ class RunnerSide:
             self.fail(lease, "ingest", "INGEST_FAILED")
             return
         self.ingest(lease)
-        self.start(lease, "vision")
-        self.publish_scenes(lease)
-        self.start(lease, "transcript")
-        self.publish_transcripts(lease)
+        wanted = "SELECT stage FROM stages WHERE job_id = :id AND status = 'pending'"
+        pending = {stage for (stage,) in self.api.sql(wanted, id=lease.job_id)}
+        if "vision" in pending:
+            self.start(lease, "vision")
+            self.publish_scenes(lease)
+        if "transcript" in pending:
+            self.start(lease, "transcript")
+            self.publish_transcripts(lease)
 
     def sweep(self) -> None:
         """One round of the reaper."""

@@ -100,6 +100,13 @@ for (const form of document.querySelectorAll("form[data-post]")) {
 }
 localise(document);
 
+// Back to the page that was open before the sign-in.
+const next = localStorage.getItem("vas-next");
+if (next && location.pathname === "/dashboard") {
+  localStorage.removeItem("vas-next");
+  location.replace(next);
+}
+
 for (const form of document.querySelectorAll("form[data-confirm]:not([data-post])")) {
   form.addEventListener("submit", (event) => {
     if (!confirm(form.dataset.confirm)) event.preventDefault();

@@ -1,2 +1,3 @@
-// The link just works: the form that uses it up is sent at once.
-document.getElementById("sign-in").requestSubmit();
+// The link just works: the form that uses it up is sent at once. The page that was open is kept.
+if (location.hash.startsWith("#/dashboard/")) localStorage.setItem("vas-next", location.hash.slice(1));
+document.getElementById("sign-in")?.requestSubmit();

@@ -1,0 +1,656 @@
+"""OpenAI's audio interface: transcriptions, translations and models below ``/v1``.
+
+A request is an ordinary job: planned, held, charged and listed as others are. It waits for its job
+without a place of the database, cancels it when the client goes away, and has it erased after the
+answer unless its account has chosen how long jobs are kept.
+Source of names, formats, events and errors: OpenAI's API reference, "Audio", and the models of its
+Python SDK, 2.x.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import re
+import time
+import uuid
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Message
+
+from pipelines.types import StageCode, TranscriptResult, TranscriptSegment
+from serve_app import __version__
+from serve_app.api.authentication import (
+    Bucket,
+    CurrentAccount,
+    Handler,
+    KeyedRoute,
+    Permission,
+)
+from serve_app.api.downloads import (
+    PATIENCE_SECONDS,
+    ClientPace,
+    Download,
+    Downloads,
+    Limit,
+    downloads_of,
+)
+from serve_app.api.envelope import NO_STORE, Context, ExactJSONResponse, base_url
+from serve_app.context import AppContext
+from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.exports.captions import get_transcript
+from serve_app.jobs import service
+from serve_app.jobs.events import HEARTBEAT_SECONDS, JobChanges
+from serve_app.jobs.plans import JobPlan, Planner, plan_upload
+from serve_app.jobs.schemas import MAX_KEYTERMS, CreateJobBody
+from serve_app.results.routes import TranslationBody, create_translation
+from serve_app.results.transcripts import default_track, read_tracks, transcript_of
+from serve_app.results.translations import in_language
+from serve_app.uploads.access import open_slot
+from serve_app.uploads.receiving import (
+    UploadLimiter,
+    closing_unread,
+    content_length,
+    take,
+    upload_limiter,
+)
+from storage import jobs, keys
+from storage.database import UNAVAILABLE
+from storage.job_records import JobRecord
+from storage.results import TrackTranscript
+from storage.translations import find_translation
+from storage.types import JobState, TranslationStatus
+from storage.uploads import MEDIA_SLOT
+
+PREFIX = "/v1"
+WAIT_SECONDS = 3600.0
+"""The most that a request waits for its job; the proxy's limit for these paths is the same."""
+WAITING = Limit(account=200, replica=384, workers=1)
+"""Requests that wait for their jobs, in a process: a connection and a little memory each."""
+MODELS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-4o-transcribe-diarize")
+"""Names that clients send; all stand for the transcriber that the service runs."""
+_MOST_FIELDS = 64
+_FORM_BYTES = 1024**2
+"""Of the multipart body beside its file."""
+_PIECE_BYTES = 1024**2
+_TRANSLATION_SECONDS = 1.0
+"""How often a request looks whether its translation is made."""
+_PLACE_SECONDS = 60.0
+_PLACE_PAUSE_SECONDS = 0.1
+_TERM_WORDS = 5
+"""A part of a prompt with more words is a sentence: of that the names are key terms."""
+
+_waiting = Downloads(WAITING)
+
+
+class Form(BaseModel):
+    """The fields of both operations, beside ``file``."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str
+    language: str | None = None
+    prompt: str = ""
+    response_format: Literal["json", "text", "srt", "vtt", "verbose_json", "diarized_json"] = "json"
+    temperature: float = Field(0, ge=0, le=1)
+    stream: bool = False
+    timestamp_granularities: list[Literal["word", "segment"]] = []
+    known_speaker_names: list[str] = []
+
+
+class OpenAIRoute(KeyedRoute):
+    """A route whose errors have OpenAI's form, by which its SDKs raise their own exceptions."""
+
+    def _set_terms(self) -> None:
+        creates = "POST" in (self.methods or ())
+        self.permission = Permission.WRITE if creates else Permission.READ
+        self.bucket = Bucket.CREATION if creates else Bucket.READS
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def shown(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except ApiError as error:
+                found = error
+            except RequestValidationError as error:
+                found = invalid("The request is not valid.", str(error.errors()[0]["loc"][-1]))
+            except UNAVAILABLE:
+                found = ApiError(ErrorCode.SERVICE_UNAVAILABLE)
+            return _failure(request, found)
+
+        return shown
+
+
+_TYPES = {
+    401: "authentication_error",
+    402: "insufficient_quota",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+
+
+def _failure(request: Request, error: ApiError) -> Response:
+    kind = "server_error" if error.status >= 500 else "invalid_request_error"
+    code = "invalid_api_key" if error.status == 401 else str(error.code)
+    body: dict[str, Any] = {
+        "message": error.message,
+        "type": _TYPES.get(error.status, kind),
+        "param": error.param,
+        "code": error.extra.get("stageCode", code),
+    }
+    if "jobId" in error.extra:
+        body["jobId"] = error.extra["jobId"]
+    promised: dict[str, str] = getattr(request.state, "answer_headers", {})
+    return ExactJSONResponse(
+        {"error": body}, status_code=error.status, headers=promised | error.headers
+    )
+
+
+router = APIRouter(prefix=PREFIX, route_class=OpenAIRoute, include_in_schema=False)
+
+
+@router.get("/models")
+async def list_models() -> Response:
+    """List the names by which the transcriber may be called."""
+    return ExactJSONResponse({"object": "list", "data": [_model(name) for name in MODELS]})
+
+
+@router.get("/models/{model}")
+async def get_model(model: str) -> Response:
+    """Read one of these names; NOT_FOUND for others."""
+    return ExactJSONResponse(_model(_known(model)))
+
+
+def _model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": f"vas-{__version__}"}
+
+
+def _known(model: str) -> str:
+    if model not in MODELS:
+        message = f"There is no model {model!r}. Models: {', '.join(MODELS)}."
+        raise ApiError(ErrorCode.NOT_FOUND, message, param="model")
+    return model
+
+
+async def _resources() -> AsyncIterator[contextlib.AsyncExitStack]:
+    async with contextlib.AsyncExitStack() as resources:
+        yield resources
+
+
+# FastAPI ends it once the answer is sent, or its client is gone.
+Resources = Annotated[contextlib.AsyncExitStack, Depends(_resources)]
+
+
+@router.post("/audio/transcriptions")
+async def transcribe(
+    request: Request, context: Context, account_id: CurrentAccount, resources: Resources
+) -> Response:
+    """Transcribe a file, and answer with its words."""
+    return await _answer(request, context, account_id, resources, translates=False)
+
+
+@router.post("/audio/translations")
+async def translate(
+    request: Request, context: Context, account_id: CurrentAccount, resources: Resources
+) -> Response:
+    """Transcribe a file, and answer in English."""
+    return await _answer(request, context, account_id, resources, translates=True)
+
+
+async def _answer(
+    request: Request,
+    context: AppContext,
+    account_id: uuid.UUID,
+    resources: contextlib.AsyncExitStack,
+    *,
+    translates: bool,
+) -> Response:
+    resources.enter_context(_waiting.place(account_id))
+    async with _sent(request, context, account_id) as (form, file):
+        asked = _form_of(form)
+        job = await _create(request, context, account_id, asked, file)
+    goes_on = asyncio.Event()
+    resources.push_async_callback(_forget, context, job, goes_on)
+    if asked.stream and not translates:
+        place = resources.enter_context(downloads_of(request, Download.EVENTS).place(account_id))
+        body = _events(request, context, job, asked, goes_on)
+        return place.stream(body, media_type="text/event-stream", headers=NO_STORE)
+    ended = await _ended(request, context, job.id, goes_on)
+    if translates:
+        await _translate(request, context, ended)
+    return await _rendered(request, context, ended, asked, translates=translates)
+
+
+@contextlib.asynccontextmanager
+async def _sent(
+    request: Request, context: AppContext, account_id: uuid.UUID
+) -> AsyncIterator[tuple[FormData, UploadFile]]:
+    """Yield the form and its file, which lies on the local disk until the block ends.
+
+    Raises FILE_TOO_LARGE before a byte of a file that is declared too large is read, 408 for a
+    client that is slower than the least rate.
+    """
+    limit = context.settings.standard_max_bytes + _FORM_BYTES
+    with closing_unread(request):
+        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+            message = "Send multipart/form-data."
+            raise ApiError(ErrorCode.INVALID_REQUEST, message, status=415)
+        if (content_length(request) or 0) > limit:
+            raise _too_large(limit)
+        with contextlib.ExitStack() as held:
+            await _enter(held, upload_limiter(request), account_id)
+            bounded = Request(request.scope, _bounded(request, limit))
+            try:
+                form = await bounded.form(max_files=1, max_fields=_MOST_FIELDS)
+            except MultiPartException as error:
+                raise invalid(f"The form cannot be read: {error.message}") from error
+            request.state.body_read = True
+            try:
+                file = form.get("file")
+                if not isinstance(file, UploadFile) or not file.size:
+                    raise invalid("The form has no file, or an empty one.", "file")
+                yield form, file
+            finally:
+                await form.close()
+
+
+async def _enter(held: contextlib.ExitStack, limiter: UploadLimiter, account_id: uuid.UUID) -> None:
+    """Hold a place among uploads; wait for it, with the body unread. Raises SERVICE_UNAVAILABLE
+    where none is free within _PLACE_SECONDS."""
+    deadline = time.monotonic() + _PLACE_SECONDS
+    while True:
+        try:
+            held.enter_context(limiter.enter(account_id))
+        except ApiError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(_PLACE_PAUSE_SECONDS)
+        else:
+            return
+
+
+def _bounded(request: Request, limit_bytes: int) -> Callable[[], Any]:
+    """Return the request's ``receive`` within a size and above a least rate."""
+    received, pace = 0, ClientPace(PATIENCE_SECONDS)
+
+    async def receive() -> Message:
+        nonlocal received
+        began = time.monotonic()
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ApiError(ErrorCode.INVALID_REQUEST, "The upload broke off.", status=499)
+        received += len(message.get("body", b""))
+        pace.count(len(message.get("body", b"")), time.monotonic() - began)
+        if received > limit_bytes:
+            raise _too_large(limit_bytes)
+        if pace.left_seconds < 0:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "The upload is too slow.", status=408)
+        return message
+
+    return receive
+
+
+def _too_large(limit_bytes: int) -> ApiError:
+    message = f"The file must not be larger than {limit_bytes} bytes."
+    return ApiError(ErrorCode.FILE_TOO_LARGE, message, param="file")
+
+
+def _form_of(form: FormData) -> Form:
+    """Return the fields. Raises INVALID_REQUEST, naming the one at fault; NOT_FOUND of a model."""
+    given: dict[str, Any] = {}
+    for name, value in form.multi_items():
+        if isinstance(value, str):
+            if name.endswith("[]"):
+                given.setdefault(name.removesuffix("[]"), []).append(value)
+            else:
+                given[name] = value
+    try:
+        asked = Form.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"][:1]))
+        raise invalid(f"{name}: {first['msg']}.", name) from error
+    _known(asked.model)
+    if asked.known_speaker_names:
+        message = "Known speakers are not supported: name voices with the native interface."
+        raise invalid(message, "known_speaker_names")
+    return asked
+
+
+def key_terms(prompt: str) -> list[str]:
+    """Return the key terms of a prompt: its parts between commas and lines; of a sentence the words
+    with a capital or a digit behind its first one."""
+    terms: list[str] = []
+    for part in re.split(r"[,;\n]|(?<=[.!?])\s", prompt):
+        words = part.strip(" .!?").split()
+        if len(words) > _TERM_WORDS:
+            named = (each.strip(".!?:\"'()") for each in words[1:])
+            terms += [each for each in named if re.search(r"[A-Z0-9]", each)]
+        elif words:
+            terms.append(" ".join(words))
+    return [each[:100] for each in dict.fromkeys(terms)][:MAX_KEYTERMS]
+
+
+async def _create(
+    request: Request,
+    context: AppContext,
+    account_id: uuid.UUID,
+    asked: Form,
+    file: UploadFile,
+) -> JobRecord:
+    """Create the job and give it its file; a job whose file cannot be stored is cancelled."""
+    name = PurePosixPath(file.filename or "").name or "audio"
+    body: dict[str, Any] = {
+        "fileName": name[-255:],
+        "fileSizeBytes": file.size,
+        "processingMode": "transcript",
+    }
+    if asked.language:
+        body["language"] = asked.language
+    if terms := key_terms(asked.prompt):
+        body["keyterms"] = terms
+    planner = Planner(context.settings, context.encrypter, account_id, base_url(request))
+    try:
+        plan: JobPlan = plan_upload(planner, CreateJobBody.model_validate(body))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise invalid(f"{first['loc'][0]}: {first['msg']}.", str(first["loc"][0])) from error
+    async with context.database.transaction() as connection:
+        [created] = await service.create_jobs(connection, account_id, [plan], context)
+    try:
+        slot = await open_slot(context, str(created.id), MEDIA_SLOT)
+        await take(Request(request.scope, _pieces(file)), context, upload_limiter(request), slot)
+    except BaseException:
+        await _forget(context, created)
+        raise
+    return created
+
+
+def _pieces(file: UploadFile) -> Callable[[], Any]:
+    async def receive() -> Message:
+        piece = await file.read(_PIECE_BYTES)
+        return {"type": "http.request", "body": piece, "more_body": bool(piece)}
+
+    return receive
+
+
+async def _ended(
+    request: Request, context: AppContext, job_id: uuid.UUID, goes_on: asyncio.Event
+) -> JobRecord:
+    """Return the job once it has completed. Raises what failed it, and as ``_progress``."""
+    found: JobRecord | None = None
+    async for found in _progress(request, context, job_id, goes_on):  # noqa: B007
+        pass
+    if found is None:
+        raise ApiError(ErrorCode.SERVICE_UNAVAILABLE)
+    return _completed(found)
+
+
+async def _progress(
+    request: Request, context: AppContext, job_id: uuid.UUID, goes_on: asyncio.Event
+) -> AsyncGenerator[JobRecord]:
+    """Yield the job as it changes, and every HEARTBEAT_SECONDS, until it has ended.
+
+    Raises an ApiError where the client is gone, and with its id after WAIT_SECONDS: ``goes_on`` is
+    set then.
+    """
+    changes: JobChanges = request.app.state.job_changes
+    gone = asyncio.create_task(_gone(request))
+    deadline = time.monotonic() + WAIT_SECONDS
+    try:
+        with changes.watch(job_id) as changed:
+            while time.monotonic() < deadline:
+                changed.clear()
+                job = await _read(context, job_id)
+                if job is not None:
+                    yield job
+                    if job.completed_at is not None:
+                        return
+                waiting = asyncio.create_task(changed.wait())
+                await asyncio.wait(
+                    [waiting, gone],
+                    timeout=HEARTBEAT_SECONDS,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                waiting.cancel()
+                if gone.done():
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "The client is gone.", status=499)
+    finally:
+        gone.cancel()
+    goes_on.set()
+    raise ApiError(
+        ErrorCode.SERVICE_UNAVAILABLE,
+        f"The job has not ended within {WAIT_SECONDS:.0f} seconds. It goes on: read it as a job.",
+        extra={"jobId": str(job_id)},
+    )
+
+
+async def _read(context: AppContext, job_id: uuid.UUID) -> JobRecord | None:
+    """Return the job; None while the database is away. Raises NOT_FOUND."""
+    try:
+        async with context.database.statement() as connection:
+            job = await jobs.find_job(connection, job_id)
+    except UNAVAILABLE:
+        return None
+    if job is None or job.erased_at is not None:
+        raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
+    return job
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _completed(job: JobRecord) -> JobRecord:
+    """Return a job that has a transcript. Raises its error as OpenAI's: 400 for the file's."""
+    if job.state is JobState.COMPLETED:
+        return job
+    code = job.error_code or job.state.upper()
+    of_file = code in {StageCode.VALIDATION_FAILED, StageCode.INGEST_FAILED}
+    raise ApiError(
+        ErrorCode.INVALID_REQUEST if of_file else ErrorCode.INTERNAL_ERROR,
+        job.error_message or "The job was cancelled.",
+        param="file" if of_file else None,
+        extra={"jobId": str(job.id), "stageCode": code},
+    )
+
+
+async def _translate(request: Request, context: AppContext, job: JobRecord) -> None:
+    """Have the transcript translated into English, unless it is, and wait for that."""
+    if await _source_language(context, job) in {None, "en"}:
+        return
+    await create_translation(request, context, job, TranslationBody(language="en"))
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        async with context.database.statement() as connection:
+            found = await find_translation(connection, job.id, "en")
+        if found is None or found.status is not TranslationStatus.PENDING:
+            return
+        if await request.is_disconnected():
+            raise ApiError(ErrorCode.INVALID_REQUEST, "The client is gone.", status=499)
+        await asyncio.sleep(_TRANSLATION_SECONDS)
+    raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "The translation takes too long.")
+
+
+async def _source_language(context: AppContext, job: JobRecord) -> str | None:
+    async with context.database.statement() as connection:
+        return default_track(await read_tracks(connection, job, words=False)).language
+
+
+@dataclass(frozen=True, slots=True)
+class _Spoken:
+    """What the answers are rendered from."""
+
+    duration_seconds: float
+    language: str | None
+    found: TranscriptResult
+
+    @property
+    def text(self) -> str:
+        return " ".join(each.text for each in self.found.segments)
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        return {"type": "duration", "seconds": math.ceil(self.duration_seconds)}
+
+
+async def _spoken(context: AppContext, job: JobRecord, *, translates: bool) -> _Spoken:
+    async with context.database.statement() as connection:
+        track: TrackTranscript = default_track(await read_tracks(connection, job))
+        if translates and track.language not in {None, "en"}:
+            track = await in_language(connection, job, track, "en")
+    found = await run_in_threadpool(transcript_of, track)
+    return _Spoken((job.duration_ms or 0) / 1000, track.language, found)
+
+
+async def _rendered(
+    request: Request, context: AppContext, job: JobRecord, asked: Form, *, translates: bool
+) -> Response:
+    if asked.response_format in {"srt", "vtt"}:
+        async with context.database.statement() as connection:
+            track = default_track(await read_tracks(connection, job, words=False))
+        language = "en" if translates and track.language not in {None, "en"} else None
+        with downloads_of(request, Download.FILE).place(job.account_id) as place:
+            captions = await get_transcript(
+                request, context, job, place,
+                format="srt" if asked.response_format == "srt" else "vtt",
+                track=track.track_index, language=language,
+            )  # fmt: skip
+        return PlainTextResponse(bytes(captions.body))
+    spoken = await _spoken(context, job, translates=translates)
+    if asked.response_format == "text":
+        return PlainTextResponse(spoken.text + "\n")
+    document = {"json": _plain, "verbose_json": _verbose, "diarized_json": _diarized}
+    make = document[asked.response_format]
+    task = "translate" if translates else "transcribe"
+    return ExactJSONResponse(await run_in_threadpool(make, spoken, asked, task))
+
+
+def _plain(spoken: _Spoken, _: Form, __: str) -> dict[str, Any]:
+    return {"text": spoken.text, "usage": spoken.usage}
+
+
+def _verbose(spoken: _Spoken, asked: Form, task: str) -> dict[str, Any]:
+    wanted = set(asked.timestamp_granularities) or {"segment"}
+    document: dict[str, Any] = {
+        "task": task,
+        "language": spoken.language,
+        "duration": spoken.duration_seconds,
+        "text": spoken.text,
+        "usage": spoken.usage,
+    }
+    if "segment" in wanted:
+        document["segments"] = [
+            _segment(number, each, asked) for number, each in enumerate(spoken.found.segments)
+        ]
+    if "word" in wanted:
+        document["words"] = [
+            {"word": word.text, "start": word.start_ms / 1000, "end": word.end_ms / 1000}
+            for each in spoken.found.segments
+            for word in each.words
+        ]
+    return document
+
+
+def _segment(number: int, segment: TranscriptSegment, asked: Form) -> dict[str, Any]:
+    """Return a segment with Whisper's measures: the mean logarithm of its words' confidences, and
+    how well its text compresses. Silence is cut before, so none is likely to have no speech."""
+    raw = segment.text.encode()
+    confidences = [max(word.confidence, 1e-4) for word in segment.words] or [1.0]
+    return {
+        "id": number,
+        "seek": segment.start_ms // 10,
+        "start": segment.start_ms / 1000,
+        "end": segment.end_ms / 1000,
+        "text": segment.text,
+        "tokens": [],
+        "temperature": asked.temperature,
+        "avg_logprob": round(sum(map(math.log, confidences)) / len(confidences), 4),
+        "compression_ratio": round(len(raw) / max(1, len(zlib.compress(raw))), 4),
+        "no_speech_prob": 0.0,
+    }
+
+
+def _diarized(spoken: _Spoken, _: Form, task: str) -> dict[str, Any]:
+    return {
+        "task": task,
+        "duration": spoken.duration_seconds,
+        "text": spoken.text,
+        "segments": [*_turns(spoken.found)],
+        "usage": spoken.usage,
+    }
+
+
+def _turns(found: TranscriptResult) -> Iterator[dict[str, Any]]:
+    labels = {each.id: each.label for each in found.speakers}
+    for number, each in enumerate(found.segments):
+        yield {
+            "type": "transcript.text.segment",
+            "id": f"seg_{number}",
+            "start": each.start_ms / 1000,
+            "end": each.end_ms / 1000,
+            "text": each.text,
+            "speaker": labels.get(each.speaker or "", "Speaker"),
+        }
+
+
+async def _events(
+    request: Request, context: AppContext, job: JobRecord, asked: Form, goes_on: asyncio.Event
+) -> AsyncGenerator[str | bytes]:
+    """Yield comments while the job runs, then its text as OpenAI's events, segment by segment."""
+    try:
+        async for now in _progress(request, context, job.id, goes_on):
+            if now.completed_at is None:
+                yield ": working\n\n"
+                continue
+            spoken = await _spoken(context, _completed(now), translates=False)
+            for event in _deltas(spoken, diarized=asked.response_format == "diarized_json"):
+                yield f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"
+            yield "data: [DONE]\n\n"
+    except ApiError as error:
+        yield f"event: error\ndata: {bytes(_failure(request, error).body).decode()}\n\n"
+
+
+def _deltas(spoken: _Spoken, *, diarized: bool) -> Iterator[dict[str, Any]]:
+    segments: Sequence[dict[str, Any]] = [*_turns(spoken.found)]
+    for number, each in enumerate(segments):
+        yield {"type": "transcript.text.delta", "delta": (" " if number else "") + each["text"]}
+        if diarized:
+            yield each
+    yield {"type": "transcript.text.done", "text": spoken.text, "usage": spoken.usage}
+
+
+async def _forget(
+    context: AppContext, job: JobRecord, goes_on: asyncio.Event | None = None
+) -> None:
+    """Erase a job that nobody waits for any more; cancel it first where it has not ended.
+
+    One that has ended stays where its account has chosen how long jobs are kept, under a legal
+    hold, and where it ``goes_on``.
+    """
+    if goes_on is not None and goes_on.is_set():
+        return
+    async with context.database.transaction() as connection:
+        account = await keys.get_account(connection, str(job.account_id))
+        found = await jobs.find_job(connection, job.id, for_update=True)
+        is_kept = (account.source_retention_seconds, account.result_retention_days) != (None, None)
+        if found is not None and (found.completed_at is None or not is_kept):
+            with contextlib.suppress(ApiError):  # LEGAL_HOLD
+                await service.erase_job(connection, job.account_id, str(job.id))
