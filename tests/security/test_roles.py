@@ -309,7 +309,8 @@ def test_a_role_that_changes_during_a_session_holds_from_the_next_request_on(
     assert is_refused(person.script("POST", "/jobs"))
     assert is_refused(person.script("GET", "/jobs"))
     assert caller.api.transact(lambda c: people.remove_user(c, account_id, person.user_id))
-    assert person.get("/account").headers["location"] == "/dashboard/sign-in?ended=1"
+    there = person.get("/account").headers["location"]
+    assert there == "/dashboard/sign-in?ended=1#/dashboard/account"
 
 
 def test_what_a_redaction_hides_is_read_by_who_may_correct_it(

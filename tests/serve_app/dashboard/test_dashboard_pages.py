@@ -110,9 +110,12 @@ def test_behind_https_the_cookie_stays_there(api: RunningApi, customer: Customer
 def test_who_is_not_signed_in_comes_to_the_sign_in_page(api: RunningApi, path: str) -> None:
     with visitor(api) as client:
         answer = client.get(path)
-        assert (answer.status_code, answer.headers["location"]) == (303, "/dashboard/sign-in")
+        # The script of the sign-in page reads where to return to.
+        back = "" if path == "/dashboard" else f"#{path}"
+        there = f"/dashboard/sign-in{back}"
+        assert (answer.status_code, answer.headers["location"]) == (303, there)
         client.cookies.set("vas_session", "vas_sess_" + "x" * 43)
-        assert client.get(path).headers["location"] == "/dashboard/sign-in?ended=1"
+        assert client.get(path).headers["location"] == f"/dashboard/sign-in?ended=1{back}"
 
 
 def test_signing_out_ends_the_session_everywhere(browser: httpx.Client) -> None:
