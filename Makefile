@@ -19,7 +19,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) \
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-all chaos lint format setup setup-dev lock release clean
+.PHONY: help run serve test test-all chaos lint format setup setup-dev lock release docs clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -66,6 +66,8 @@ lock:  ## Resolve the dependencies anew into requirements/
 	(echo uv==$(UV_VERSION); echo 'cyclonedx-bom>=7'; sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml) | \
 	  $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate -q -o requirements/build.txt -c requirements/dev.txt
+	echo 'mkdocs-material>=9.7' | $(BIN)/uv pip compile - --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-annotate -q -o requirements/docs.txt -c requirements/dev.txt
 
 release:  ## Build the wheel, and bills of materials of the images, into out/release
 	$(PYTHON) -m venv out/tools
@@ -75,6 +77,11 @@ release:  ## Build the wheel, and bills of materials of the images, into out/rel
 	for lock in core models; do out/tools/bin/cyclonedx-py requirements --output-reproducible \
 	  --output-format JSON --pyproject pyproject.toml --output-file out/release/sbom-$$lock.cdx.json \
 	  requirements/$$lock.txt || exit 1; done
+
+docs:  ## Build the documentation as a site into out/site
+	$(PYTHON) -m venv out/tools
+	out/tools/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	NO_MKDOCS_2_WARNING=1 out/tools/bin/mkdocs build --quiet --strict
 
 clean:  ## Remove the environment and what runs left behind
 	rm -rf $(VENV) out data

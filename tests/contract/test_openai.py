@@ -13,6 +13,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from serve_app.api.downloads import Downloads, Limit
 from serve_app.protocols import openai as protocol
 from serve_app.protocols.openai import key_terms
 from storage import keys
@@ -161,7 +162,7 @@ def test_keys_credits_and_limits_are_those_of_the_native_interface(
     with sdk(api, poor.customer.key) as client, pytest.raises(openai.APIStatusError) as error:
         spoken(client)
     assert (error.value.status_code, error.value.code) == (402, "INSUFFICIENT_CREDITS")
-    limits = protocol.Downloads(protocol.Limit(account=0, replica=0, workers=1))
+    limits = Downloads(Limit(account=0, replica=0, workers=1))
     monkeypatch.setattr(protocol, "_waiting", limits)
     with (
         sdk(api, api.caller().customer.key) as client,

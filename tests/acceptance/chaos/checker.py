@@ -196,8 +196,22 @@ def results_are_those_of_an_undisturbed_run(checker: Checker) -> Iterator[str]:
         for part, value in found.items():
             if job.way == ARCHIVE and part in NAMED_FILES:
                 continue
-            if value != checker.results[job.clip][part]:
-                yield f"job {job.job_id} ({job.clip}): other {part} than undisturbed"
+            if value != (expected := checker.results[job.clip][part]):
+                where = first_difference(expected, value)
+                yield f"job {job.job_id} ({job.clip}): other {part} than undisturbed: {where}"
+
+
+def first_difference(expected: Any, found: Any, path: str = "") -> str:
+    """Return where two documents differ first, and what is there in each."""
+    if isinstance(expected, dict) and isinstance(found, dict) and expected.keys() == found.keys():
+        pairs = [(f"{path}.{name}", value, found[name]) for name, value in expected.items()]
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        pairs = [
+            (f"{path}[{at}]", *both) for at, both in enumerate(zip(expected, found, strict=True))
+        ]
+    else:
+        return f"{path} {str(expected)[:200]!r} is {str(found)[:200]!r}"
+    return next(first_difference(one, other, at) for at, one, other in pairs if one != other)
 
 
 def files_stay_as_they_were(checker: Checker) -> Iterator[str]:

@@ -119,7 +119,7 @@ def test_tables_hold_words_and_whole_lines_in_a_pipe(capsys: pytest.CaptureFixtu
         if name == "as a record":
             show(record, as_json=False)
         else:
-            show_rows([record])
+            show_rows([record], "accounts")
         printed = capsys.readouterr().out
         for words in ("studio [red] [2J", "yes", "count 2, bytes 30", "a, b", record["link"]):
             assert str(words) in printed
@@ -134,7 +134,7 @@ def test_a_table_cuts_no_value_at_any_width(
     columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output.console, "width", columns)
-    show_rows(ROWS)
+    show_rows(ROWS, "jobs")
     printed = capsys.readouterr().out
     assert all(str(value) in printed for row in ROWS for value in row.values())
     assert printed.count("fileName") == (1 if columns > 70 else 2)
