@@ -154,6 +154,11 @@ def test_a_track_has_one_source(
     expect_error(answer, status, code, f"audioTracks[0].{field}")
 
 
-def test_the_root_leads_to_the_reference(api: RunningApi) -> None:
-    answer = api.client.get(f"{api.root}/", follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (307, "/docs")
+def test_the_root_leads_clients_to_the_reference_and_browsers_to_the_dashboard(
+    api: RunningApi,
+) -> None:
+    for accepted, there in (("*/*", "/docs"), ("text/html,*/*;q=0.8", "/dashboard")):
+        answer = api.client.get(
+            f"{api.root}/", follow_redirects=False, headers={"Accept": accepted}
+        )
+        assert (answer.status_code, answer.headers["location"]) == (307, there)

@@ -319,6 +319,24 @@ def test_results_are_there_without_scripts(
     assert "00:00:01,200" in srt.text
 
 
+def test_a_job_s_page_says_where_it_is_in_the_queue_and_how_long_its_media_stays(
+    api: RunningApi, customer: Customer, browser: httpx.Client
+) -> None:
+    job_id = created(api, customer)
+    path = f"/dashboard/jobs/{job_id}"
+    assert "Queued: next in line" in browser.get(path).text
+    complete(api, job_id, [track(0)], [])
+    api.context.objects.write_bytes(f"jobs/{job_id}/source/clip-000", b"footage")
+    page = browser.get(path).text
+    assert re.search(r"Media until <time datetime=[^>]*>\d+ \w+ \d+, \d\d:\d\d UTC</time>", page)
+    assert "Translate" in page
+    assert "Erase the media and all results" in page
+    answer = browser.post(f"{path}/erase", data={"csrf": csrf(browser.get(path))})
+    erased = browser.get(answer.headers["location"]).text
+    assert '<span class="state">Erased</span>' in erased
+    assert "Download" not in erased
+
+
 def test_translations_are_downloaded_in_every_format_and_shown_as_subtitles(
     api: RunningApi, customer: Customer, browser: httpx.Client
 ) -> None:
