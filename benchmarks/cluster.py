@@ -81,7 +81,7 @@ COMMANDS = (
 )  # fmt: skip
 LONGEST_SCALING_SECONDS = 240.0
 IDLE_SECONDS = 15.0
-FILMS, FILM_SHOTS, FILM_SECONDS = 64, 28, 20.0
+FILMS, FILM_SHOTS, FILM_SECONDS = 64, 28, 40.0
 BATCH_SECONDS = 0.5
 
 
@@ -322,7 +322,8 @@ def pools(folder: Path) -> dict[str, Any]:
                 return done >= FILMS * share
 
             models = MadeUpModels(seconds=BATCH_SECONDS)
-            with contextlib.suppress(RunStoppedError):
+            # The second is not stopped: what ends it shall be seen.
+            with contextlib.suppress(*([RunStoppedError] if run == "first" else [])):
                 run_items(
                     [item for item in items if item.id not in finished],
                     ItemWork(place, models, "gpu", run, observe=notes),

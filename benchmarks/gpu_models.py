@@ -36,9 +36,10 @@ import numpy as np
 import torch
 from transformers import AutoImageProcessor, WhisperFeatureExtractor
 
+from models.backends.questions import scene_question
 from models.backends.transformers import Hardware, pick_hardware
 from models.backends.transformers.alignment import CtcAligner
-from models.backends.transformers.describer import VisionLanguageDescriber, _question
+from models.backends.transformers.describer import VisionLanguageDescriber
 from models.backends.transformers.pictures import SiglipEmbedder, TransformersObjectDetector
 from models.backends.transformers.whisper import WhisperTranscriber
 from models.contracts import (
@@ -441,7 +442,7 @@ def bare_describer(
 ) -> Callable[[], object]:
     """The library's loop over prepared questions."""
     inputs = describer._processor(
-        text=[describer._prompt(_question(scene), len(scene.stills)) for scene in scenes],
+        text=[describer._prompt(scene_question(scene), len(scene.stills)) for scene in scenes],
         images=[list(scene.stills) for scene in scenes],
         padding=True,
         return_tensors="pt",

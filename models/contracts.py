@@ -324,6 +324,28 @@ _WHISPER = (
 )
 SPOKEN_LANGUAGES = frozenset(_WHISPER.split())
 """Those of Whisper's tokenizers; a test holds them to faster-whisper's."""
+_NAMES = (
+    "afrikaans amharic arabic assamese azerbaijani bashkir belarusian bulgarian bengali tibetan "
+    "breton bosnian catalan czech welsh danish german greek english spanish estonian basque "
+    "persian finnish faroese french galician gujarati hausa hawaiian hebrew hindi croatian "
+    "haitian-creole hungarian armenian indonesian icelandic italian japanese javanese georgian "
+    "kazakh khmer kannada korean latin luxembourgish lingala lao lithuanian latvian malagasy maori "
+    "macedonian malayalam mongolian marathi malay maltese myanmar nepali dutch nynorsk norwegian "
+    "occitan punjabi polish pashto portuguese romanian russian sanskrit sindhi sinhala slovak "
+    "slovenian shona somali albanian serbian sundanese swedish swahili tamil telugu tajik thai "
+    "turkmen tagalog turkish tatar ukrainian urdu uzbek vietnamese yiddish yoruba cantonese "
+    "chinese"
+)
+_BY_NAME = dict(zip(_NAMES.split(), _WHISPER.split(), strict=True))
+
+
+def language_named(name: str) -> str | None:
+    """The language that a server calls by its tag or, as OpenAI's, by its English name; None for
+    one that Whisper does not know."""
+    name = name.strip().lower().replace(" ", "-")
+    language = _BY_NAME.get(name) or primary_language(name)
+    return language if language in SPOKEN_LANGUAGES else None
+
 
 _M2M = (
     "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu "

@@ -5,15 +5,22 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from models.contracts import WRITTEN_LANGUAGES
-from models.registry import FORMER_OPENERS, FORMER_PROFILE_NAMES, OPTIONAL_ROLES, REGISTRY
+from models.registry import (
+    FORMER_OPENERS,
+    FORMER_PROFILE_NAMES,
+    OPTIONAL_ROLES,
+    REGISTRY,
+    own_profile,
+)
 from models.tasks import TRANSLATE_SPEECH, TRANSLATE_TEXT, Task
-from models.weights import Checkpoint, PackagedWeights, WeightsError
+from models.weights import Checkpoint, PackagedWeights, Weights, WeightsError
 
 
 def profile_named(name: str) -> str:
@@ -27,8 +34,8 @@ def has_task(profile: str, task: Task[Any], models_dir: Path | None) -> bool:
     row = REGISTRY[profile].get(task)
     if row is None or not task.optional:
         return row is not None
-    from_hub = models_dir is None and profile != "packaged"
-    if not row.is_packaged and not _has_transformers():
+    from_hub = models_dir is None and own_profile(profile) != "packaged"
+    if not row.is_packaged and row.remote is None and not _has_transformers():
         return False
     return all(
         each.is_installed(models_dir) or (from_hub and isinstance(each, Checkpoint))
@@ -64,8 +71,16 @@ def replicas_of(profile: str, task: Task[Any]) -> Task[Any] | None:
     """The task whose replicas do it: itself, or the one whose loaded model it shares; None where it
     runs in the process that has the inputs. Raises KeyError where the profile lacks it."""
     row = REGISTRY[profile][task]
-    in_task = row.is_packaged and task.in_task and not row.gpus
+    # What asks another server is there where its job is: with the process ends the request.
+    in_task = row.remote is not None or (row.is_packaged and task.in_task and not row.gpus)
     return None if in_task else row.shares or task
+
+
+def most_media_seconds(profile: str, task: Task[Any]) -> float:
+    """How long the media of a job may be that the task's model is asked about."""
+    row = REGISTRY[profile].get(task)
+    remote = row and row.remote
+    return (remote and remote.most_media_seconds) or math.inf
 
 
 def is_one_actor(profile: str, task: Task[Any]) -> bool:
@@ -92,7 +107,7 @@ class ListedWeights:
 
     task: str
     role: str
-    weights: Checkpoint | PackagedWeights
+    weights: Weights
     optional: bool = False
 
 
@@ -176,7 +191,7 @@ def own_digest(own: Path) -> str:
 
 def digest_of(profile: str, tasks: Iterable[Task[Any]], own: Path | None = None) -> str:
     """Names what ``tasks`` are done with: results of one digest are not reused for another."""
-    parts = [profile, *([] if own is None else [own_digest(own)])]
+    parts = [own_profile(profile), *([] if own is None else [own_digest(own)])]
     for task in tasks:
         row = REGISTRY[profile].get(task)
         if row is not None:
@@ -193,6 +208,11 @@ class Choice:
 
     profile: str
     reason: str
+
+    @property
+    def name(self) -> str:
+        """For people: the profile without models of other servers."""
+        return own_profile(self.profile)
 
 
 def choose_profile(wanted: str, *, gpus: float, models_dir: Path | None) -> Choice:

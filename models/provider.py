@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -17,7 +18,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from models.backends import Backend
 from models.contracts import DeviceMemoryError
-from models.profiles import has_task, is_one_actor, replicas_of
+from models.profiles import has_task, is_one_actor, most_media_seconds, replicas_of
 from models.registry import REGISTRY
 from models.tasks import Contract, Shape, Task
 
@@ -72,6 +73,10 @@ class ModelProvider(Protocol):
         """Whether ``find`` finds one, without loading it where that can be known."""
         return self.find(task) is not None
 
+    def most_media_seconds(self, _: Task[Any]) -> float:
+        """How long the media of a job may be that the task's model is asked about."""
+        return math.inf
+
     def get(self, task: Task[Contract]) -> Contract:
         """The task's model. Raises KeyError where there is none."""
         model = self.find(task)
@@ -92,6 +97,9 @@ class LocalModels(ModelProvider):
     def has(self, task: Task[Any]) -> bool:
         return has_task(self.profile, task, self.models_dir)
 
+    def most_media_seconds(self, task: Task[Any]) -> float:
+        return most_media_seconds(self.profile, task)
+
     def find(self, task: Task[Contract]) -> Contract | None:
         if not self.has(task):
             return None
@@ -103,9 +111,10 @@ class LocalModels(ModelProvider):
 _open_once = functools.lru_cache(maxsize=16)(open_model)
 
 
-GATHERING_SECONDS = 4.0
+GATHERING_SECONDS = 15.0
 """How long a batch of GatheredModels waits for its next input: nobody waits for a single one, and a
-model that waits has nothing else to do."""
+model that waits has nothing else to do. In ``benchmarks.cluster --pools`` with films that came some
+seconds apart, batches were half full with 4 s."""
 ObserveBatch: TypeAlias = Callable[[str, int, float], None]
 """Receives a task's name, and the size and seconds of each batch."""
 
@@ -131,6 +140,9 @@ class GatheredModels(ModelProvider):
 
     def has(self, task: Task[Any]) -> bool:
         return self._models.has(task)
+
+    def most_media_seconds(self, task: Task[Any]) -> float:
+        return self._models.most_media_seconds(task)
 
     def find(self, task: Task[Contract]) -> Contract | None:
         with self._finding:
@@ -224,6 +236,9 @@ class ServedModels(ModelProvider):
     models_dir: Path | None = None
     one_machine: bool = False
     """Whether those of ``is_one_actor`` are actors in the namespace of the application's name."""
+
+    def most_media_seconds(self, task: Task[Any]) -> float:
+        return most_media_seconds(self.profile, task)
 
     def find(self, task: Task[Contract]) -> Contract | None:
         if not has_task(self.profile, task, self.models_dir):

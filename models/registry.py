@@ -3,12 +3,16 @@
 First ``packaged``, what every installation can do: weights that installed packages carry, on any
 processor. Each file has the digest of the one that was published; the package is only its carrier.
 Then the profiles with neural networks of a hub, which do what ``packaged`` does where they have no
-row of their own.
+row of their own. A profile in which other servers do some tasks has these in its name
+(``with_remote``), so that whoever is handed the name finds the same rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 from models.backends import Backend
@@ -33,8 +37,9 @@ from models.tasks import (
     TRANSLATE_SPEECH,
     TRANSLATE_TEXT,
     Task,
+    get_task,
 )
-from models.weights import Carrier, Checkpoint, PackagedWeights, WeightFile
+from models.weights import Carrier, Checkpoint, PackagedWeights, RemoteModel, WeightFile
 
 
 def _carried(name: str, sha256: str, distribution: str, path: str, url: str | None) -> WeightFile:
@@ -559,32 +564,82 @@ _PACKAGED_ON_A_GPU: dict[Task[Any], Backend] = {
 """These need little, and get no replicas: they run where the inputs are, on a GPU in a process that
 sees one and has an onnxruntime for it."""
 
-REGISTRY: dict[str, dict[Task[Any], Backend]] = {
-    "packaged": PACKAGED
-    | {task: _ON_A_PROCESSOR[task] for task in (EMBED_PICTURES, EMBED_PHRASES, TRANSLATE_TEXT)},
-    "cpu": PACKAGED
-    | _ON_A_PROCESSOR
-    | {
-        TRANSCRIBE: _CTRANSLATE2_WHISPER,
-        ALIGN: replace(_CTRANSLATE2_WHISPER, shares=TRANSCRIBE, memory_bytes=0, own_files=()),
-        TRANSLATE_SPEECH: replace(
-            _CTRANSLATE2_WHISPER,
-            shares=TRANSCRIBE,
-            memory_bytes=0,
-            own_files=(),
-            languages="from 99 languages into English",
-        ),
-    },
-    "cpu-transformers": PACKAGED | _ON_A_PROCESSOR,
-    "gpu": {task: row for task, row in PACKAGED.items() if task is not TRANSLATE_SPEECH}
-    | {
-        task: replace(row, device="cuda", **_ON_A_GPU[task])
-        for task, row in _ON_A_PROCESSOR.items()
-        if task is not TRANSLATE_SPEECH
+REMOTE_TASKS = (TRANSCRIBE, DESCRIBE_SCENES, SUMMARIZE, TRANSLATE_TEXT, EMBED_TEXT)
+"""What models of other servers can do."""
+_REMOTE_MARK = "+"
+_OF_WHO_LOADS = (
+    "max_batch", "batch_wait_seconds", "memory_bytes", "gpu_memory_bytes", "own_files"
+)  # fmt: skip
+
+
+def with_remote(profile: str, models: Mapping[str, RemoteModel]) -> str:
+    """The name of a profile in which these, by their tasks' names, stand in for its own."""
+    given = {name: asdict(model) for name, model in models.items()}
+    return f"{profile}{_REMOTE_MARK}{json.dumps(given, sort_keys=True)}" if given else profile
+
+
+def own_profile(profile: str) -> str:
+    """The name without models of other servers."""
+    return profile.partition(_REMOTE_MARK)[0]
+
+
+@functools.cache
+def _rows_with_remote(profile: str) -> dict[Task[Any], Backend]:
+    """Raises KeyError for a profile that there is not."""
+    named, _, table = profile.partition(_REMOTE_MARK)
+    rows = dict(REGISTRY[named])
+    if not table:
+        raise KeyError(profile)
+    models = {get_task(name): RemoteModel(**each) for name, each in json.loads(table).items()}
+    for task, model in models.items():
+        sharing = [each for each in rows if rows[each].shares is task]
+        for each in sharing:
+            rows[each] = replace(rows[each], shares=sharing[0])
+        for each in sharing[:1]:  # it loads now what it shared
+            kept = {name: getattr(rows[task], name) for name in _OF_WHO_LOADS}
+            rows[each] = replace(rows[each], shares=None, **kept)
+        rows[task] = Backend(
+            "models.backends.remote:open_remote",
+            {"model": model},
+            max_batch=model.concurrency,
+            languages="those of its server's model",
+        )
+    return rows
+
+
+class _Registry(dict[str, dict[Task[Any], Backend]]):
+    def __missing__(self, profile: str) -> dict[Task[Any], Backend]:
+        return _rows_with_remote(profile)
+
+
+REGISTRY = _Registry(
+    {
+        "packaged": PACKAGED
+        | {task: _ON_A_PROCESSOR[task] for task in (EMBED_PICTURES, EMBED_PHRASES, TRANSLATE_TEXT)},
+        "cpu": PACKAGED
+        | _ON_A_PROCESSOR
+        | {
+            TRANSCRIBE: _CTRANSLATE2_WHISPER,
+            ALIGN: replace(_CTRANSLATE2_WHISPER, shares=TRANSCRIBE, memory_bytes=0, own_files=()),
+            TRANSLATE_SPEECH: replace(
+                _CTRANSLATE2_WHISPER,
+                shares=TRANSCRIBE,
+                memory_bytes=0,
+                own_files=(),
+                languages="from 99 languages into English",
+            ),
+        },
+        "cpu-transformers": PACKAGED | _ON_A_PROCESSOR,
+        "gpu": {task: row for task, row in PACKAGED.items() if task is not TRANSLATE_SPEECH}
+        | {
+            task: replace(row, device="cuda", **_ON_A_GPU[task])
+            for task, row in _ON_A_PROCESSOR.items()
+            if task is not TRANSLATE_SPEECH
+        }
+        | _PACKAGED_ON_A_GPU
+        | {SEGMENT_SPEAKERS: _TORCH_SEGMENTATION},
     }
-    | _PACKAGED_ON_A_GPU
-    | {SEGMENT_SPEAKERS: _TORCH_SEGMENTATION},
-}
+)
 """Profile -> task -> row. ``cpu-transformers`` is ``cpu`` with Whisper through transformers and
 its aligners in place of CTranslate2, whose int8 kernels are faster on a processor. What no package
 carries is added to ``packaged`` by pulling it alone: ``vas models pull --task``."""

@@ -9,16 +9,19 @@ fills it, so that an installation outlives its carriers.
 Those of a hub: a models folder holds one folder a checkpoint, ``<owner>--<name>@<revision>``; a
 folder is there completely or not at all. With a models folder nothing is ever fetched while the
 service runs.
+
+Those of another server: nobody sees them here; the model that the operator named answers over HTTP.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import httpx
 
@@ -305,3 +308,69 @@ class Checkpoint:
             raise MissingCheckpointError(f"{folder} holds no weights.")
         shutil.rmtree(folder / ".cache", ignore_errors=True)
         (folder / _COMPLETE).touch()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """A model of another server, which is asked as OpenAI's are; as the operator's settings have
+    it. Raises ValueError for numbers that cannot be meant."""
+
+    url: str
+    """To which ``/chat/completions`` and such are appended, e.g. http://gpu:8000/v1."""
+    model: str
+    """What the server calls it."""
+    key_variable: str | None = None
+    """Environment variable with the key for the server; the key itself is written nowhere."""
+    concurrency: int = 4
+    """Requests of a process that are under way at once."""
+    timeout_seconds: float = 120.0
+    """Of a request; it is ended after so long, and sent again at most three times."""
+    most_media_seconds: float | None = None
+    """A job of longer media has nothing sent: the budget of a job. None: there is none."""
+    body: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Further fields of each request in JSON, e.g. ``{"dimensions": 512}``."""
+
+    licence: ClassVar[str] = "its server's"
+
+    def __post_init__(self) -> None:
+        if not (self.model and 1 <= self.concurrency <= 256 and 0 < self.timeout_seconds <= 3600):
+            raise ValueError(
+                "A remote model needs a model's name, a concurrency of 1 to 256 and a timeout of "
+                "at most 3600 seconds"
+            )
+
+    @property
+    def origin(self) -> str:
+        return self.model
+
+    @property
+    def carrier(self) -> str:
+        return self.url
+
+    @property
+    def name(self) -> str:
+        return self.model
+
+    @property
+    def version(self) -> str:
+        """Names what is asked, and how; what the server runs under that name is its own affair."""
+        asked = json.dumps([self.url, self.model, self.body], sort_keys=True)
+        return hashlib.sha256(asked.encode()).hexdigest()[:12]
+
+    @property
+    def identity(self) -> str:
+        """What results that were made with it depend on."""
+        return f"{self.model}@{self.version}"
+
+    def is_installed(self, _: Path | None) -> bool:
+        return True
+
+    def state(self, _: Path | None) -> str:
+        return "asked over HTTP"
+
+    def pull(self, models_dir: Path, _: str | None = None) -> Path:
+        """Fetch nothing."""
+        return models_dir
+
+
+Weights = PackagedWeights | Checkpoint | RemoteModel

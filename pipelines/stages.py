@@ -13,9 +13,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from models.provider import ModelProvider
+from models.tasks import DESCRIBE_SCENES, SUMMARIZE, TRANSCRIBE, Task
 from pipelines.execution.chain import Control, Mapper, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray, on_a_worker
 from pipelines.ingest.pipeline import IngestConfig, IngestContext
@@ -122,6 +123,7 @@ class MediaStages:
         """Return the scenes."""
         if ingested.video is None:
             raise StageError(StageCode.VISION_FAILED, "The picture could not be read.")
+        self._require_budget(DESCRIBE_SCENES, ingested.media.duration_seconds)
         return analyse_vision(
             ingested.video,
             workspace=self.workspace,
@@ -135,6 +137,7 @@ class MediaStages:
         self, track: AudioTrack, ingested: IngestResult, control: Control
     ) -> TranscriptResult:
         """Return the transcript of one track, on the media's timeline."""
+        self._require_budget(TRANSCRIBE, ingested.media.duration_seconds)
         return transcribe_track(
             track,
             workspace=self.workspace,
@@ -155,6 +158,7 @@ class MediaStages:
             if track.transcript is not None
             for segment in track.transcript.segments
         ]
+        self._require_budget(SUMMARIZE, max((each.end_ms for each in said), default=0) / 1000)
         return summarize(
             sorted(said, key=lambda each: each.start_ms),
             workspace=self.workspace,
@@ -163,6 +167,12 @@ class MediaStages:
             config=self.summary_config,
             mapper=self.mapper,
         )
+
+    def _require_budget(self, task: Task[Any], seconds: float) -> None:
+        """Raise StageError before anything is sent of media that the budget does not cover."""
+        if seconds > (most := self.models.most_media_seconds(task)):
+            message = f"The media is longer than the {most:g} s of the budget of {task.name}."
+            raise StageError(StageCode.PROCESSING_FAILED, message)
 
 
 @dataclass(frozen=True, slots=True)

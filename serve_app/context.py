@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.contracts import Picture
-from models.registry import REGISTRY
+from models.registry import REGISTRY, own_profile
 from models.tasks import CLASSIFY_CONTENT, PhraseEmbedder, PictureEmbedder, TextEmbedder
 from pipelines.across.redaction import FindEntities, no_recognizer
 from pipelines.speech.caption_rules import HouseTable, read_rules
@@ -194,8 +194,9 @@ class ContentPolicyError(ValueError):
 
 def load_content_policy(settings: Settings) -> ContentPolicy:
     """Return the content policy of the settings. Raises ContentPolicyError."""
-    if settings.blocked_labels and CLASSIFY_CONTENT not in REGISTRY.get(settings.model_profile, {}):
-        message = f"VAS_BLOCKED_LABELS: no classifier in model profile {settings.model_profile}."
+    profile = own_profile(settings.model_profile)
+    if settings.blocked_labels and CLASSIFY_CONTENT not in REGISTRY.get(profile, {}):
+        message = f"VAS_BLOCKED_LABELS: no classifier in model profile {profile}."
         raise ContentPolicyError(message)
     path = settings.blocked_hashes_file
     try:

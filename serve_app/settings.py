@@ -28,7 +28,9 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from models.profiles import profile_named
+from models.registry import REMOTE_TASKS
 from models.tasks import Task, get_task
+from models.weights import RemoteModel
 from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
 from pipelines.types import CutsBy
 from storage.objects import ObjectStore
@@ -354,6 +356,14 @@ class Settings(BaseSettings):
         "`cpu-transformers` is `cpu` with Whisper through transformers in place of CTranslate2. "
         "`embedded` is the former name of `packaged`.",
     )
+    remote_models: dict[TaskName, RemoteModel] = Field(
+        {},
+        description="Model tasks that other servers do, asked as OpenAI's are (vLLM, llama.cpp, "
+        'Ollama): {"describe_scenes": {"url": "http://gpu:8000/v1", "model": "qwen3-vl", '
+        '"key_variable": "GPU_KEY"}}; further keys are `concurrency`, `timeout_seconds`, '
+        "`most_media_seconds` and `body`. Only these servers ever get media; without it none "
+        "does. For transcribe, describe_scenes, summarize, translate_text and embed_text.",
+    )
     model_replicas: dict[TaskName, Annotated[int, Field(ge=1, le=256)]] = Field(
         {},
         description='Most replicas of each model task: {"transcribe": 4, "describe_scenes": 2}; '
@@ -486,6 +496,15 @@ class Settings(BaseSettings):
     def _name_from_anywhere(cls, path: Path | str | None) -> Path | str | None:
         """Replicas work in folders of their own."""
         return path.expanduser().resolve() if isinstance(path, Path) else path
+
+    @field_validator("remote_models")
+    @classmethod
+    def _can_be_asked(cls, models: dict[str, RemoteModel]) -> dict[str, RemoteModel]:
+        possible = [task.name for task in REMOTE_TASKS]
+        for name in models:
+            if name not in possible:
+                raise ValueError(f"{name!r} is none of {', '.join(possible)}")
+        return {name: replace(it, url=_as_address(it.url)) for name, it in models.items()}
 
     @field_validator("raw_decoders")
     @classmethod

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.tasks import Task
-from models.weights import Checkpoint, Location, PackagedWeights
+from models.weights import Checkpoint, Location, PackagedWeights, RemoteModel, Weights
 
 CARD_BYTES = 44 << 30
 """Of the GPUs of ``cluster.yaml``, after what their driver takes; a model takes the same share of a
@@ -22,7 +22,7 @@ class Backend:
     opener: str
     """``package.module:function``, called with this row and the models folder; what it returns
     keeps the task's contract."""
-    weights: dict[str, PackagedWeights | Checkpoint]
+    weights: dict[str, Weights]
     """Role -> weights; the role of those that do the task themselves is ``model``."""
     shares: Task[Any] | None = None
     """The task whose loaded model, and whose replicas, do this task too."""
@@ -64,6 +64,12 @@ class Backend:
         """Whether installed packages carry all of its weights."""
         return all(isinstance(each, PackagedWeights) for each in self.weights.values())
 
+    @property
+    def remote(self) -> RemoteModel | None:
+        """The model of another server that does the task, where one does."""
+        model = self.weights.get("model")
+        return model if isinstance(model, RemoteModel) else None
+
     def packaged(self, role: str = "model") -> PackagedWeights:
         """Weights that a package carries. Raises TypeError for those of a hub."""
         weights = self.weights[role]
@@ -79,4 +85,4 @@ class Backend:
         weights = self.weights[role]
         if isinstance(weights, Checkpoint):
             return weights.locate(models_dir)
-        raise TypeError(f"{weights.origin} is carried by a package.")
+        raise TypeError(f"{weights.origin} is no checkpoint of a hub.")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -40,9 +41,9 @@ from models.profiles import (
     profile_named,
 )
 from models.provider import LocalModels
-from models.registry import REGISTRY
+from models.registry import REGISTRY, own_profile, with_remote
 from models.tasks import TRANSCRIBE, Purpose, tasks_for
-from models.weights import WeightsError
+from models.weights import RemoteModel, WeightsError
 from pipelines.backfill.driver import (
     MOST_GPUS,
     BackfillTally,
@@ -158,7 +159,7 @@ def _run(manifest: Manifest, work: ItemWork, output: Output, pacing: Pacing) -> 
     before = len(manifest.items) - len(waiting)
     _print(
         f"{len(manifest.items)} items, {before} of them finished before; "
-        f"{len(manifest.errors)} bad rows; models: {work.profile}."
+        f"{len(manifest.errors)} bad rows; models: {own_profile(work.profile)}."
     )
     if not waiting:
         return
@@ -225,13 +226,15 @@ def _profile(options: argparse.Namespace) -> str:
     check_weights(choice.profile, options.models_dir)
     if options.whisper_weights is not None:
         check_own_weights(choice.profile, TRANSCRIBE, options.whisper_weights)
-    return choice.profile
+    return with_remote(choice.profile, options.remote_models)
 
 
 def _kind(profile: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return what results depend on: an output holds results of one kind."""
     own: Path | None = options.whisper_weights
-    kind = {"profile": profile, "cuts": str(options.cuts)}
+    kind: dict[str, Any] = {"profile": own_profile(profile), "cuts": str(options.cuts)}
+    if options.remote_models:
+        kind["remote_models"] = {name: it.identity for name, it in options.remote_models.items()}
     return kind if own is None else kind | {"whisper_weights": own_digest(own)}
 
 
@@ -299,6 +302,13 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         "--whisper-weights",
         type=Path,
         help="folder of a Whisper of your own, in place of the profile's (VAS_WHISPER_WEIGHTS)",
+    )
+    add(
+        "--remote-models",
+        type=_remote_models,
+        default=os.environ.get("VAS_REMOTE_MODELS", "{}"),
+        metavar="JSON",
+        help="tasks that models of other servers do, as VAS_REMOTE_MODELS has it (the default)",
     )
     add("--blocked-hashes", type=Path, help="pictures that are not permitted (vas policy hash)")
     add("--segment-seconds", type=_positive, default=60.0, help="length of a video segment")
@@ -378,6 +388,13 @@ def _positive(text: str) -> float:
     if value <= 0:
         raise ValueError(text)
     return value
+
+
+def _remote_models(text: str) -> dict[str, RemoteModel]:
+    try:
+        return {name: RemoteModel(**each) for name, each in json.loads(text).items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _raw_decoder(text: str) -> tuple[str, str]:

@@ -421,6 +421,9 @@ class _OwnModels(ModelProvider):
     def __init__(self, models: ModelProvider, held: dict[Task[Any], int], number: int) -> None:
         self._models, self._held, self._number = models, held, number
 
+    def most_media_seconds(self, task: Task[Any]) -> float:
+        return self._models.most_media_seconds(task)
+
     def find(self, task: Task[Contract]) -> Contract | None:
         owner = self._held.get(task, self._number)
         if owner <= self._number or not self._models.has(task):

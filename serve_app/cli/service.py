@@ -89,7 +89,7 @@ def started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, s
 
     def print_choice(choice: Choice) -> None:
         if not quiet:
-            console.print(f"Models: {choice.profile} ({choice.reason})", highlight=False)
+            console.print(f"Models: {choice.name} ({choice.reason})", highlight=False)
 
     status = contextlib.nullcontext() if quiet else console.status("Starting the service …")
     with contextlib.ExitStack() as stack:
@@ -181,13 +181,15 @@ def models_list(
     profile: ProfileOption = None, to: FolderOption = None, as_json: JsonOption = False
 ) -> None:
     """Show a profile's models: repository, revision, licence, whether they are here."""
+    from models.registry import own_profile
+
     folder = to or settings_with().models_dir
     chosen = _profile(profile)
     rows = _rows(chosen, folder)
     if as_json:
-        show({"profile": chosen, "models": rows}, as_json=True)
+        show({"profile": own_profile(chosen), "models": rows}, as_json=True)
         return
-    console.print(f"Profile {chosen}", highlight=False)
+    console.print(f"Profile {own_profile(chosen)}", highlight=False)
     show_rows(rows, "models")
 
 

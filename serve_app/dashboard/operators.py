@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from models.profiles import has_task, how_to_add, listed_weights, replicas_of
-from models.registry import REGISTRY
+from models.registry import REGISTRY, own_profile
 from models.tasks import Purpose, Task
 from serve_app.api.envelope import Context
 from serve_app.api.health import ReadinessProbe
@@ -138,7 +138,7 @@ class ModelRow:
 
 def served_models(profile: str, models_dir: Path | None) -> Iterator[ModelRow]:
     """Yield the models of a profile; nothing for ``auto``, where it was not decided yet."""
-    for task in REGISTRY.get(profile, {}):
+    for task in {} if profile == "auto" else REGISTRY[profile]:
         weights = [each for each in listed_weights(profile) if each.task == task.name]
         names = ", ".join(dict.fromkeys(each.weights.origin for each in weights))
         if has_task(profile, task, models_dir):
@@ -150,6 +150,8 @@ def served_models(profile: str, models_dir: Path | None) -> Iterator[ModelRow]:
 
 
 def _place(profile: str, task: Task[Any]) -> str:
+    if REGISTRY[profile][task].remote is not None:
+        return "another server"
     if replicas_of(profile, task) is None:
         return "in the task"
     return "replica, GPU" if REGISTRY[profile][task].device == "cuda" else "replica, processor"
@@ -162,7 +164,8 @@ async def get_throughput(request: Request, context: Context) -> Response:
     async with context.database.statement() as connection:
         work = await metrics.list_stage_work(connection)
     return await _page(
-        request, context.settings, "throughput.html", work=work, profile=settings.model_profile,
+        request, context.settings, "throughput.html", work=work,
+        profile=own_profile(settings.model_profile),
         models=list(served_models(settings.model_profile, settings.models_dir)),
         most=metrics.MOST_COUNTED,
     )  # fmt: skip

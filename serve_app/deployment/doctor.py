@@ -17,7 +17,7 @@ import httpx
 
 from models.profiles import Choice, has_task, how_to_add, listed_weights
 from models.provider import open_model
-from models.registry import REGISTRY
+from models.registry import REGISTRY, own_profile
 from models.tasks import TASKS, Task
 from serve_app.deployment.data import NoServiceDataError, prepared
 from serve_app.deployment.model_choice import chosen_models, own_weights, visible_gpus
@@ -167,7 +167,7 @@ def _model(task: Task[Any]) -> Check:
     def check(machine: MachineFacts) -> str:
         settings, profile = machine.settings, machine.models.profile
         if not has_task(profile, task, settings.models_dir):
-            missing = f"none in profile {profile} as it is installed"
+            missing = f"none in profile {own_profile(profile)} as it is installed"
             how = how_to_add(profile, task, settings.models_dir)
             return missing if how is None else f"{missing}; {how}"
         own = own_weights(settings, task)
@@ -193,6 +193,6 @@ CHECKS: dict[str, Check] = {
     "codecs": _codecs,
     "database": _database,
     "objects": _objects,
-    "models": lambda machine: f"profile {machine.models.profile}: {machine.models.reason}",
+    "models": lambda machine: f"profile {machine.models.name}: {machine.models.reason}",
     **{f"model: {task.name}": _model(task) for task in TASKS},
 }

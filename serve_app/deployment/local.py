@@ -117,7 +117,7 @@ def _require_what_is_named(settings: Settings) -> Choice:
     choice = chosen_models(settings)
     load_content_policy(settings.model_copy(update={"model_profile": choice.profile}))
     require_machine(choice.profile)
-    log.info("models: %s (%s)", choice.profile, choice.reason)
+    log.info("models: %s (%s)", choice.name, choice.reason)
     return choice
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from models.profiles import (
     missing_checkpoints,
 )
 from models.provider import LocalModels, ServedModels
-from models.registry import REGISTRY
+from models.registry import REGISTRY, own_profile, with_remote
 from models.tasks import EMBED_FACES, EMBED_PHRASES, EMBED_PICTURES, EMBED_TEXT, Task
 from models.weights import WeightsError
 from serve_app.context import PictureEncoder, TextEncoder
@@ -37,15 +38,14 @@ class ModelProfileError(ValueError):
 
 def chosen_models(settings: Settings) -> Choice:
     """Return the profile to serve, and why. Raises ModelProfileError where it lacks something."""
-    lacking = missing_packages()
-    if settings.model_profile == "auto" and lacking:
-        _require("packaged", settings, lacking)
-        return Choice("packaged", f"{', '.join(lacking)} not installed (extra models)")
-    choice = choose_profile(
-        settings.model_profile, gpus=visible_gpus(), models_dir=settings.models_dir
-    )
-    _require(choice.profile, settings, lacking)
-    return choice
+    lacking, wanted = missing_packages(), own_profile(settings.model_profile)
+    if wanted == "auto" and lacking:
+        choice = Choice("packaged", f"{', '.join(lacking)} not installed (extra models)")
+    else:
+        choice = choose_profile(wanted, gpus=visible_gpus(), models_dir=settings.models_dir)
+    profile = with_remote(choice.profile, settings.remote_models)
+    _require(profile, settings, lacking)
+    return replace(choice, profile=profile)
 
 
 def with_models_chosen(settings: Settings) -> Settings:
@@ -68,10 +68,11 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
     if settings.people and not has_task(profile, EMBED_FACES, settings.models_dir):
         how = how_to_add(profile, EMBED_FACES, settings.models_dir)
         raise ModelProfileError(f"VAS_PEOPLE needs the task embed_faces: {how}.")
-    if profile == "packaged":
+    named = own_profile(profile)
+    if named == "packaged":
         return
     if lacking:
-        message = f"VAS_MODEL_PROFILE={profile} needs {', '.join(lacking)}: install extra models."
+        message = f"VAS_MODEL_PROFILE={named} needs {', '.join(lacking)}: install extra models."
         raise ModelProfileError(message)
     if settings.models_dir is None:
         return
@@ -79,7 +80,7 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
     if missing:
         names = ", ".join(checkpoint.origin for checkpoint in missing)
         raise ModelProfileError(
-            f"{settings.models_dir} lacks {names}: run vas models pull --profile {profile}."
+            f"{settings.models_dir} lacks {names}: run vas models pull --profile {named}."
         )
 
 
@@ -114,17 +115,18 @@ def require_machine(profile: str) -> None:
     """
     import ctranslate2
 
+    named = own_profile(profile)
     entries = [entry for entry in REGISTRY[profile].values() if entry.device == "cpu"]
     supported = ctranslate2.get_supported_compute_types("cpu")
     if any(entry.dtype == "int8" for entry in entries) and "int8" not in supported:
         raise ModelProfileError(
-            f"This processor cannot run profile {profile}: CTranslate2 has no int8 for it, only "
+            f"This processor cannot run profile {named}: CTranslate2 has no int8 for it, only "
             f"{', '.join(sorted(supported)) or 'nothing'}."
         )
     needed, free = sum(entry.memory_bytes for entry in entries), psutil.virtual_memory().available
     if free < needed:
         raise ModelProfileError(
-            f"Profile {profile} needs {needed / GIB:.1f} GiB of memory for its models, "
+            f"Profile {named} needs {needed / GIB:.1f} GiB of memory for its models, "
             f"{free / GIB:.1f} GiB are free."
         )
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from models.profiles import concurrent_inputs, digest_of
 from models.provider import ModelProvider
-from models.registry import REGISTRY
+from models.registry import REGISTRY, own_profile
 from models.tasks import EMBED_VOICE, SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
 from pipelines.across.redaction import (
     Known,
@@ -612,6 +612,11 @@ class Recorder:
     def _made(self, purpose: Purpose, steps: str, settings: dict[str, Setting]) -> StageReceipt:
         profile = self.settings.model_profile
         own = self.settings.whisper_weights if purpose is Purpose.TRANSCRIPT else None
+        elsewhere: dict[str, Setting] = {
+            f"remote.{task.name}": row.remote.model
+            for task, row in REGISTRY[profile].items()
+            if task.purpose is purpose and row.remote is not None
+        }
         models = {
             task.name: digest_of(profile, (task,), own if task.own_weights else None)
             for task in tasks_for(purpose)
@@ -619,7 +624,7 @@ class Recorder:
         }
         return {
             "software": software(),
-            "settings": {"profile": profile, **settings},
+            "settings": {"profile": own_profile(profile), **elsewhere, **settings},
             "models": models,
             "steps": dict(step_versions(steps)),
         }

@@ -9,17 +9,16 @@ import pytest
 import torch
 from transformers import LogitsProcessor
 
-from models.backends.transformers import pick_hardware
-from models.backends.transformers.describer import (
+from models.backends.questions import (
     MAX_OBJECTS,
     SceneAnswer,
-    SchemaRows,
     UnusableAnswerError,
-    VisionLanguageDescriber,
-    _description,
-    _middle,
-    _question,
+    middle_stills,
+    scene_description,
+    scene_question,
 )
+from models.backends.transformers import pick_hardware
+from models.backends.transformers.describer import SchemaRows, VisionLanguageDescriber
 from models.contracts import Box, CameraMotion, Excerpt, SceneStills, ShotAngle, ShotType, TextLine
 from tests.models.tiny_models import save_tiny_vision_language
 
@@ -130,7 +129,7 @@ def test_a_summary_after_pictures_is_as_before_them(describer: VisionLanguageDes
 )
 def test_of_many_stills_the_middle_ones_are_shown(stills: int, most: int, shown: list[int]) -> None:
     own = scene(stills, 0).stills
-    assert [id(each) for each in _middle(own, most)] == [id(own[index]) for index in shown]
+    assert [id(each) for each in middle_stills(own, most)] == [id(own[index]) for index in shown]
 
 
 @pytest.mark.parametrize(
@@ -156,12 +155,12 @@ def test_objects_are_sorted_and_not_repeated() -> None:
         '"shot_type": "wide", "shot_angle": "eye_level"}'
     )
     assert answer is not None
-    assert _description(answer).objects == ("dog", "tree")
+    assert scene_description(answer).objects == ("dog", "tree")
 
 
 def test_the_question_quotes_what_was_read_on_the_screen() -> None:
     still = np.zeros((8, 8, 3), np.uint8)
     line = TextLine('SAY "HI"\nnow', 0.95, Box(0, 0, 1, 1))
-    question = _question(SceneStills((still,), 1.0, text=(line,)))
+    question = scene_question(SceneStills((still,), 1.0, text=(line,)))
     assert question.endswith(r'as read in one still: ["SAY \"HI\"\nnow"].')
-    assert "Writing on the screen" not in _question(SceneStills((still,), 1.0))
+    assert "Writing on the screen" not in scene_question(SceneStills((still,), 1.0))

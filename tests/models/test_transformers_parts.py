@@ -30,6 +30,7 @@ from models.backends.decoded_text import (
     words_of_tokens,
 )
 from models.backends.packaged.voices import PyannoteSpeakerSegmenter, open_pyannote_segmenter
+from models.backends.questions import UnusableAnswerError, complete_sentences, summary_question
 from models.backends.transformers import Batches, pick_hardware, texts
 from models.backends.transformers.alignment import (
     Alphabet,
@@ -39,12 +40,7 @@ from models.backends.transformers.alignment import (
     romanise,
     spread,
 )
-from models.backends.transformers.describer import (
-    UnusableAnswerError,
-    VisionLanguageDescriber,
-    complete_sentences,
-    summary_question,
-)
+from models.backends.transformers.describer import VisionLanguageDescriber
 from models.backends.transformers.texts import M2M100Translator
 from models.contracts import (
     ACTIVITY_WINDOW_SAMPLES,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from models.tasks import DESCRIBE_SCENES, TRANSCRIBE
+from models.weights import RemoteModel
 from serve_app.deployment.cluster import ClusterSettingsError, cluster_settings
 from serve_app.settings import DEPRECATED_NAMES, InvalidSettingsError, Settings, load_settings
 from tests.tables import every
@@ -166,6 +167,24 @@ def test_a_bad_number_of_replicas_is_one_sentence(
     monkeypatch.setenv("VAS_MODEL_REPLICAS", text)
     with pytest.raises(InvalidSettingsError, match=sentence):
         load_settings()
+
+
+def test_models_of_other_servers_are_a_table_by_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {"url": "http://gpu:8000/v1/", "model": "qwen3-vl", "concurrency": 8}
+    monkeypatch.setenv("VAS_REMOTE_MODELS", json.dumps({"describe": entry}))
+    found = load_settings().remote_models
+    assert found == {"describe_scenes": RemoteModel("http://gpu:8000/v1", "qwen3-vl", None, 8)}
+    for table, sentence in (
+        ({"align": entry}, "'align' is none of transcribe, describe_scenes, summarize, "),
+        ({"describe": entry | {"url": "gpu:8000"}}, "Input should be like https://"),
+        ({"describe": entry | {"concurrency": 0}}, "a concurrency of 1 to 256"),
+        ({"describe": entry | {"key": "s3cret"}}, "Unexpected keyword argument"),
+        ({"describe": {"url": "http://gpu"}}, "model.*: "),
+    ):
+        monkeypatch.setenv("VAS_REMOTE_MODELS", json.dumps(table))
+        with pytest.raises(InvalidSettingsError, match=sentence) as refused:
+            load_settings()
+        assert "s3cret" not in str(refused.value)
 
 
 def test_settings_without_deprecated_names_do_not_warn() -> None:
