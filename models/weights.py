@@ -331,6 +331,8 @@ class RemoteModel:
     """Further fields of each request in JSON, e.g. ``{"dimensions": 512}``."""
 
     licence: ClassVar[str] = "its server's"
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+    """Of the settings: a word that is mistyped is no row without a budget."""
 
     def __post_init__(self) -> None:
         if not (self.model and 1 <= self.concurrency <= 256 and 0 < self.timeout_seconds <= 3600):
