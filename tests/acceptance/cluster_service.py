@@ -141,10 +141,14 @@ def _environment_of_nodes(database_url: str, store: S3Store) -> dict[str, str]:
 
 
 def _config(port: int, changes: dict[str, Any]) -> str:
-    """The project's file but for the port and the arguments, most of which need a GPU."""
+    """The project's file but for the port, the arguments, most of which need a GPU, and where
+    ``changes`` have an ``import_path`` the graph."""
+    changes = {**changes}
     config = yaml.safe_load((PROJECT / "serve_config.yaml").read_text())
     config["http_options"]["port"] = port
-    config["applications"][0]["args"] = {"model_profile": "packaged"} | changes
+    [application] = config["applications"]
+    application["import_path"] = changes.pop("import_path", application["import_path"])
+    application["args"] = {"model_profile": "packaged"} | changes
     text: str = yaml.safe_dump(config)
     return text
 

@@ -17,7 +17,7 @@ import psutil
 
 from models.tasks import TASKS
 from tests.acceptance.chaos.object_store import FAILS, FULL
-from tests.acceptance.chaos.stage import DEPLOYED, Stage
+from tests.acceptance.chaos.stage import Stage
 
 PAUSE_SECONDS = (3.0, 15.0)
 """Between one fault and the next: some meet a service that is still busy with the last."""
@@ -52,8 +52,10 @@ def killing(*titles: str) -> Strike:
     return strike
 
 
-def lose_node(stage: Stage, chance: random.Random) -> str:
+def lose_node(stage: Stage, chance: random.Random) -> str | None:
     """The second node is gone at once with all that runs on it; later a new one comes."""
+    if stage.worker is None:
+        return None
     stage.worker.node.kill()
     away = chance.uniform(*NODE_AWAY_SECONDS)
     time.sleep(away)
@@ -64,7 +66,7 @@ def lose_node(stage: Stage, chance: random.Random) -> str:
 def replace_all_replicas(stage: Stage, chance: random.Random) -> str:
     """A rolling restart: ``serve deploy`` with another setting, so that every replica is new."""
     poll = round(chance.uniform(1.5, 2.5), 3)
-    stage.head.serve_deploy(stage.service.port, DEPLOYED | {"poll_seconds": poll})
+    stage.head.serve_deploy(stage.service.port, stage.deployed | {"poll_seconds": poll})
     return f"poll_seconds: {poll}"
 
 
@@ -100,9 +102,11 @@ _MODELS = tuple(f"ServeReplica:vas:{task.contract_name}" for task in TASKS)
 
 FAULTS: dict[str, Strike] = {
     "api replica": killing("ServeReplica:vas:Api"),
+    "one process": killing("ServeReplica:vas:Api"),
     "runner": killing("ServeReplica:vas:Runner"),
     "sender": killing("ServeReplica:vas:WebhookSender"),
     "model replica": killing(*_MODELS),
+    "model actor": killing("ray::ModelReplica"),
     "data worker": killing("ray::Map("),
     "serve controller": killing("ServeController"),
     "second node": lose_node,
@@ -115,9 +119,15 @@ FAULTS: dict[str, Strike] = {
     "store silent": freeze_store,
 }
 
+OF_ONE_PROCESS = ("one process", "model actor")
+"""What there is only where API, runner and sender are one."""
+OF_SEVERAL = ("api replica", "runner", "sender", "model replica", "second node")
+"""What there is only where they are not."""
+
 TAKES_LEASES = frozenset(
     {
         "runner",
+        "one process",
         "rolling restart",
         "second node",
         "serve controller",

@@ -1,6 +1,9 @@
 """Chaos: a service under load while everything around and inside it is broken.
 
     python -m tests.acceptance.chaos [--seconds 3600] [--seed N] [--clients 6] [--kinds a,b]
+        [--one-process]
+
+``--one-process`` is the service of a machine of its own: API, runner and sender are one replica.
 
 The last line is JSON: jobs, faults by kind, violations.
 """
@@ -30,7 +33,14 @@ from tests.acceptance.chaos.checker import (
     waits_for_lists,
 )
 from tests.acceptance.chaos.clips import BETWEEN, TIMELINES, Clip, make_clips
-from tests.acceptance.chaos.faults import FAULTS, PAUSE_SECONDS, SHORT_PAUSE_SECONDS, Agent
+from tests.acceptance.chaos.faults import (
+    FAULTS,
+    OF_ONE_PROCESS,
+    OF_SEVERAL,
+    PAUSE_SECONDS,
+    SHORT_PAUSE_SECONDS,
+    Agent,
+)
 from tests.acceptance.chaos.hostile import Hostile
 from tests.acceptance.chaos.journal import Journal
 from tests.acceptance.chaos.load import WAYS, Client
@@ -58,7 +68,15 @@ class Plan:
     seconds: float = 3600
     seed: int = 8
     clients: int = 6
-    kinds: tuple[str, ...] = tuple(FAULTS)
+    one_process: bool = False
+    named: tuple[str, ...] = ()
+    """Kinds of faults; none: all that there are on the stage."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What is broken."""
+        others = OF_SEVERAL if self.one_process else OF_ONE_PROCESS
+        return self.named or tuple(kind for kind in FAULTS if kind not in others)
 
     @property
     def is_long(self) -> bool:
@@ -74,7 +92,8 @@ class Plan:
 def chaos(plan: Plan, folder: Path) -> dict[str, Any]:
     """One whole run; what it found, as it is printed."""
     clips = make_clips(folder / "clips")
-    with chaos_stage(folder, folder / "clips", random.Random(f"{plan.seed} receiver")) as stage:
+    chance = random.Random(f"{plan.seed} receiver")
+    with chaos_stage(folder, folder / "clips", chance, one_process=plan.one_process) as stage:
         results = undisturbed(stage, clips)
         print(f"undisturbed results of {len(results)} clips and timelines are known", flush=True)
         stage.receiver.received.clear()
@@ -251,9 +270,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=Plan.seconds)
     parser.add_argument("--seed", type=int, default=Plan.seed)
     parser.add_argument("--clients", type=int, default=Plan.clients)
-    parser.add_argument("--kinds", default=",".join(FAULTS), help="of faults, by commas")
+    parser.add_argument("--kinds", default="", help="of faults, by commas; else all")
+    parser.add_argument("--one-process", action="store_true")
     options = parser.parse_args()
-    plan = Plan(options.seconds, options.seed, options.clients, tuple(options.kinds.split(",")))
+    named = tuple(filter(None, options.kinds.split(",")))
+    plan = Plan(options.seconds, options.seed, options.clients, options.one_process, named)
     with tempfile.TemporaryDirectory(prefix="vas-chaos-") as folder:
         found = chaos(plan, Path(folder))
     print(json.dumps(found))

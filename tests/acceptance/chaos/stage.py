@@ -1,4 +1,5 @@
-"""What a chaos run plays on: two Ray nodes, PostgreSQL, a bucket, customers, their endpoints."""
+"""What a chaos run plays on: two Ray nodes, or one with all of the service in one process;
+PostgreSQL, a bucket, customers, their endpoints."""
 
 from __future__ import annotations
 
@@ -27,6 +28,7 @@ from tests.acceptance.cluster_service import Head, head_node, wait_for
 from tests.acceptance.ray_nodes import START_SECONDS, RayNode, ray_node
 from tests.acceptance.service import Service
 from tests.pipelines.net.fetch_servers import Asked, Authority, ScriptedServer, answer
+from tests.places import PROJECT
 from tests.serve_app.running_api import transact
 from tests.storage.s3_server import fresh_store
 from tests.webhooks.receivers import Delivered, Receiver, Verifier, status
@@ -46,6 +48,8 @@ DEPLOYED = {
     "model_replicas": {"transcribe": 2},
 }
 """Arguments of ``serve deploy``: two of what jobs cannot do without."""
+ONE_PROCESS = {"runner_concurrency": 4, "import_path": "tests.acceptance.chaos.one_process:app"}
+"""The same for API, runner and sender in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,8 @@ class Stage:
     """The running service with everything around it."""
 
     head: Head
-    worker: Worker
+    worker: Worker | None
+    """None where all of the service is one process."""
     service: Service
     database: DatabaseServer
     store: StoreServer
@@ -106,6 +111,8 @@ class Stage:
     hostile: Customer
     """Who would have the others wait."""
     mark: str
+    deployed: dict[str, Any]
+    """What ``serve deploy`` is given."""
 
     def processes(self) -> list[psutil.Process]:
         """All living processes of both nodes, whoever their parents are by now."""
@@ -128,11 +135,14 @@ class Stage:
 
     def temporary_folders(self) -> list[Path]:
         """Where the nodes' processes keep what is for a moment; a lost node's are lost too."""
-        return [node.folder / "tmp" for node in (self.head.node, self.worker.node)]
+        nodes = [self.head.node, *([] if self.worker is None else [self.worker.node])]
+        return [node.folder / "tmp" for node in nodes]
 
 
 @contextlib.contextmanager
-def chaos_stage(folder: Path, clips: Path, chance: random.Random) -> Iterator[Stage]:
+def chaos_stage(
+    folder: Path, clips: Path, chance: random.Random, *, one_process: bool = False
+) -> Iterator[Stage]:
     """Start everything; files in ``clips`` are what URLs lead to."""
     mark = secrets.token_hex(8)
     with contextlib.ExitStack() as stack:
@@ -140,19 +150,22 @@ def chaos_stage(folder: Path, clips: Path, chance: random.Random) -> Iterator[St
         authority = _authority(folder / "authority")
         head = stack.enter_context(
             head_node(
-                "--num-cpus=1",
+                f"--num-cpus={1 + one_process}",
                 ray_port=free_port(),
                 store_endpoint=store.endpoint,
                 VAS_ALLOWED_NETWORKS='["127.0.0.0/8"]',
                 VAS_WEBHOOK_CA_FILE=str(folder / "authority" / "authority.pem"),
                 VAS_LEASE_SECONDS="10",
                 VAS_SOURCE_RETENTION_SECONDS="20",
+                PYTHONPATH=str(PROJECT),
                 **{MARK: mark},
             )
         )
-        worker = Worker(head, stack)
-        worker.start()
-        service = head.deploy(**DEPLOYED)
+        worker = None if one_process else Worker(head, stack)
+        if worker is not None:
+            worker.start()
+        deployed = ONE_PROCESS if one_process else DEPLOYED
+        service = head.deploy(**deployed)
         customers = tuple(_customer(service, head.database_url) for _ in range(CUSTOMERS))
         secrets_of = [customer.secret for customer in customers]
         receiver = stack.enter_context(_receiver(authority, secrets_of, chance).running())
@@ -179,6 +192,7 @@ def chaos_stage(folder: Path, clips: Path, chance: random.Random) -> Iterator[St
             _customer(service, head.database_url),
             _customer(service, head.database_url),
             mark,
+            deployed,
         )
 
 

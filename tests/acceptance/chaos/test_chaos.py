@@ -19,8 +19,11 @@ pytestmark = [
 ]
 
 
-def test_whatever_breaks_nothing_is_lost_and_nothing_happens_twice(tmp_path: Path) -> None:
-    found = chaos(Plan(seconds=SECONDS, seed=SEED), tmp_path)
+@pytest.mark.parametrize("one_process", [False, True], ids=["two nodes", "one process"])
+def test_whatever_breaks_nothing_is_lost_and_nothing_happens_twice(
+    tmp_path: Path, one_process: bool
+) -> None:
+    found = chaos(Plan(seconds=SECONDS, seed=SEED, one_process=one_process), tmp_path)
     print(found)
     assert found["violated"] == []
     assert found["jobs"] > 0
