@@ -587,9 +587,9 @@ def own_profile(profile: str) -> str:
 def _rows_with_remote(profile: str) -> dict[Task[Any], Backend]:
     """Raises KeyError for a profile that there is not."""
     named, _, table = profile.partition(_REMOTE_MARK)
-    rows = dict(REGISTRY[named])
     if not table:
         raise KeyError(profile)
+    rows = dict(REGISTRY[named])
     models = {get_task(name): RemoteModel(**each) for name, each in json.loads(table).items()}
     for task, model in models.items():
         sharing = [each for each in rows if rows[each].shares is task]

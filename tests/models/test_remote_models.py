@@ -440,8 +440,9 @@ def test_a_row_of_another_server_is_one_like_any() -> None:
     assert LocalModels(profile).most_media_seconds(TRANSCRIBE) == 60
     assert LocalModels("packaged").most_media_seconds(TRANSCRIBE) == float("inf")
     assert isinstance(open_model(profile, SUMMARIZE), AnsweringServer)
-    with pytest.raises(KeyError):
-        REGISTRY["packaged+"]
+    for unknown in ("packaged+", "auto", "quantum+{}"):
+        with pytest.raises(KeyError):
+            REGISTRY[unknown]
 
 
 def test_nothing_leaves_where_no_server_is_named() -> None:
