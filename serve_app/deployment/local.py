@@ -236,6 +236,8 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
     from ray.exceptions import RayActorError
     from ray.serve._private import client
 
+    import pipelines.execution.lean_imports  # noqa: F401  (before Serve, which else imports pandas)
+    from pipelines.execution.chain import release_free_memory
     from serve_app.deployment.application import APP_NAME, build_app, is_one_process
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
@@ -253,6 +255,7 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
                 starting.result()
             handle = serve.run(application, name=APP_NAME, route_prefix="/")
             starting.result()
+        release_free_memory()  # of the weights that were checked
         try:
             yield
         finally:

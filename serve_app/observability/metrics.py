@@ -56,7 +56,7 @@ class Metric:
 
 LEVEL_SECONDS = 5.0
 """Gauges are set that often: Ray hands each value on once, at most every ten seconds."""
-DATABASE_SECONDS = 10.0
+DATABASE_SECONDS = 15.0
 """The same of those that the database computes."""
 _LEDGER_SECONDS = 60.0
 """Until the ledger is counted again, without the entries of the last minute."""

@@ -20,7 +20,7 @@ from storage.search_index import BEGINNING, index_older_results, merge_pending_r
 
 log = logging.getLogger("vas.indexing")
 
-INDEX_SECONDS = 15.0
+INDEX_SECONDS = 20.0
 """Until it is looked again for rows that were published: what has words is found at once."""
 _STEP_SECONDS = 0.1
 _LOOK_AT = 2000
@@ -32,7 +32,8 @@ _NEXT_PASS_SECONDS = 3600.0
 _TEXTS_AT_ONCE = 64
 """Some 0.3 s of a processor with the packaged model."""
 _STILLS_AT_ONCE = 16
-_LOOK_AGAIN_SECONDS = 30.0
+_LOOK_AGAIN_SECONDS = 120.0
+"""Of rows without vectors, though none is newer than those that were looked at."""
 _LOOK_BACK_ROWS = 5_000
 """A transaction that ends late has rows with ids before those that others have published."""
 
