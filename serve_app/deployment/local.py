@@ -232,11 +232,11 @@ def _own_files_private() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
+    importlib.import_module(PRELOADED_MODULE)  # before Serve, which else imports pandas
     from ray import serve
     from ray.exceptions import RayActorError
     from ray.serve._private import client
 
-    import pipelines.execution.lean_imports  # noqa: F401  (before Serve, which else imports pandas)
     from pipelines.execution.chain import release_free_memory
     from serve_app.deployment.application import APP_NAME, build_app, is_one_process
 
