@@ -258,7 +258,7 @@ class Settings(BaseSettings):
     )
     heartbeat_seconds: Seconds = Field(1, description="How often a runner renews its leases.")
     poll_seconds: Seconds = Field(
-        10, description="How often an idle runner looks for a job that no notification came for."
+        15, description="How often an idle runner looks for a job that no notification came for."
     )
     stage_timeout_seconds: Seconds = Field(
         43_200, description="A stage that takes longer than this fails."
