@@ -149,6 +149,9 @@ class GatheredModels(ModelProvider):
             if task not in self._found and self.has(task):
                 row = REGISTRY[self._profile][task]
                 row = REGISTRY[self._profile][row.shares] if row.shares else row
+                if row.remote is not None:  # its server gathers them
+                    self._found[task] = self._models.get(task)
+                    return cast("Contract", self._found[task])
                 model = functools.partial(self._models.get, task)
                 self._found[task] = GatheredModel(task, row, model, self._observe)
         return cast("Contract | None", self._found.get(task))

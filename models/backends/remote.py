@@ -188,7 +188,12 @@ class AnsweringServer:
                 raise RemoteModelError(f"The environment lacks {model.key_variable}, of a key.")
             headers["Authorization"] = f"Bearer {key}"
         # Where requests go is in the setting: no redirection, nothing of the environment.
-        client = httpx.AsyncClient(headers=headers, timeout=model.timeout_seconds, trust_env=False)
+        client = httpx.AsyncClient(
+            headers=headers,
+            timeout=model.timeout_seconds,
+            limits=httpx.Limits(max_connections=model.concurrency),
+            trust_env=False,
+        )
         self._server = _Server(model, client, asyncio.Semaphore(model.concurrency))
 
     def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:

@@ -31,7 +31,7 @@ from models.contracts import (
     TextLine,
 )
 from models.profiles import digest_of, has_task, listed_weights, replicas_of
-from models.provider import LocalModels, open_model
+from models.provider import GatheredModels, LocalModels, open_model
 from models.registry import REGISTRY, own_profile, with_remote
 from models.tasks import (
     ALIGN,
@@ -440,6 +440,8 @@ def test_a_row_of_another_server_is_one_like_any() -> None:
     assert LocalModels(profile).most_media_seconds(TRANSCRIBE) == 60
     assert LocalModels("packaged").most_media_seconds(TRANSCRIBE) == float("inf")
     assert isinstance(open_model(profile, SUMMARIZE), AnsweringServer)
+    gathered = GatheredModels(LocalModels(profile), profile).find(SUMMARIZE)
+    assert isinstance(gathered, AnsweringServer), "no request waits for another one"
     for unknown in ("packaged+", "auto", "quantum+{}"):
         with pytest.raises(KeyError):
             REGISTRY[unknown]
