@@ -111,10 +111,14 @@ class LocalModels(ModelProvider):
 _open_once = functools.lru_cache(maxsize=16)(open_model)
 
 
-GATHERING_SECONDS = 15.0
-"""How long a batch of GatheredModels waits for its next input: nobody waits for a single one, and a
-model that waits has nothing else to do. In ``benchmarks.cluster --pools`` with films that came some
-seconds apart, batches were half full with 4 s."""
+GATHERING_SECONDS = 4.0
+"""How long a batch of GatheredModels waits for its next input, at least: nobody waits for a single
+one, and a model that waits has nothing else to do."""
+MOST_GATHERING_SECONDS = 15.0
+"""Where inputs came so far apart lately, it waits as long again. In ``benchmarks.cluster --pools``,
+whose films come some seconds apart, batches were half full with 4 s."""
+_FORGOTTEN = 0.95
+"""Of the longest distance of inputs, with each that comes."""
 ObserveBatch: TypeAlias = Callable[[str, int, float], None]
 """Receives a task's name, and the size and seconds of each batch."""
 
@@ -127,8 +131,8 @@ class GatheredModels(ModelProvider):
     """Models of another provider for the threads of one process, whose inputs become batches.
 
     A batch is computed once it has as many inputs as its row of the registry takes, or no other
-    input has come for GATHERING_SECONDS; several at a time where a replica does. A model is loaded
-    when it is called first. Not picklable.
+    input has come for GATHERING_SECONDS or longer; several at a time where a replica does. A model
+    is loaded when it is called first. Not picklable.
     """
 
     def __init__(
@@ -166,6 +170,7 @@ class GatheredModel:
         self._task, self._row, self._model, self._observe = task, row, model, observe
         self._waiting: deque[tuple[Any, Future[Any]]] = deque()
         self._changed = threading.Condition()
+        self._came_seconds = self._apart_seconds = 0.0
         if row.max_batch == 1:
             setattr(self, task.method_name, self._alone)
             return
@@ -183,6 +188,11 @@ class GatheredModel:
     def _answer(self, inputs: Sequence[Any]) -> Any:
         calls = [(each, Future[Any]()) for each in inputs]
         with self._changed:
+            now = time.monotonic()
+            self._apart_seconds *= _FORGOTTEN
+            if (apart := now - self._came_seconds) < MOST_GATHERING_SECONDS:
+                self._apart_seconds = max(apart, self._apart_seconds)
+            self._came_seconds = now
             self._waiting += calls
             self._changed.notify_all()
         return self._task.gathered([answer.result() for _, answer in calls])
@@ -191,9 +201,13 @@ class GatheredModel:
         most, waiting = self._row.max_batch, self._waiting
         with self._changed:
             self._changed.wait_for(lambda: waiting)
-            while len(waiting) < most and self._changed.wait(GATHERING_SECONDS):
+            while len(waiting) < most and self._changed.wait(self._patience_seconds):
                 pass  # another input has come
             return [waiting.popleft() for _ in range(min(most, len(waiting)))]
+
+    @property
+    def _patience_seconds(self) -> float:
+        return max(GATHERING_SECONDS, min(2 * self._apart_seconds, MOST_GATHERING_SECONDS))
 
     def _work(self) -> None:
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -232,6 +233,23 @@ def test_inputs_of_many_threads_become_full_batches() -> None:
     assert sum(sizes) == 80
     assert max(sizes) == most
     assert len(sizes) <= 4
+
+
+def test_a_batch_waits_as_long_again_as_inputs_came_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provider, "GATHERING_SECONDS", 0.1)
+    monkeypatch.setattr(provider, "MOST_GATHERING_SECONDS", 4.0)
+    sizes: list[int] = []
+    models = GatheredModels(
+        MadeUpModels(seconds=0.0), "gpu", lambda _, size, __: sizes.append(size)
+    )
+    transcribe = models.get(TRANSCRIBE).transcribe
+    chunk = AudioChunk(np.zeros(160, np.float32))
+    with ThreadPoolExecutor(8) as pool:
+        for pause_seconds in (1.0, 1.0, 1.0, 6.0, 0.5, 0.0):
+            pool.submit(transcribe, [chunk])
+            time.sleep(pause_seconds)
+    # Alone at first, then with what is a second away; nothing is learned of a long silence.
+    assert sizes == [1, 3, 2]
 
 
 def test_an_input_that_a_model_cannot_take_fails_alone() -> None:
