@@ -23,7 +23,9 @@ import pytest
 import ray
 
 from models.provider import LocalModels
+from models.registry import REGISTRY
 from models.tasks import DESCRIBE_SCENES, Contract, Task
+from models.weights import RemoteModel
 from pipelines.backfill import __main__ as backfill
 from pipelines.backfill.driver import BackfillTally, Pacing, run_items
 from pipelines.backfill.items import ItemWork
@@ -274,6 +276,28 @@ def test_gpus_that_are_to_come_count_for_the_profile(
         monkeypatch.setattr(f"{name}.missing_checkpoints", lambda *_: [])
     given = ["m.csv", "out", "--gpus", gpus, "--models-dir", str(tmp_path)]
     assert backfill._profile(backfill._parser().parse_args(given)) == profile
+
+
+def test_models_of_other_servers_are_of_an_output_s_kind(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def parsed(*more: str) -> Any:
+        given = ["m.csv", "out", "--profile", "packaged", "--gpus", "0", *more]
+        return backfill._parser().parse_args(given)
+
+    assert "remote_models" not in backfill._kind("packaged", parsed())
+    row = {"url": "http://gpu:8000/v1", "model": "qwen3-vl"}
+    monkeypatch.setenv("VAS_REMOTE_MODELS", json.dumps({"describe_scenes": row}))
+    profile = backfill._profile(parsed())
+    model = REGISTRY[profile][DESCRIBE_SCENES].remote
+    assert model == RemoteModel("http://gpu:8000/v1", "qwen3-vl")
+    kind = backfill._kind(profile, parsed())
+    assert (kind["profile"], kind["remote_models"]) == (
+        "packaged", {"describe_scenes": model.identity}
+    )  # fmt: skip
+    with pytest.raises(SystemExit):
+        parsed("--remote-models", '{"describe_scenes": {"key": "s3cret"}}')
+    assert "unexpected keyword argument 'key'" in capsys.readouterr().err
 
 
 class DeadlyModels(LocalModels):
