@@ -438,6 +438,9 @@ def ingest_parts(control: Control, *, fetches: bool) -> list[ControlSpan]:
 
 def transcribe_concurrency(settings: Settings) -> int:
     """With so many callers no replica ever waits for an input: as many as all of them take."""
+    remote = REGISTRY[settings.model_profile][TRANSCRIBE].remote
+    if remote is not None:
+        return remote.concurrency
     inputs = concurrent_inputs(settings.model_profile, TRANSCRIBE)
     return settings.most_replicas(TRANSCRIBE) * inputs
 
