@@ -63,10 +63,10 @@ async def _result(connection: psycopg.AsyncConnection[Any]) -> PGresult:
     while pgconn.flush():
         await asyncio.sleep(0.001)  # longer than what the socket takes at once
     while True:
-        ready = loop.create_future()
-        loop.add_reader(pgconn.socket, lambda: ready.done() or ready.set_result(None))  # noqa: B023
+        ready = asyncio.Event()
+        loop.add_reader(pgconn.socket, ready.set)
         try:
-            await ready
+            await ready.wait()
         finally:
             loop.remove_reader(pgconn.socket)
         pgconn.consume_input()
