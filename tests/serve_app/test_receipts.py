@@ -16,6 +16,8 @@ from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer._key import SSlibKey
 from typer.testing import CliRunner
 
+from models.registry import with_remote
+from models.weights import RemoteModel
 from pipelines.execution.chain import FreeRun
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.source import ClipFile, SourceMedia
@@ -53,6 +55,23 @@ def job(api: RunningApi, customer: Customer) -> str:
     }
     complete(api, job_id, [track(0)], [], overview=SCENES[0], receipts=receipts)
     return job_id
+
+
+def test_a_receipt_names_the_models_of_other_servers(api: RunningApi, customer: Customer) -> None:
+    job_id = uuid.UUID(created(api, customer))
+    found = api.transact(lambda connection: jobs.find_job(connection, job_id))
+    assert found is not None
+    model = RemoteModel("http://gpu:8000/v1", "qwen3-vl")
+    made = []
+    for profile in ("packaged", with_remote("packaged", {"describe_scenes": model})):
+        settings = api.settings.model_copy(update={"model_profile": profile})
+        scenes = scenes_of(json.dumps(stored([*SCENES, SCENES[0]])))
+        made.append(Recorder(settings, found).vision(scenes))
+    packaged, elsewhere = made
+    assert elsewhere["settings"] == packaged["settings"] | {"remote.describe_scenes": "qwen3-vl"}
+    unlike = {name for name in packaged["models"]
+              if packaged["models"][name] != elsewhere["models"][name]}  # fmt: skip
+    assert unlike == {"describe_scenes"}
 
 
 def read(api: RunningApi, customer: Customer, path: str) -> bytes:
