@@ -191,7 +191,7 @@ class AnsweringServer:
         client = httpx.AsyncClient(
             headers=headers,
             timeout=model.timeout_seconds,
-            limits=httpx.Limits(max_connections=model.concurrency),
+            limits=httpx.Limits(),  # the turns bound them
             trust_env=False,
         )
         self._server = _Server(model, client, asyncio.Semaphore(model.concurrency))
