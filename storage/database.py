@@ -37,8 +37,6 @@ from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLA
 from sqlalchemy.exc import TimeoutError as EngineTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from storage.direct import rows_of
-
 Row = dict[str, Any]
 DirectConnection = DriverConnection[Row]
 
@@ -316,7 +314,8 @@ class Database:
         """
         async with self._connection() as connection:
             text, constants = _compiled(query)
-            return await rows_of(connection, text, constants | parameters)
+            cursor = await connection.execute(text, constants | parameters)
+            return await cursor.fetchall()
 
     async def query_planned_once(self, query: TextClause, **parameters: Any) -> list[Row]:
         """As ``query``, with one plan for all values: where to plan takes long, and values do not
