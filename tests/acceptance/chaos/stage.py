@@ -164,6 +164,7 @@ def chaos_stage(
         worker = None if one_process else Worker(head, stack)
         if worker is not None:
             worker.start()
+        wait_for(lambda: bool(head.living()), START_SECONDS, "Ray's dashboard", head.node)
         deployed = ONE_PROCESS if one_process else DEPLOYED
         service = head.deploy(**deployed)
         customers = tuple(_customer(service, head.database_url) for _ in range(CUSTOMERS))
