@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from models.backends.remote import AnsweringServer
+from models.contracts import AudioChunk
+from models.weights import RemoteModel
 from serve_app.api.downloads import Downloads, Limit
 from serve_app.protocols import openai as protocol
 from serve_app.protocols.openai import key_terms
@@ -113,6 +117,19 @@ def test_streams_and_the_async_client_are_read_to_their_end(
 
         assert asyncio.run(heard()) == "track 1"
         assert client.audio.translations.create(file=FILE, model="whisper-1").text == "track 1"
+
+
+def test_the_service_is_another_one_s_remote_transcriber(
+    api: ContractApi, caller: Caller, runner: RunnerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTHER_KEY", caller.customer.key)
+    model = RemoteModel(f"{api.root}/v1", "whisper-1", "OTHER_KEY")
+    chunk = AudioChunk(np.zeros(160_000, np.float32), "en", ("Anna Weber",))
+    with runner.completing():
+        [heard] = AnsweringServer(model).transcribe([chunk])
+    assert " ".join(each.text for each in heard.words) == "track 1"
+    assert heard.language == "en"
+    assert all(0 <= each.start_seconds <= each.end_seconds <= 10 for each in heard.words)
 
 
 def test_models_are_listed_and_read(client: OpenAI) -> None:
