@@ -272,6 +272,8 @@ _ROUNDS = 12
 _SAME_COLOUR = 0.09
 """OKLab distance under which two clusters are shades of one colour."""
 _LEAST_SHARE = 0.02
+_GROUND_LEVEL = 240
+"""Least level of all channels of a white ground, and of what encoders make of it."""
 _COLOUR_COUNTS = 10.0
 """A vivid cluster (0.2 in OKLab) takes a place before a grey one of up to thrice its share."""
 
@@ -291,9 +293,14 @@ _LMS_TO_LAB = np.array(
 )
 
 
-def palette(stills: Sequence[Picture], max_colours: int = MAX_COLOURS) -> tuple[str, ...]:
-    """1 to ``max_colours`` colours as ``#rrggbb``, most of the pictures first."""
-    colours, weights = _histogram(stills)
+def palette(
+    stills: Sequence[Picture], max_colours: int = MAX_COLOURS, *, on_white: bool = False
+) -> tuple[str, ...]:
+    """1 to ``max_colours`` colours as ``#rrggbb``, most of the pictures first.
+
+    Of graphics ``on_white`` without their ground, unless there is nothing else.
+    """
+    colours, weights = _histogram(stills, on_white)
     centres, shares = _clusters(oklab(colours), weights)
     centres, shares = _merged(centres, shares)
     # Large ones and strong colours before greys.
@@ -319,11 +326,16 @@ def srgb(lab: Floats) -> npt.NDArray[np.uint8]:
     return np.asarray(np.rint(gamma * 255), np.uint8)
 
 
-def _histogram(stills: Sequence[Picture]) -> tuple[Floats, Floats]:
+def _histogram(stills: Sequence[Picture], on_white: bool) -> tuple[Floats, Floats]:
     """Mean colours (n, 3) of the occupied cells of a 32 x 32 x 32 cube, and their shares."""
     size = (_SAMPLE_WIDTH, _SAMPLE_HEIGHT)
-    small = [cv2.resize(still, size, interpolation=cv2.INTER_AREA) for still in stills]
+    # Means of lettering and what is behind it are the ground's colour in part.
+    how = cv2.INTER_NEAREST if on_white else cv2.INTER_AREA
+    small = [cv2.resize(still, size, interpolation=how) for still in stills]
     pixels = np.concatenate([picture.reshape(-1, 3) for picture in small]).astype(np.int64)
+    drawn = pixels[pixels.min(axis=1) < _GROUND_LEVEL]
+    if on_white and len(drawn):
+        pixels = drawn
     cells = (pixels[:, 0] >> 3) << 10 | (pixels[:, 1] >> 3) << 5 | pixels[:, 2] >> 3
     _, cell, counts = np.unique(cells, return_inverse=True, return_counts=True)
     sums = [np.bincount(cell, weights=pixels[:, channel]) for channel in range(3)]

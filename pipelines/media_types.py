@@ -49,6 +49,10 @@ class WarningCode(StrEnum):
         "PICTURE_DAMAGED",
         "Pictures could not be decoded, or only with errors, within the times given.",
     )
+    PICTURE_TRANSPARENT = (
+        "PICTURE_TRANSPARENT",
+        "The picture is transparent in places; it was analysed, and is shown, on white.",
+    )
     MEDIA_TRUNCATED = ("MEDIA_TRUNCATED", "The file is not all there, or not all of it was read.")
     AUDIO_DAMAGED = ("AUDIO_DAMAGED", "Parts of the sound could not be decoded.")
     AUDIO_UNREADABLE = ("AUDIO_UNREADABLE", "Nothing of a sound stream could be decoded.")
@@ -200,6 +204,8 @@ class VideoStream:
     """FFmpeg's name of how decoded pixels lie in memory, ``yuv420p``."""
     decoder_aspect: float = 1.0
     """``sample_aspect`` as the first frame itself states it, 1 where it does not."""
+    transparent: bool = False
+    """Whether the first frame is, anywhere."""
 
     @property
     def pixels(self) -> PixelShape:

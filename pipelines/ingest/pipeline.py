@@ -113,7 +113,7 @@ def read_wav_labels(path: Path, limits: ProbeLimits, check: Callable[[], None]) 
         raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, str(error)) from error
 
 
-INGESTED = Artifact.of(IngestResult, "ingest", version=6)
+INGESTED = Artifact.of(IngestResult, "ingest", version=7)
 """Beside the files that it names, which several results share."""
 
 SHORTEST_SEGMENT_SECONDS = 10.0

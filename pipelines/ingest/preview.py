@@ -59,6 +59,8 @@ def is_playable(media: MediaInfo) -> bool:
     if video is not None:
         if video.codec not in _PICTURES.get(media.container, ()):
             return False
+        if video.transparent:  # What a page shows behind it may be as dark as it is.
+            return False
         if video.codec == "h264" and video.pixel_format not in _EIGHT_BITS:
             return False
     sounds = _SOUNDS.get(media.container, set())

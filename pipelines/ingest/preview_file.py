@@ -24,8 +24,9 @@ from av.video.frame import VideoFrame
 
 from pipelines.ingest.streams import beside, programs_of
 from pipelines.media.audio import silenced
-from pipelines.media.decoding import is_high_dynamic_range, standard_range
+from pipelines.media.decoding import is_high_dynamic_range, on_white, standard_range
 from pipelines.media.files import (
+    Decoders,
     ShownOrder,
     Source,
     Turning,
@@ -95,11 +96,12 @@ def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:
         writers = dict(_writers(container, target, order))
         streams = [container.streams[index] for index in sorted(writers)]
         shown = {stream.index: ShownOrder(stream) for stream in streams}
+        decoders = Decoders()
         for index, packet in packets_of(order.source, container, streams):
             stream: Any = packet.stream
             shown[index].put_in(packet)
             try:
-                frames = stream.decode(packet)
+                frames = decoders[stream].decode(packet)
             except av.error.MemoryError:
                 raise
             except av.error.FFmpegError:
@@ -196,6 +198,7 @@ class Pictures:
             # Small first: the curves are slow.
             frame = frame.reformat(*inside, "rgb48le")
             frame = VideoFrame.from_ndarray(standard_range(frame), format="rgb24")
+        frame = on_white(frame)
         found = (frame.width, frame.height, frame.format.name, inside, stored, orientation)
         if self._graph is None or found != self._input:
             self._graph, self._input = _new_graph(*found), found

@@ -260,6 +260,8 @@ class FileWriter:
             self._stream = self._container.add_stream_from_template(self.template, opaque=True)
             if self.extradata is not None:
                 self._stream.codec_context.extradata = self.extradata
+            if "alpha_mode" in self.template.metadata:
+                self._stream.metadata["alpha_mode"] = self.template.metadata["alpha_mode"]
         except (ValueError, av.error.FFmpegError) as error:
             raise CannotCarryError(str(error)) from error
 

@@ -23,7 +23,13 @@ from av.packet import Packet
 from av.stream import Stream
 from av.video.stream import VideoStream
 
-from pipelines.media.files import RangedFile, is_picture_stream, is_sound_stream, pixel_aspect
+from pipelines.media.files import (
+    Decoders,
+    RangedFile,
+    is_picture_stream,
+    is_sound_stream,
+    pixel_aspect,
+)
 from pipelines.media.timeline import Lane, Run
 from pipelines.media_types import PipelineWarning, WarningCode
 from pipelines.sandbox.child import MediaRefusedError
@@ -227,6 +233,7 @@ class Tally:
     frame_aspect: float = 1.0
     """Of its pixels, by the decoder."""
     _attempts: int = 0
+    _decoders: Decoders = field(default_factory=Decoders)
 
     @property
     def is_picture(self) -> bool:
@@ -250,7 +257,7 @@ class Tally:
         if self._attempts >= _DECODE_ATTEMPTS:
             return
         try:
-            frames = packet.stream.decode(packet)
+            frames = self._decoders[packet.stream].decode(packet)
         except av.error.MemoryError:
             raise
         except av.error.FFmpegError:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import av.error
@@ -28,10 +29,12 @@ from av.video.stream import VideoStream as AvVideoStream
 from models.contracts import Picture
 from pipelines.media.files import (
     OPEN_OPTIONS,
+    Decoders,
     ShownOrder,
     Turning,
     chosen_stream,
     demuxed,
+    has_alpha,
     packet_time_ms,
     pixel_aspect,
     rounded_ms,
@@ -45,6 +48,7 @@ _HLG_PEAK_NITS = 1000.0
 _HLG_GAMMA = 1.2
 _ENOUGH_PX = 960
 """The curves are slow; pixels beyond the size of a still are not worth their time."""
+_OPAQUE = 255
 _KNEE = 0.5
 """Tones up to half of reference white keep their place; the rest is rolled off."""
 
@@ -76,10 +80,27 @@ def standard_range(frame: av.VideoFrame) -> Picture:
 
 
 def rgb(frame: av.VideoFrame) -> Picture:
-    """Return a frame in RGB as stored; an HDR one tone mapped, and shrunk if it is large."""
+    """Return a frame in RGB as stored, on white where it is transparent.
+
+    An HDR one is tone mapped, and shrunk if it is large.
+    """
     if is_high_dynamic_range(frame):
-        return standard_range(frame)
-    return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
+        picture = standard_range(frame)
+    else:
+        picture = np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
+    if not has_alpha(frame):
+        return picture
+    alpha = frame.to_ndarray(format="rgba")[..., 3]
+    if alpha.min() == _OPAQUE:
+        return picture
+    alpha = cv2.resize(alpha, picture.shape[1::-1], interpolation=cv2.INTER_AREA)
+    opacity = alpha[..., None].astype(np.float32) / _OPAQUE
+    return np.asarray(np.rint(_OPAQUE + (picture - np.float32(_OPAQUE)) * opacity), np.uint8)
+
+
+def on_white(frame: av.VideoFrame) -> av.VideoFrame:
+    """Return a frame with an alpha channel without it, in RGB; others as they are."""
+    return av.VideoFrame.from_ndarray(rgb(frame), format="rgb24") if has_alpha(frame) else frame
 
 
 def upright(
@@ -327,6 +348,7 @@ def _frames(
     """Yield every frame that can be decoded. A broken-off file ends where it can no longer be
     read."""
     packets, shown = demuxed(container, [stream]), ShownOrder(stream)
+    decoder = Decoders()[stream]
     while True:
         try:
             packet = next(packets, None)
@@ -347,7 +369,7 @@ def _frames(
         ):
             report.pictured_ms.add(shown_ms)
         try:
-            frames = stream.codec_context.decode(packet)
+            frames = decoder.decode(packet)
         except av.error.FFmpegError:
             report.damaged_packets += 1
             report.damaged_ms += [] if shown_ms is None else [shown_ms]
@@ -355,15 +377,16 @@ def _frames(
         for frame in frames:
             shown.take_out(frame)
             yield frame
-    for frame in _drained(stream, report):
+    for frame in _drained(decoder, report):
         shown.take_out(frame)
         yield frame
 
 
-def _drained(stream: AvVideoStream, report: DecodeReport) -> list[av.VideoFrame]:
+def _drained(decoder: Any, report: DecodeReport) -> list[av.VideoFrame]:
     """Return frames that the decoder still held back; none where it was flushed already."""
     try:
-        return stream.codec_context.decode(None)
+        frames: list[av.VideoFrame] = decoder.decode(None)
+        return frames
     except av.error.EOFError:
         return []
     except av.error.FFmpegError:

@@ -357,6 +357,29 @@ def codec_name(stream: VideoStream | AudioStream) -> str:
     return str(stream.codec_context.codec.canonical_name)
 
 
+_WITH_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
+"""Decoders of codecs whose alpha channel, a stream beside the other, FFmpeg's own leave out."""
+
+
+class Decoders(dict[Stream, Any]):
+    """The codec context that decodes each stream: its own, or one that reads its alpha channel."""
+
+    def __missing__(self, stream: Stream) -> Any:
+        context: Any = stream.codec_context
+        # Of a segment's file it is a tag, whose name Matroska has in capitals.
+        tags = {name.lower(): value for name, value in stream.metadata.items()}
+        if tags.get("alpha_mode") == "1" and context.name in _WITH_ALPHA:
+            context = av.CodecContext.create(_WITH_ALPHA[context.name], "r")
+            context.thread_count = 1
+        self[stream] = context
+        return context
+
+
+def has_alpha(frame: VideoFrame) -> bool:
+    """Return whether the frame has an alpha channel, used or not."""
+    return any(component.is_alpha for component in frame.format.components)
+
+
 def pixel_aspect(stream: VideoStream) -> float:
     """Width over height of a pixel of the last frame, as it states itself; 1 where it does not."""
     return float(stream.codec_context.sample_aspect_ratio or 1)

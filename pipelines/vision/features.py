@@ -32,6 +32,7 @@ from pipelines.media.decoding import (
     TimedFrame,
     decode_segment,
     in_memory,
+    on_white,
     rgb,
     upright,
 )
@@ -71,7 +72,7 @@ def frame_strokes(frame: av.VideoFrame, aspect: float, orientation: Orientation)
     """
     ten_bit = frame.format.name in _TEN_BIT
     if frame.format.name not in {*_EIGHT_BIT, *_TEN_BIT, _INTERLEAVED}:
-        frame = frame.reformat(format="gray")
+        frame = on_white(frame).reformat(format="gray")
     wide, upright = _STROKES_PX
     turned = 1 / aspect if orientation.swaps_sides else aspect
     plane = _plane(frame, 0, ten_bit)
@@ -87,7 +88,7 @@ def frame_features(frame: av.VideoFrame) -> tuple[Bytes, Bytes]:
     """Luma (36, 64) and chroma (2, 9, 16) of one frame, both in full range."""
     # Planes that cannot be read as they are.
     if frame.format.name not in {*_EIGHT_BIT, *_TEN_BIT, _INTERLEAVED}:
-        frame = frame.reformat(format="yuv444p")
+        frame = on_white(frame).reformat(format="yuv444p")
     ten_bit = frame.format.name in _TEN_BIT
     sizes = (LUMA_WIDTH, LUMA_HEIGHT), *[(CHROMA_WIDTH, CHROMA_HEIGHT)] * 2
     luma, *chroma = (
@@ -487,7 +488,7 @@ class ReadFrames(Step[Segment, Made]):
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
-    version = 19
+    version = 20
     video: VideoSource
     workspace: Workspace
     config: FeaturesConfig

@@ -105,7 +105,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
 
     name = "Describing the scenes"
     code = StageCode.VISION_FAILED
-    version = 13
+    version = 14
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
@@ -196,6 +196,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
     def _scene(
         self, plan: ScenePlan, seen: _Seen, said: SceneDescription, order: Sequence[int]
     ) -> Scene:
+        part = self.video.part_of(segment_at(self.video, plan.middle_ms))
         stills = []
         for index in _shown(seen.times_ms, order, plan.end_ms - plan.start_ms):
             jpeg = thumbnail(seen.whole[index], self.config)
@@ -212,7 +213,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             shot_type=said.shot_type,
             shot_angle=said.shot_angle,
             camera_motion=seen.stills.camera_motion,
-            color_palette=palette(seen.stills.stills),
+            color_palette=palette(seen.stills.stills, on_white=part.stream.transparent),
             thumbnail_key=stills[0].key,
             object_tracks=plan.tracks,
             active_picture=seen.active,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
+from typing import Any
 
 import av
 import av.error
@@ -25,7 +26,13 @@ from models.contracts import Picture
 from pipelines.codec import from_json
 from pipelines.execution.chain import Workspace
 from pipelines.media.decoding import decode_segment, rgb, seek, upright
-from pipelines.media.files import OPEN_OPTIONS, chosen_stream, has_guessed_times, packet_time_ms
+from pipelines.media.files import (
+    OPEN_OPTIONS,
+    Decoders,
+    chosen_stream,
+    has_guessed_times,
+    packet_time_ms,
+)
 from pipelines.media.sampling import PicturesOrder, PicturesRead, SharedPicture, read_pictures
 from pipelines.media_types import Orientation
 from pipelines.sandbox.confinement import Allowance
@@ -194,19 +201,19 @@ def by_seeking(
         source.codec_context.thread_count = 1
         if has_guessed_times(source):
             return found
+        decoder = Decoders()[source]
         for time_ms in sorted(times_ms):
             check()
-            frame = _sought_frame(container, source, time_ms, origin_ms)
+            frame = _sought_frame(container, source, decoder, time_ms, origin_ms)
             if frame is not None:
                 found[time_ms] = finish(time_ms, rgb(frame))
     return found
 
 
 def _sought_frame(
-    container: InputContainer, stream: AvVideoStream, time_ms: int, origin_ms: int
+    container: InputContainer, stream: AvVideoStream, decoder: Any, time_ms: int, origin_ms: int
 ) -> av.VideoFrame | None:
     """Return the frame at ``time_ms``, or None where seeking and decoding don't lead to it."""
-    decoder = stream.codec_context
     decoder.flush_buffers()
     try:
         seek(container, stream, time_ms + origin_ms)
@@ -234,7 +241,7 @@ def by_decord(
 
     Raises DecordUnsuitableError if it cannot read the file as PyAV does.
     """
-    if stream.hdr or stream.codec in _DECORD_LACKS:
+    if stream.hdr or stream.transparent or stream.codec in _DECORD_LACKS:
         raise DecordUnsuitableError(stream.codec)
     if path.stat().st_size > _DECORD_FILE_LIMIT_BYTES:
         raise DecordUnsuitableError("long file")

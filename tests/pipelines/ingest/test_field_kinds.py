@@ -9,16 +9,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import av
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
-from pipelines.execution.chain import Workspace
+from models.provider import LocalModels
+from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.ingest.headers import STILL
 from pipelines.ingest.pipeline import probe
+from pipelines.ingest.preview import PreviewOrder, is_playable, make_preview
 from pipelines.markup import NEEDS, page_refusal
+from pipelines.media.decoding import rgb
 from pipelines.types import StageCode, StageError, WarningCode
 from pipelines.vision.features import FeaturesConfig, ReadFrames
+from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.stills import StillsConfig, stills_at
 from tests.pipelines.ingest.ingest_material import (
     CLICKS,
@@ -256,6 +262,68 @@ def test_what_the_field_sends_is_analysed_by_its_content(kind: Kind, tmp_path: P
     assert (len(seen(done)) if done.result.video else 0) == kind.pictures
     assert {warning.code for warning in done.result.warnings} == {*kind.codes}
     assert np.all(np.isfinite(done.samples()))
+
+
+def write_title(path: Path, codec: str, pixels: str, *, is_opaque: bool = False) -> Path:
+    """A name in dark blue over a red bar, on nothing or on black, for three seconds."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=10)
+        (stream.width, stream.height), stream.pix_fmt = (640, 360), pixels
+        stream.codec_context.gop_size = 10
+        for number in range(30):
+            drawn = np.zeros((360, 640, 4), np.uint8)
+            drawn[..., 3] = 255 * is_opaque
+            cv2.rectangle(drawn, (100 + number, 250), (500, 290), (190, 30, 30, 255), -1)
+            font, blue = cv2.FONT_HERSHEY_DUPLEX, (20, 20, 70, 255)
+            cv2.putText(drawn, "MERIDIAN", (110, 200), font, 2.4, blue, 8)
+            frame = av.VideoFrame.from_ndarray(drawn, "rgba").reformat(format=pixels)
+            frame.pts = number
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "pixels"),
+    [
+        ("title.webm", "libvpx-vp9", "yuva420p"),
+        ("title.mov", "qtrle", "argb"),
+        ("title.mov", "prores_ks", "yuva444p10le"),
+    ],
+)
+def test_a_transparent_ground_is_white(name: str, codec: str, pixels: str, tmp_path: Path) -> None:
+    done = ingested(write_title(tmp_path / name, codec, pixels), tmp_path)
+    video, workspace = done.result.video, Workspace(done.store, "job")
+    assert video is not None
+    assert len(video.segments) == 3
+    place = {"workspace": workspace, "models": LocalModels(), "control": FreeRun()}
+    shown = analyse_vision(video, **place, config=VisionConfig(), mapper=map_here).overview
+    assert [warning.code for warning in done.result.warnings] == [WarningCode.PICTURE_TRANSPARENT]
+    assert "MERIDIAN" in {text.text for text in shown.on_screen_text}
+    colours = [tuple(bytes.fromhex(each[1:])) for each in shown.color_palette]
+    assert all(max(colour) < 220 for colour in colours)
+    assert {colour[0] > 150 for colour in colours} == {True, False}
+    jpeg = np.frombuffer(done.store.read_bytes(shown.thumbnail_key), np.uint8)
+    assert cv2.imdecode(jpeg, cv2.IMREAD_COLOR)[:40].min() > 240
+    assert not is_playable(done.result.media)
+    make_preview(
+        PreviewOrder("source", "preview", done.result.media, 1 << 20, 600.0),
+        done.store,
+        check=lambda: None,
+    )
+    with av.open(str(done.path("preview"))) as container:
+        assert next(container.decode(video=0)).to_ndarray(format="gray")[:40].min() > 240
+
+
+def test_an_alpha_channel_that_is_not_used_changes_nothing(tmp_path: Path) -> None:
+    path = write_title(tmp_path / "title.mov", "qtrle", "argb", is_opaque=True)
+    media = probe(path)
+    assert not media.warnings
+    assert media.video is not None
+    assert not media.video.transparent
+    with av.open(str(path)) as container:
+        frame = next(container.decode(video=0))
+    assert np.array_equal(rgb(frame), frame.to_ndarray(format="rgb24"))
 
 
 CLICK_SECONDS = (0.5, 1.25, 2.0)
