@@ -385,8 +385,7 @@ def _frames(
 def _drained(decoder: Any, report: DecodeReport) -> list[av.VideoFrame]:
     """Return frames that the decoder still held back; none where it was flushed already."""
     try:
-        frames: list[av.VideoFrame] = decoder.decode(None)
-        return frames
+        return list(decoder.decode(None))
     except av.error.EOFError:
         return []
     except av.error.FFmpegError:

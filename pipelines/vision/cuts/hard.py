@@ -15,6 +15,7 @@ import numpy as np
 from pipelines.vision.cuts.measures import (
     Floats,
     Indices,
+    blanks,
     cell_luma,
     change,
     light_residue,
@@ -40,6 +41,11 @@ _TURNED_LEVELS = 12.0
 _FEWEST_PLACES = 30
 _NEAR = 3
 _WITHIN = 3
+_GAP = 1.5
+"""Of the usual distance of frames nearby: from there on some are missing."""
+_LONG_GAP, _FARTHEST_REACH = 3.0, (6, 10)
+_MOST_MOVED = 0.6
+"""Change that motion makes at most, however long: pictures have then nothing in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +97,55 @@ def find_hard(
     later = np.arange(low, high)
     steps = np.zeros(len(window))
     steps[later] = change(window, later - 1, later, _STEP_REACH)
+    gaps = _gaps(window, low, high)
+    for least, reach in ((_GAP, _FAR_REACH), (_LONG_GAP, _FARTHEST_REACH)):
+        wide = np.flatnonzero(gaps >= least)
+        steps[wide] = np.minimum(steps[wide], change(window, wide - 1, wide, reach))
     cuts = []
     for index in range(max(1, start), end):
         if steps[index] < config.min_step:
             continue
-        if steps[index] >= config.min_ratio * _steps_near(window, steps, index, _NEIGHBOURS).mean():
-            evidence = gather(window, steps, index)
+        near = _steps_near(window, steps, gaps, index, _NEIGHBOURS)
+        if steps[index] >= config.min_ratio * near.mean():
+            evidence = gather(window, steps, gaps, index)
             time_ms = int(window.times_ms[index])
             cuts.append(HardCandidate(time_ms, confidence(evidence), evidence))
     return cuts
 
 
-def _steps_near(window: FrameFeatures, steps: Floats, index: int, frames: int) -> Floats:
-    """Up to so many steps before the one at ``index`` and after it; none where all are far."""
+def _gaps(window: FrameFeatures, low: int, high: int) -> Floats:
+    """How many usual steps the one to each frame takes: 1, more where frames are missing before it.
+
+    The usual is the median of the steps around it.
+    """
+    apart = np.diff(window.times_ms, prepend=window.times_ms[0]).astype(np.float64)
+    found = np.ones(len(window))
+    for index in range(low, high):
+        first, last = _reach(window, index, _NEIGHBOURS)
+        near = np.concatenate([apart[first + 1 : index], apart[index + 1 : last + 1]])
+        if len(near) and apart[index] < SLOW_MS:
+            ratio = apart[index] / max(1.0, float(np.median(near)))
+            found[index] = ratio if ratio >= _GAP else 1.0
+    return found
+
+
+def _steps_near(
+    window: FrameFeatures, steps: Floats, gaps: Floats, index: int, frames: int
+) -> Floats:
+    """Up to so many steps before the one at ``index`` and after it; none where all are far.
+
+    As they would be over as much time as that one takes: what moves goes on moving in a gap.
+    """
     first, last = _reach(window, index, frames)
-    near = np.concatenate([steps[first + 1 : index], steps[index + 1 : last + 1]])
-    return near if len(near) else np.zeros(1)
+    others = np.r_[first + 1 : index, index + 1 : last + 1]
+    if not len(others):
+        return np.zeros(1)
+    near, longer = steps[others], gaps[index] / gaps[others]
+    return np.asarray(
+        np.where(
+            longer > 1, np.minimum(near * longer, np.maximum(near, _MOST_MOVED)), near * longer
+        )
+    )
 
 
 def _reach(window: FrameFeatures, index: int, frames: int) -> tuple[int, int]:
@@ -117,7 +156,7 @@ def _reach(window: FrameFeatures, index: int, frames: int) -> tuple[int, int]:
     return max(int(first), index - 1 - frames), min(int(last), index + frames)
 
 
-def gather(window: FrameFeatures, steps: Floats, index: int) -> HardEvidence:
+def gather(window: FrameFeatures, steps: Floats, gaps: Floats, index: int) -> HardEvidence:
     """Measure the surroundings of the candidate at ``index``."""
     before, after = _before(window, index), _after(window, index)
     pairs = np.array(
@@ -126,17 +165,19 @@ def gather(window: FrameFeatures, steps: Floats, index: int) -> HardEvidence:
     )
     lasting = change(window, pairs[:, 0], pairs[:, 1], _FAR_REACH).min()
     alike = max(likeness(window.luma[index - 1], window.luma[other]) for other in after)
-    beside = np.sort(_steps_near(window, steps, index, _WITHIN))
+    beside = np.sort(_steps_near(window, steps, gaps, index, _WITHIN))
     first, last = _reach(window, index, _WITHIN)
     ones, others = np.array([first, index]), np.array([index - 1, last])
+    # Any picture is black in another light.
+    from_blank = len([each for each in blanks(window.luma[index - 1 : index + 1]) if each]) == 1
     return HardEvidence(
         step=float(steps[index]),
-        around=float(_steps_near(window, steps, index, _NEIGHBOURS).mean()),
+        around=float(_steps_near(window, steps, gaps, index, _NEIGHBOURS).mean()),
         lasting=float(lasting),
         beside=float(beside[-2]) if len(beside) > 1 else 0.0,
         within=float(change(window, ones, others, _FAR_REACH).max()),
         alike=alike,
-        residue=light_residue(window.luma[index - 1], window.luma[index]),
+        residue=1.0 if from_blank else light_residue(*window.luma[index - 1 : index + 1]),
         gone=_gone(window, index),
     )
 
@@ -147,8 +188,9 @@ def _gone(window: FrameFeatures, index: int) -> float:
     apart_ms = np.arange(0, _VISIT_MS + 1, _VISIT_STEP_MS)
     before = np.searchsorted(times, times[index - 1] - apart_ms)
     after = np.searchsorted(times, times[index] + apart_ms, side="right") - 1
-    frames = np.concatenate([np.minimum(before, index - 1), after])
-    cells = cell_luma(window.luma[frames])
+    before = _shown(window, np.minimum(before, index - 1))
+    after = _shown(window, after)
+    cells = cell_luma(window.luma[np.concatenate([before, after])])
     apart = np.abs(cells[0] - cells[len(before)])
     turned = apart >= _TURNED_LEVELS
     if int(turned.sum()) < _FEWEST_PLACES:
@@ -156,6 +198,12 @@ def _gone(window: FrameFeatures, index: int) -> float:
     old, new = cells[: len(before), turned], cells[len(before) :, turned]
     shares = np.abs(old[:, None] - new[None]) / apart[turned]
     return float(np.minimum(1.0, shares).mean(axis=2).min())
+
+
+def _shown(window: FrameFeatures, frames: Indices) -> Indices:
+    """The first of the frames, and of the others those that show something."""
+    kinds = blanks(window.luma[frames[1:]])
+    return frames[[True, *(kind is None for kind in kinds)]]
 
 
 def _before(window: FrameFeatures, index: int) -> Indices:

@@ -60,6 +60,10 @@ class JudgeConfig:
     may still find."""
     bias: float = 1.7
     """Added to the log odds: of a frame that the measures propose, a third is enough."""
+    sweeping: float = 0.5
+    """Share of a step that another beside it has from which a camera may sweep through both."""
+    sweep_bias: float = -1.2
+    """Added to the log odds of such a one: of a whip pan the network is never quite sure."""
     sure_dissolve: float = 0.9
     sure_wipe: float = 0.9
     """Confidence of gradual transitions that stand: the network does not see many a true wipe."""
@@ -107,9 +111,7 @@ def judged(
     spans = {each: _span(frames, each) for each in graduals}
     questions = [(at - 1, at) for at in doubtful] + list(spans.values())
     found = probabilities(frames, [block, *questions] if thorough else questions, detector)
-    answers = {
-        each: _both(each.confidence, float(found[at - 1]), config) for at, each in doubtful.items()
-    }
+    answers = {each: _both(each, float(found[at - 1]), config) for at, each in doubtful.items()}
     kept = [(each.time_ms, answers.get(each, each.confidence)) for each in hard]
     refused = {
         each for each, span in spans.items() if found[slice(*span)].max() < config.min_gradual
@@ -141,11 +143,13 @@ def _span(frames: FrameFeatures, gradual: Gradual) -> tuple[int, int]:
     return max(first - 1, middle - _MIDDLE, 0), min(last, middle + _MIDDLE) + 1
 
 
-def _both(measured: float, learned: float, config: JudgeConfig) -> float:
+def _both(step: HardCandidate, learned: float, config: JudgeConfig) -> float:
     """Return the confidence of a step by its measures and by the network."""
-    most = config.most_measured
-    odds = config.measured_weight * min(most, max(-most, _log_odds(measured)))
-    return 1 / (1 + math.exp(-(odds + _log_odds(learned) + config.bias)))
+    most, seen = config.most_measured, step.evidence
+    odds = config.measured_weight * min(most, max(-most, _log_odds(step.confidence)))
+    sweeps = seen.beside >= config.sweeping * seen.step
+    bias = config.sweep_bias if sweeps else config.bias
+    return 1 / (1 + math.exp(-(odds + _log_odds(learned) + bias)))
 
 
 def _log_odds(probability: float) -> float:

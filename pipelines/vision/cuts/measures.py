@@ -86,7 +86,8 @@ def _sudden(luma: Bytes, config: ScreenConfig) -> npt.NDArray[np.intp]:
 def _changed_places(window: FrameFeatures, index: int, config: ScreenConfig) -> int:
     """Return places that stand still up to the frame before ``index``, and otherwise from it on.
 
-    0 where they show the same in another light.
+    0 where they show the same in another light, and where they showed nothing before: words that
+    join others are no new screen.
     """
     before = _frames(window, index - 1, -config.lasting_ms, config.rows)
     after = _frames(window, index, config.lasting_ms, config.rows)
@@ -95,7 +96,12 @@ def _changed_places(window: FrameFeatures, index: int, config: ScreenConfig) -> 
     settled = np.ptp(after, axis=0) <= np.maximum(config.still_levels, change * config.settling)
     changed = (change >= config.min_levels) & still & settled
     old, new = before[0][changed].astype(np.float64), after[0][changed].astype(np.float64)
-    if len(old) < config.min_places or min(old.std(), new.std()) <= config.still_levels:
+    if len(old) < config.min_places:
+        return 0
+    box = tuple(slice(each.min(), each.max() + 1) for each in np.nonzero(changed))
+    if before[0][box].std() <= config.still_levels < after[0][box].std():
+        return 0
+    if min(old.std(), new.std()) <= config.still_levels:
         return len(old)
     slope, level = np.polyfit(old, new, 1)
     left = np.std(new - slope * old - level) / np.sqrt(np.mean((new - old) ** 2))

@@ -90,6 +90,21 @@ def test_a_small_step_is_asked_about_between_stills_alone(around: float, is_cut:
     assert (confidence >= 0.5) is is_cut
 
 
+@pytest.mark.parametrize(
+    ("beside", "answer", "is_cut"),
+    [
+        (0.3, 0.7, False),
+        (0.3, 0.95, True),
+        (0.2, 0.7, True),
+    ],
+)
+def test_where_a_camera_may_sweep_the_network_must_be_sure(
+    beside: float, answer: float, is_cut: bool
+) -> None:
+    [confidence], _ = judgement(Scripted(answer), [candidate(150, 0.6, beside=beside)])
+    assert (confidence >= 0.5) is is_cut
+
+
 @every(
     "hard",
     [

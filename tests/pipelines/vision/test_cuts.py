@@ -186,6 +186,27 @@ def test_a_fade_out_and_in_is_one_cut_in_its_middle(level: int, kind: CutKind, h
     assert abs(found.time_ms - (80 + hold / 2) * FRAME_MS) <= 3 * FRAME_MS
 
 
+def test_a_straight_cut_from_or_to_black_is_a_cut_at_the_picture() -> None:
+    black = solid(2, 20)
+    from_black = [*shot(1, 60), *mixed(shot(1, 20), black), *solid(2, 12), *shot(2, 60)]
+    to_black = [*shot(1, 60), *solid(2, 12), *mixed(black, shot(2, 20)), *shot(2, 60)]
+    between = [*shot(1, 60), *solid(2, 12), *shot(2, 60)]
+    assert [time_ms for time_ms, _ in cuts_of(from_black)] == [92 * FRAME_MS]
+    assert [time_ms for time_ms, _ in cuts_of(to_black)] == [60 * FRAME_MS]
+    assert [time_ms for time_ms, _ in cuts_of(between)] == [72 * FRAME_MS]
+    assert cuts_of([*shot(1, 60), *solid(2, 5), *shot(1, 60)]) == []
+
+
+def test_motion_over_a_gap_of_time_is_no_cut_and_a_cut_there_is_one() -> None:
+    views = pan(2, 120, 1)
+    kept = [index for index in range(120) if index % 40 < 33]
+    whole, other = features(views), shot(3, 60)
+    assert detect_cuts([whole.rows(kept)], 120 * FRAME_MS) == ()
+    cut = features([*views[:33], *other]).rows([*range(25), *range(33, 93)])
+    found = detect_cuts([cut], 93 * FRAME_MS)
+    assert [each.time_ms for each in found] == [33 * FRAME_MS]
+
+
 def test_a_fade_in_at_the_start_and_a_fade_out_at_the_end_open_no_scene() -> None:
     black = solid(2, 20)
     frames = mixed(black, shot(1, 20)) + shot(1, 80) + mixed(shot(1, 20), black) + black
@@ -456,6 +477,15 @@ def faded() -> list[Levels]:
     return [template()] * 60 + between + [slide] * 60
 
 
+def words_that_join() -> list[Levels]:
+    """A title to which two lines come, one after the other."""
+    whole = written(template(), 1, [TITLE, LINES, (22, 24)])
+    pictures = [template() for _ in range(3)]
+    for picture, rows in zip(pictures, (9, 21, 36), strict=True):
+        picture[:rows] = whole[:rows]
+    return [picture for picture in pictures for _ in range(60)]
+
+
 def in_another_light() -> list[Levels]:
     return [picture(1) * 0.7] * 60 + [picture(1)] * 60
 
@@ -493,9 +523,10 @@ def test_a_change_of_writing_that_is_sharp_and_lasts_is_a_cut(frames: list[Level
         typed(),
         shown_for(10),
         faded(),
+        words_that_join(),
         in_another_light(),
     ],
-    ids=["captions", "a clock", "typing", "a note for less than a second", "a fade", "light"],
+    ids=["captions", "a clock", "typing", "a short note", "a fade", "words that join", "light"],
 )
 def test_other_small_changes_are_no_cuts(frames: list[Levels]) -> None:
     assert cuts_of(frames) == []
