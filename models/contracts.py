@@ -114,6 +114,11 @@ class Box:
             max(0.0, bottom - top) / outer.height,
         )
 
+    def placed(self, outer: Box) -> Box:
+        """The box in ``outer``, in shares of what that is in: the reverse of ``within``."""
+        left, top = outer.left + self.left * outer.width, outer.top + self.top * outer.height
+        return Box(left, top, self.width * outer.width, self.height * outer.height)
+
     def overlap(self, other: Box) -> float:
         """Intersection over union, 0 to 1."""
         across = min(self.left + self.width, other.left + other.width) - max(self.left, other.left)

@@ -45,8 +45,8 @@ class PictureFacts:
     colour_bars: bool
     colours: tuple[str, ...] = ()
     """Names of the colours of most of the picture, the commonest first; three at most."""
-    accent: str | None = None
-    """Name of a strong colour on a small part of the picture, not among ``colours``."""
+    accents: tuple[str, ...] = ()
+    """Names of strong colours on small parts of the picture, not among ``colours``."""
 
 
 def grey(picture: Picture, width: int) -> Grey:
@@ -64,8 +64,13 @@ def measure(picture: Picture) -> PictureFacts:
     small = cv2.resize(picture, (128, 72), interpolation=cv2.INTER_AREA)
     names, strengths = _named_pixels(small)
     colours = _frequent(names, _NAMED_SHARE)[:_MOST_NAMED]
-    strong = _frequent(names[strengths >= _STRONG], 0.0)[:1]
-    is_accent = (strengths >= _STRONG).mean() >= _ACCENT_SHARE and not set(strong) & set(colours)
+    is_strong = strengths >= _STRONG
+    strong = names[is_strong]
+    accents = _frequent(strong, _ACCENT_SHARE * len(names) / max(1, len(strong)))
+    if len(strong) >= _ACCENTS_SHARE * len(names):
+        accents = tuple(name for name in accents if name not in colours)[:_MOST_NAMED]
+    else:
+        accents = ()
     luma = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float64)
     red, green, blue = (small[:, :, channel].astype(np.float64) for channel in range(3))
     across, along = red - green, (red + green) / 2 - blue
@@ -77,7 +82,7 @@ def measure(picture: Picture) -> PictureFacts:
         hue=_hue(small),
         colour_bars=_is_colour_bars(small),
         colours=colours,
-        accent=strong[0] if is_accent else None,
+        accents=accents,
     )
 
 
@@ -122,9 +127,9 @@ _COLOURED_SHARE = 0.25
 
 _NAMED_SHARE, _MOST_NAMED = 0.15, 3
 """A colour is named from this share of the picture on."""
-_STRONG, _ACCENT_SHARE = 0.14, 0.03
-"""Chroma in OKLab of a strong colour (pure red has 0.26, grass 0.1), and the least share of the
-picture that has some for it to be an accent."""
+_STRONG, _ACCENTS_SHARE, _ACCENT_SHARE = 0.14, 0.03, 0.01
+"""Chroma in OKLab of a strong colour (pure red has 0.26, grass 0.1), and the least shares of the
+picture that have some, and one of them, for that to be an accent."""
 NEUTRALS = frozenset({"black", "grey", "white"})
 _BLACK, _WHITE, _PITCH_BLACK = 0.30, 0.88, 0.18
 """Lightness in OKLab up to which a grey is called black, from which white, and up to which any

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import cv2
@@ -25,10 +25,11 @@ from models.tasks import CLASSIFY_CONTENT, DETECT_OBJECTS, EMBED_FACES
 from pipelines.codec import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
 from pipelines.types import Appearance, ObjectTrack, Person, StageCode, StageError, VideoSource
+from pipelines.vision.bars import cropped, upright_box
 from pipelines.vision.features import Times, even_times, nearest_frame
 from pipelines.vision.policy import ContentPolicy, find_breach
 from pipelines.vision.scenes import SceneBorders
-from pipelines.vision.stills import FrameTimes, StillsConfig, stills_at
+from pipelines.vision.stills import FrameTimes, StillsConfig, segment_at, stills_at
 from storage.objects import ObjectStore
 
 
@@ -84,20 +85,23 @@ class DetectObjects(Step[FrameTimes, Made]):
     """Frames to what they show, stored (DETECTIONS).
 
     ``models_digest`` names the backends in use: results of one are not reused for another.
+    The detector gets the ``active`` picture of each part: it makes all squares of one size, and
+    bars would leave less of that. Boxes are in the whole upright picture.
     """
 
     name = "Detecting objects"
     code = StageCode.VISION_FAILED
-    version = 4
+    version = 5
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
     config: ObjectsConfig
     models_digest: str
+    active: tuple[Box, ...]
 
     def process(self, item: FrameTimes) -> Made:
         frames = item.sources(self.video, self.workspace)
-        inputs = frames, item.times_ms, self.config, self.models_digest
+        inputs = frames, item.times_ms, self.config, self.models_digest, self.active
         key = DETECTIONS.key(self.workspace.prefix, *inputs, position=item.position)
         return DETECTIONS.make(self.workspace.store, key, lambda: self._detections(item))
 
@@ -111,8 +115,16 @@ class DetectObjects(Step[FrameTimes, Made]):
         for some in item.in_runs(self.config.frames_at_once):
             self.workspace.check()
             stills = stills_at(self.video, some, self.workspace, stills_config)
-            found |= zip(stills, detector.find(list(stills.values())), strict=True)
+            boxes = [self._active_at(time_ms) for time_ms in stills]
+            shown = [cropped(*each) for each in zip(stills.values(), boxes, strict=True)]
+            for time_ms, box, own in zip(stills, boxes, detector.find(shown), strict=True):
+                found[time_ms] = tuple(replace(each, box=each.box.placed(box)) for each in own)
         return found
+
+    def _active_at(self, time_ms: int) -> Box:
+        segment = segment_at(self.video, time_ms)
+        orientation = self.video.part_of(segment).stream.orientation
+        return upright_box(self.active[segment.part], orientation)
 
 
 DETECTIONS = Artifact.of(Detections, "vision/objects", version=DetectObjects.version)

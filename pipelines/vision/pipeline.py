@@ -240,7 +240,7 @@ def plan_vision(
     detects = models.find(DETECT_OBJECTS) is not None
     phrases = models.find(EMBED_PHRASES)
     look = LookAtScenes(
-        DetectObjects(*place, config.objects, digest) if detects else None,
+        DetectObjects(*place, config.objects, digest, found.active) if detects else None,
         ReadText(*place, digest),
         FindFaces(*place, digest) if config.people else None,
         DescribeScenes(
@@ -331,13 +331,20 @@ def _whole(plans: Sequence[ScenePlan], video: VideoSource) -> ScenePlan:
 
 
 def _overview(overview: Scene, scenes: Sequence[Scene]) -> Scene:
-    """Return the overview with what is in any of the scenes."""
+    """Return the overview with what is in any of the scenes.
+
+    Its description is that of the one that its still is of, and says so: what is true of a shot
+    (light that grows, how many people) is not of several.
+    """
     if not scenes:
         return overview
     every = [*scenes, overview]
+    shown_ms = overview.stills[0].time_ms
+    own = next(scene for scene in scenes if scene.start_ms <= shown_ms < scene.end_ms)
     tags = {tag.label: tag for tag in sorted(chain(*(it.tags for it in every)), key=_score)}
     return replace(
         overview,
+        description=f"One of {len(scenes)} shots: {own.description}",
         objects=tuple(sorted({*chain(*(scene.objects for scene in every))})),
         tags=tuple(sorted(tags.values(), key=_score, reverse=True)),
     )

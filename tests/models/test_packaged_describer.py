@@ -223,13 +223,13 @@ def evidence(
     colourfulness: float = 30,
     hue: str | None = None,
     colours: tuple[str, ...] = ("green", "grey"),
-    accent: str | None = None,
+    accents: tuple[str, ...] = (),
     motion: CameraMotion = CameraMotion.UNKNOWN,
     objects: tuple[SeenObject, ...] = (),
 ) -> SceneEvidence:
     """``faces`` are their heights."""
     facts = tuple(
-        PictureFacts(level, 50, colourfulness, hue, False, colours, accent) for level in brightness
+        PictureFacts(level, 50, colourfulness, hue, False, colours, accents) for level in brightness
     )
     boxes = tuple(Box(0.3, 0.1, height / 2, height) for height in faces)
     return SceneEvidence(facts, boxes, text, motion, objects, shot_type_of(boxes, objects))
@@ -395,7 +395,15 @@ def test_the_shot_type_follows_from_the_size_of_the_largest_face(
             evidence(colourfulness=4, text=(line("THE END"),)),
             "Title “THE END”.",
         ),
-        (evidence(accent="red"), "A picture in green and grey, with some red."),
+        (evidence(accents=("red",)), "A picture in green and grey, with red."),
+        (
+            evidence(colours=("grey",), accents=("red", "green"), colourfulness=2),
+            "A mostly grey picture, with red and green.",
+        ),
+        (
+            evidence(text=(TextLine("SUGAR", 0.9, Box(0.03, 0.2, 0.14, 0.08)),)),
+            "Text “SUGAR”.",
+        ),
         (
             evidence(brightness=(60, 60), colours=("grey", "black")),
             "A dark, mostly grey and black picture.",
@@ -486,9 +494,12 @@ def test_a_small_patch_of_strong_colour_is_an_accent() -> None:
     picture = np.full((360, 640, 3), 120, np.uint8)
     picture[100:180, 200:340] = (220, 20, 30)
     facts = measure(picture)
-    assert (facts.colours, facts.accent) == (("grey",), "red")
+    assert (facts.colours, facts.accents) == (("grey",), ("red",))
+    picture[10:60, 10:90] = (0, 170, 60)
+    picture[300:303, 10:90] = (20, 40, 230)
+    assert measure(picture).accents == ("red", "green")
     picture[100:180, 200:340] = (150, 110, 110)
-    assert measure(picture).accent is None
+    assert measure(picture).accents == ()
 
 
 def stripes(*parts: tuple[str, int]) -> Picture:

@@ -49,6 +49,14 @@ def test_a_drawn_person_is_found_where_she_is(detector: PackagedObjectDetector) 
     assert 0.55 <= objects[0].confidence <= 1
 
 
+@pytest.mark.shared_media
+def test_colour_alone_is_no_fruit(detector: PackagedObjectDetector) -> None:
+    film = SHARED_MEDIA / "field/47-analysis-mistakes/mosaic-balloons-candy.mp4"
+    stills = [read_frame(film, second) for second in (1.0, 2.4, 3.2, 4.4)]
+    found = {item.label for objects in detector.find(stills) for item in objects}
+    assert found <= {"cake"}  # The others are balloons, and sweets laid out in a round.
+
+
 def test_what_is_found_is_what_opencv_finds_with_the_same_weights(
     detector: PackagedObjectDetector,
 ) -> None:

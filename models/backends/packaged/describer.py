@@ -185,6 +185,8 @@ _CHANGING_LEVELS = 35.0
 _TITLE_HEIGHT, _TITLE_TO_OTHERS = 0.06, 1.5
 """Of the picture's height, and of the height of most lines where there are several: larger writing
 above the captions is a title."""
+_TITLE_WIDTH = 0.25
+"""Of the picture's width: what is narrower, and not in the middle, is on a thing or a sign."""
 _CAPTION_TOP = 0.70
 """Of the picture's height: writing that begins below is a caption."""
 _QUOTED_LINES, _QUOTED_CHARACTERS = 3, 80
@@ -311,10 +313,13 @@ def _written(lines: Sequence[TextLine]) -> str:
 
 
 def _role(lines: Sequence[TextLine]) -> str:
-    """What kind of writing it is, by its tallest line."""
+    """What kind of writing it is, by its tallest line: a small one aside is of the scene's."""
     tallest = max(lines, key=lambda line: line.box.height).box
     if tallest.top >= _CAPTION_TOP:
         return "caption"
+    middle = tallest.left + tallest.width / 2
+    if tallest.width < _TITLE_WIDTH and not _LEFT <= middle <= _RIGHT:
+        return "text"
     others = median(line.box.height for line in lines)
     stands_out = len(lines) <= 2 or tallest.height >= _TITLE_TO_OTHERS * others
     return "title" if tallest.height >= _TITLE_HEIGHT and stands_out else "text"
@@ -325,9 +330,10 @@ def _picture(evidence: SceneEvidence) -> str:
     fact = evidence.facts[len(evidence.facts) // 2]
     light, colours = _light(evidence), fact.colours
     kind = f"a {light} picture".replace("  ", " ")
-    if colourless := _graded(_colour_strength(evidence), _COLOURLESS):
+    colourless = _graded(_colour_strength(evidence), _COLOURLESS)
+    if colourless and not fact.accents:
         return f"{kind} {colourless}"
-    some = f", with some {fact.accent}" if fact.accent else ""
+    some = f", with {_listed(fact.accents)}" if fact.accents else ""
     if colours and set(colours) <= NEUTRALS:
         adjectives = ", ".join(part for part in (light, f"mostly {_listed(colours)}") if part)
         return f"a {adjectives} picture{some}"

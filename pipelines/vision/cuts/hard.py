@@ -120,7 +120,8 @@ def _gaps(window: FrameFeatures, low: int, high: int) -> Floats:
     """
     apart = np.diff(window.times_ms, prepend=window.times_ms[0]).astype(np.float64)
     found = np.ones(len(window))
-    for index in range(low, high):
+    even = _GAP * apart[low:high].min()
+    for index in (low + np.flatnonzero(apart[low:high] >= even)).tolist():
         first, last = _reach(window, index, _NEIGHBOURS)
         near = np.concatenate([apart[first + 1 : index], apart[index + 1 : last + 1]])
         if len(near) and apart[index] < SLOW_MS:

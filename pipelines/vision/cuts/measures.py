@@ -99,8 +99,9 @@ def _changed_places(window: FrameFeatures, index: int, config: ScreenConfig) -> 
     if len(old) < config.min_places:
         return 0
     box = tuple(slice(each.min(), each.max() + 1) for each in np.nonzero(changed))
-    if before[0][box].std() <= config.still_levels < after[0][box].std():
-        return 0
+    for was, became in ((before[0][box], after[0][box]), (old, new)):
+        if was.std() <= config.still_levels < became.std():
+            return 0
     if min(old.std(), new.std()) <= config.still_levels:
         return len(old)
     slope, level = np.polyfit(old, new, 1)

@@ -296,15 +296,23 @@ def test_a_transparent_ground_is_white(name: str, codec: str, pixels: str, tmp_p
     video, workspace = done.result.video, Workspace(done.store, "job")
     assert video is not None
     assert len(video.segments) == 3
-    place = {"workspace": workspace, "models": LocalModels(), "control": FreeRun()}
-    shown = analyse_vision(video, **place, config=VisionConfig(), mapper=map_here).overview
+    shown = analyse_vision(
+        video,
+        workspace=workspace,
+        models=LocalModels(),
+        control=FreeRun(),
+        config=VisionConfig(),
+        mapper=map_here,
+    ).overview
     assert [warning.code for warning in done.result.warnings] == [WarningCode.PICTURE_TRANSPARENT]
     assert "MERIDIAN" in {text.text for text in shown.on_screen_text}
     colours = [tuple(bytes.fromhex(each[1:])) for each in shown.color_palette]
     assert all(max(colour) < 220 for colour in colours)
     assert {colour[0] > 150 for colour in colours} == {True, False}
     jpeg = np.frombuffer(done.store.read_bytes(shown.thumbnail_key), np.uint8)
-    assert cv2.imdecode(jpeg, cv2.IMREAD_COLOR)[:40].min() > 240
+    still = cv2.imdecode(jpeg, cv2.IMREAD_COLOR)
+    assert still is not None
+    assert still[:40].min() > 240
     assert not is_playable(done.result.media)
     make_preview(
         PreviewOrder("source", "preview", done.result.media, 1 << 20, 600.0),

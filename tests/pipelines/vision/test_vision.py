@@ -221,7 +221,8 @@ def test_the_overview_of_an_edited_video_is_of_all_its_scenes(unsharded: Unshard
     result = unsharded[2]
     overview, scenes = result.overview, result.scenes
     assert (overview.start_ms, overview.end_ms) == (0, scenes[-1].end_ms)
-    assert overview.description
+    [said] = [it for it in scenes if it.start_ms <= overview.stills[0].time_ms < it.end_ms]
+    assert overview.description == f"One of 5 shots: {said.description}"
     assert 1 <= len(overview.color_palette) <= 5
     assert {name for scene in scenes for name in scene.objects} <= {*overview.objects}
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import av
+import numpy as np
 import pytest
 
 from models.contracts import (
@@ -83,6 +85,20 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if 2.5 <= index / 25 < 4.5 or index >= 150:
             pictures[index] = marked(picture)
     return write_video(tmp_path_factory.mktemp("film") / "film.mp4", pictures, keyframe_every=25)
+
+
+def test_objects_are_the_same_between_bars(film: Path, tmp_path: Path) -> None:
+    with av.open(str(film)) as container:
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    boxed = [np.pad(frame, ((40, 40), (60, 60), (0, 0))) for frame in frames]
+    plain = analysed(film, folder_workspace(tmp_path / "plain"))
+    between = analysed(
+        write_video(tmp_path / "boxed.mp4", boxed, keyframe_every=25),
+        folder_workspace(tmp_path / "between"),
+    )
+    assert any(scene.object_tracks for scene in plain.scenes)
+    for one, other in zip(plain.scenes, between.scenes, strict=True):
+        assert other.object_tracks == one.object_tracks
 
 
 def marked(picture: Picture) -> Picture:
