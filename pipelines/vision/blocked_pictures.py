@@ -20,7 +20,6 @@ import numpy as np
 from PIL import Image
 
 from models.contracts import Picture
-from pipelines.media.decoding import rgb
 from pipelines.media.files import CONTAINERS, EXIF_ORIENTATIONS, OPEN_OPTIONS, orientation_of
 from pipelines.media_types import Orientation
 
@@ -148,7 +147,7 @@ def _find_exif_orientation(path: Path) -> Orientation | None:
 
 def _small(frame: av.VideoFrame) -> Picture:
     """Return the picture as stored, small enough for a hash."""
-    picture = rgb(frame)
+    picture = np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
     scale = _SHORT_SIDE_PX / min(picture.shape[:2])
     if scale < 1:
         size = (round(picture.shape[1] * scale), round(picture.shape[0] * scale))
