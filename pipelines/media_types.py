@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     Sample = TypeVar("Sample", bound=np.generic)
 
 
+class ChannelUse(StrEnum):
+    """How the channels of a stream are transcribed: one by one, each a speaker, or mixed."""
+
+    AUTO = "auto"
+    """One by one where each is a voice, as call recorders write them."""
+    SEPARATE = "separate"
+    MIXED = "mixed"
+
+
 class WarningCode(StrEnum):
     """What a client should know of although the work went on; ``meaning`` is for the reference."""
 
@@ -56,8 +65,14 @@ class WarningCode(StrEnum):
     MEDIA_TRUNCATED = ("MEDIA_TRUNCATED", "The file is not all there, or not all of it was read.")
     AUDIO_DAMAGED = ("AUDIO_DAMAGED", "Parts of the sound could not be decoded.")
     AUDIO_UNREADABLE = ("AUDIO_UNREADABLE", "Nothing of a sound stream could be decoded.")
-    AUDIO_SILENT = ("AUDIO_SILENT", "There is no sound in a sound stream.")
-    AUDIO_REPEATED = ("AUDIO_REPEATED", "A track sounds the same as one before it.")
+    AUDIO_SILENT = (
+        "AUDIO_SILENT",
+        "There is no sound in a sound stream; its track is not charged.",
+    )
+    AUDIO_REPEATED = (
+        "AUDIO_REPEATED",
+        "A track sounds the same as one before it; it is not charged.",
+    )
     AUDIO_QUIET = (
         "AUDIO_QUIET",
         "The sound is very low. It was raised, unless there is steady noise only.",

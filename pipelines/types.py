@@ -16,6 +16,7 @@ from models.contracts import Box, CameraMotion, ShotAngle, ShotType, SoundKind
 
 # Part of these types, and light enough for confined child processes.
 from pipelines.media_types import AudioStream as AudioStream  # noqa: PLC0414
+from pipelines.media_types import ChannelUse as ChannelUse  # noqa: PLC0414
 from pipelines.media_types import MediaInfo as MediaInfo  # noqa: PLC0414
 from pipelines.media_types import PipelineWarning as PipelineWarning  # noqa: PLC0414
 from pipelines.media_types import Timeline as Timeline  # noqa: PLC0414
@@ -131,6 +132,10 @@ class AudioTrack:
     key: str
     duration_seconds: float
     offset_seconds: float = 0.0
+    channels: tuple[str, ...] = ()
+    """Its channels where these are voices apart, in files of their own, as long as it."""
+    are_channels_asked: bool = False
+    """Whether a client says that they are; else they only look so."""
 
 
 @dataclass(frozen=True, slots=True)

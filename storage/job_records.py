@@ -99,6 +99,8 @@ class JobSource(BaseModel):
     languages: tuple[str, ...] = ()
     speakers_expected: int | None = None
     speakers_at_most: int | None = None
+    channels: Literal["auto", "separate", "mixed"] = "auto"
+    """How those of its own sound are transcribed: ``ChannelUse`` of ``pipelines.media_types``."""
     source_retention_seconds: int | None = None
     result_retention_days: int | None = None
     """Chosen for this job; None: as its account's."""

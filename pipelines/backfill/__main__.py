@@ -5,8 +5,8 @@
 
 MANIFEST is a CSV, JSON lines or Parquet file with a column `source` (a path, s3:// or http(s)
 URL) and, where wanted, `id`, `name`, `mode`, `language`, `keyterms`, `speakers_expected`,
-`provider`, `metadata`; or a folder, or s3://bucket/prefix, every file of which is an item.
-OUT is a folder that all nodes share, or s3://bucket/prefix: Parquet tables items, scenes,
+`channels`, `provider`, `metadata`; or a folder, or s3://bucket/prefix, every file of which is an
+item. OUT is a folder that all nodes share, or s3://bucket/prefix: Parquet tables items, scenes,
 segments, words and errors, and a still a scene. The same command again goes on where a run was
 interrupted.
 

@@ -152,7 +152,7 @@ class ItemRun:
             workspace=self.workspace,
             models=self.models,
             mode=self.item.mode,
-            ingest_config=self.work.ingest,
+            ingest_config=replace(self.work.ingest, channels=self.item.channels),
             vision_config=self.work.vision,
             transcript_config=TranscriptConfig(
                 choice=LanguageChoice(self.item.language),

@@ -35,6 +35,7 @@ from pipelines.backfill.places import (
 from pipelines.codec import encode
 from pipelines.net.addresses import Provider
 from pipelines.net.buckets import is_chosen
+from pipelines.types import ChannelUse
 from storage.objects import ObjectNotFoundError
 from storage.types import ProcessingMode
 
@@ -78,6 +79,7 @@ class Item:
     language: str | None = None
     keyterms: tuple[str, ...] = ()
     speakers_expected: int | None = None
+    channels: ChannelUse = ChannelUse.AUTO
     provider: str | None = None
     metadata: str = "{}"
     """A JSON object, carried along as it is."""
@@ -396,6 +398,12 @@ def _mode(value: Any) -> ProcessingMode:
     return ProcessingMode(value)
 
 
+def _channels(value: Any) -> ChannelUse:
+    if value not in list(ChannelUse):
+        raise ValueError(f"{value!r} is none of {', '.join(ChannelUse)}")
+    return ChannelUse(value)
+
+
 def _language(value: Any) -> str:
     if not isinstance(value, str) or not _LANGUAGE.fullmatch(value):
         raise ValueError(f"{value!r} is no language tag such as en or pt-BR")
@@ -451,6 +459,7 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "language": _language,
     "keyterms": _keyterms,
     "speakers_expected": _speakers,
+    "channels": _channels,
     "provider": _provider,
     "metadata": _metadata,
 }

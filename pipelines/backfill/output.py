@@ -95,6 +95,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("asked_language", _TEXT),
             ("keyterms", _TEXTS),
             ("speakers_expected", _COUNT),
+            ("channels", _TEXT),
             ("provider", _TEXT),
             ("metadata", _TEXT),
             ("status", _TEXT),
@@ -476,7 +477,7 @@ def _by(rows: Iterable[TableRow], *columns: str) -> defaultdict[tuple[Any, ...],
 
 
 def _item(row: TableRow) -> TableRow:
-    item = {it.name: row[it.name] for it in fields(Item) if it.name in row}
+    item = {it.name: row[it.name] for it in fields(Item) if row.get(it.name) is not None}
     return item | {"id": row["item_id"], "language": row["asked_language"]}
 
 

@@ -5,7 +5,7 @@ Each segment is reported as soon as it is complete, and the report is waited for
 one segment lies in that folder at a time (audio tracks grow there until the end).
 
 Memory is bounded whatever the length. Tracks whose channels need another mix than the usual one, or
-more level, are read a second time.
+more level, or are to be transcribed one by one, are read a second time.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from av.packet import Packet
 from pipelines.ingest.segments import VideoCut, VideoOrder, VideoPiece, shift_needed_ms
 from pipelines.ingest.tracks import TrackExtractor, TrackFile
 from pipelines.media.files import PACKETS_PER_REPORT, Source, packets_of
+from pipelines.media_types import ChannelUse
 from pipelines.sandbox.child import MediaRefusedError
 
 Emit = Callable[[object], None]
@@ -38,6 +39,8 @@ class TrackPick:
     stream_index: int
     name: str
     channels: tuple[int, ...] | None = None
+    use: ChannelUse = ChannelUse.MIXED
+    """What is done with channels that are voices apart, beside the mix."""
 
     @property
     def file_name(self) -> str:
@@ -112,7 +115,9 @@ def _audio_readers(container: InputContainer, order: CutOrder) -> dict[int, Audi
         stream: Any = container.streams[pick.stream_index]
         reader = readers.setdefault(stream.index, AudioReader(stream, order.origin_ms, []))
         path = order.folder / pick.file_name
-        reader.tracks.append(TrackExtractor(path, order.duration_seconds, pick.channels))
+        reader.tracks.append(
+            TrackExtractor(path, order.duration_seconds, pick.channels, use=pick.use)
+        )
     return readers
 
 
@@ -205,8 +210,9 @@ class AudioReader:
                 track.add(frame, seconds)
 
     def to_be_mixed(self) -> list[TrackExtractor]:
-        """Return tracks to read again, for they need another mix; they replace the files."""
-        return [track.again() for track in self.tracks if track.mix.weights]
+        """Return what is to be read again: tracks that need another mix, which replace the files,
+        and channels that are voices apart."""
+        return [again for track in self.tracks for again in track.again()]
 
     def finish(self) -> list[TrackFile]:
         """Close the files; those that are not empty."""

@@ -36,6 +36,7 @@ from pipelines.sandbox.parent import (
 )
 from pipelines.types import (
     AudioTrack,
+    ChannelUse,
     IngestResult,
     MediaInfo,
     PipelineWarning,
@@ -150,6 +151,8 @@ class IngestConfig:
     segment_seconds: float = 60.0
     shortest_segment_seconds: float | None = None
     """Segments of short videos may be shorter than ``segment_seconds``, down to this."""
+    channels: ChannelUse = ChannelUse.AUTO
+    """What is done with those of the file's own sound, where each is a voice."""
     limits: ProbeLimits = field(default_factory=ProbeLimits)
     temporary_folder: Path | None = None
     """Where segments lie until they are stored; None for the system's."""
@@ -215,8 +218,9 @@ def ingest(
         media = context.span(0.0, PROBE_SHARE).probe(source_key)
         context = context.span(PROBE_SHARE, 1.0)
     if picks is None:
+        use = context.config.channels
         picks = [
-            TrackPick(stream.index, stream.title or stream.language or f"Track {number}")
+            TrackPick(stream.index, stream.title or stream.language or f"Track {number}", use=use)
             for number, stream in enumerate(media.audio, start=1)
         ]
     plan = _Plan(
@@ -287,7 +291,7 @@ def _find_result(plan: _Plan) -> IngestResult | None:
         result = INGESTED.load(store, plan.result_key)
     except CodecError:
         return None  # written by another version: computed again
-    keys = [track.key for track in result.tracks]
+    keys = [key for track in result.tracks for key in (track.key, *track.channels)]
     if result.video is not None:
         keys += [segment.key for segment in result.video.segments]
     return result if all(map(store.exists, keys)) else None
@@ -314,9 +318,9 @@ def _extract(plan: _Plan, context: IngestContext) -> FilePieces:
         with store.local_copy(plan.source_key, check=control.check) as path:
             task = _task(plan, path.resolve(), folder.resolve(), context.config.limits)
             pieces = run_media_task(task, FilePieces, on_event=on_event, check=control.check)
-        for track in pieces.tracks:
+        for name in (name for track in pieces.tracks for name in (track.name, *track.channels)):
             control.check()
-            put(folder / track.name)
+            put(folder / name)
     return pieces
 
 
@@ -359,17 +363,19 @@ def _result(plan: _Plan, pieces: FilePieces) -> IngestResult:
     warnings = [*plan.media.warnings, *_track_warnings(plan, pieces.tracks)]
     if pieces.video is not None and not pieces.video.times_in_order:
         warnings.append(_TIMES_WARNING)
-    names = {pick.file_name: pick.name for pick in plan.audio}
+    picks = {pick.file_name: pick for pick in plan.audio}
     return IngestResult(
         media=plan.media,
         video=None if plan.video is None else _video_source(plan, plan.video, pieces.video),
         tracks=tuple(
             AudioTrack(
                 index=number,
-                name=names[track.name],
+                name=picks[track.name].name,
                 key=plan.key(track.name),
                 duration_seconds=track.duration_seconds,
                 offset_seconds=track.offset_seconds,
+                channels=tuple(map(plan.key, track.channels)),
+                are_channels_asked=picks[track.name].use is ChannelUse.SEPARATE,
             )
             for number, track in enumerate(pieces.tracks)
         ),

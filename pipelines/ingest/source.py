@@ -6,7 +6,7 @@
 A clip takes up the length of its longest stream, from where the one before it ends. Every clip with
 video begins a scene. Where a clip has no video, the scene before it goes on (or the first one
 begins early); where it has no audio, there is silence. Track *n* of the timeline is the *n*-th
-audio stream of each clip, so a voice keeps its name from clip to clip.
+audio stream of each clip, its channels mixed, so a voice keeps its name from clip to clip.
 
 Camera RAW is decoded by the operator's command; of which family a file is, its content decides
 before its name. A command is a line like ``decode --in {input} --out {output}``: it is split as a
@@ -44,6 +44,7 @@ from pipelines.sandbox.parent import ProgramFailedError, Shares, run_program
 from pipelines.types import (
     AudioStream,
     AudioTrack,
+    ChannelUse,
     ClipSpan,
     IngestResult,
     MediaInfo,
@@ -205,6 +206,7 @@ def _ingest_clips(
     Raises StageError that names the clip.
     """
     results = []
+    context = replace(context, config=replace(context.config, channels=ChannelUse.MIXED))
     for position, clip in enumerate(clips):
         piece = context.piece(position, len(clips))
         with naming_clip(position, clip.file.name):

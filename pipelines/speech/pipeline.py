@@ -10,6 +10,8 @@ are the same for every shard length, and after every retry. Every chunk has its 
 that a recording may change it, and so has each part of a chunk that changes it; a part whose
 language is uncertain is transcribed again in that of its track.
 
+Of a track whose channels are voices apart each is transcribed by itself, the channel the speaker.
+
 Confidences become shares of what is right by Platt's scaling (1999) of the recogniser's log-odds,
 its numbers in ``calibration.toml``.
 """
@@ -24,6 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import TypeVar
 
 from models.contracts import Samples
 from models.provider import ModelProvider
@@ -73,8 +76,10 @@ from pipelines.types import (
     AudioTrack,
     PipelineWarning,
     SpeakerVoice,
+    TimedSound,
     TranscriptResult,
     TranscriptSegment,
+    TranscriptWord,
     WarningCode,
 )
 
@@ -177,20 +182,30 @@ def transcribe_track(
             mapper(missing, transcribe, transcribing)
         return len(missing)
 
-    voiced, shards = cut_track(
-        track, workspace, models, config, (embedding, cutting), mapper=mapper
-    )
-    first = shard_tasks(shards, workspace, config)
-    computed = compute_missing(first)
-    tasks = in_track_language(first, workspace, config)
-    compute_missing([task for task in tasks if task.track_language])
-    result = reduce_shards(tasks, voiced, track, workspace, config, media_duration_ms)
+    def cut(sounds: Sequence[AudioTrack]) -> list[CutSound]:
+        return cut_sounds(sounds, workspace, models, config, (embedding, cutting), mapper=mapper)
+
+    sounds = [replace(track, key=key, channels=()) for key in track.channels]
+    found = cut(sounds) if sounds else []
+    if found and not (track.are_channels_asked or are_speakers(found, config.speakers)):
+        found, sounds = [], []
+    found = found or cut([track])
+    first = [shard_tasks(each.shards, workspace, config) for each in found]
+    computed = compute_missing([task for tasks in first for task in tasks])
+    again = [in_track_language(tasks, workspace, config) for tasks in first]
+    compute_missing([task for tasks in again for task in tasks if task.track_language])
+    if sounds:
+        config = replace(config, speakers=SpeakerRules(expected=1))
+    results = [
+        reduce_shards(tasks, each.voiced, each.sound, workspace, config, media_duration_ms)
+        for tasks, each in zip(again, found, strict=True)
+    ]
     control.progress(1.0)
     return replace(
-        result,
+        joined_channels(results) if sounds else results[0],
         sound_print=print_of_track(track, workspace).to_bytes(),
         shards_computed=computed,
-        shards_reused=len(tasks) - computed,
+        shards_reused=sum(map(len, again)) - computed,
     )
 
 
@@ -206,28 +221,127 @@ def transcribe_step(
     return Transcribe(workspace, models, config.choice, config.keyterms, resources=waits)
 
 
-def cut_track(
-    track: AudioTrack,
+@dataclass(frozen=True, slots=True)
+class CutSound:
+    """A track, or a channel of one: who speaks in its windows, and the shards to transcribe."""
+
+    sound: AudioTrack
+    voiced: tuple[VoiceShard, ...]
+    shards: tuple[Shard, ...]
+
+
+def cut_sounds(
+    sounds: Sequence[AudioTrack],
     workspace: Workspace,
     models: ModelProvider,
     config: TranscriptConfig,
     controls: tuple[Control, Control],
     *,
     mapper: Mapper,
-) -> tuple[list[VoiceShard], tuple[Shard, ...]]:
-    """Return who speaks in each shard of windows, and the shards to transcribe, each with a
-    control."""
+) -> list[CutSound]:
+    """Return the sounds cut; windows of all, then cutting, has a control."""
     short = Resources(
         config.regions_cpus,
         why="A 200th of the sound's length: no reason to keep the vision stage off a processor.",
     )
-    windows = plan_voice_shards(track, workspace, config.models)
-    voiced = mapper(windows, EmbedVoices(workspace, models), controls[0])
-    voices = tuple(each.voices_key for each in voiced)
+    windows = [plan_voice_shards(sound, workspace, config.models) for sound in sounds]
+    done = iter(
+        mapper([each for of in windows for each in of], EmbedVoices(workspace, models), controls[0])
+    )
     limits = config.chunks, config.sharding
-    cut = CutTrack(workspace, models, *limits, config.models, voices, resources=short)
-    [made] = mapper([track], cut, controls[1])
-    return voiced, SHARDS.load(workspace.store, made.key)
+    found = []
+    cutting = parts_of(controls[1], [1.0] * len(sounds))
+    for sound, planned, control in zip(sounds, windows, cutting, strict=True):
+        voiced = tuple(itertools.islice(done, len(planned)))
+        voices = tuple(each.voices_key for each in voiced)
+        cut = CutTrack(workspace, models, *limits, config.models, voices, resources=short)
+        [made] = mapper([sound], cut, control)
+        found.append(CutSound(sound, voiced, SHARDS.load(workspace.store, made.key)))
+    return found
+
+
+_SPEAKS_SECONDS = 1.0
+Spoken = TypeVar("Spoken", TranscriptWord, TranscriptSegment)
+
+
+def are_speakers(channels: Sequence[CutSound], rules: SpeakerRules) -> bool:
+    """Return whether people speak in two channels at least, and in as many as a client expects.
+
+    Else they are dialogue beside music, or the like, and who speaks is to be found out.
+    """
+    seconds = [
+        sum(end - start for shard in each.shards for c in shard.chunks for start, end in c.detected)
+        * LEVEL_FRAME_SECONDS
+        for each in channels
+    ]
+    count = sum(each >= _SPEAKS_SECONDS for each in seconds)
+    return 2 <= count <= rules.at_most and rules.expected in (None, count)
+
+
+def joined_channels(results: Sequence[TranscriptResult]) -> TranscriptResult:
+    """Return the transcripts of channels as one by time, each channel with words a speaker.
+
+    Words and segments of different speakers may overlap. The language is that of most words.
+    """
+    spoken = sorted(
+        (each for each in results if each.segments), key=lambda each: each.segments[0].start_ms
+    )
+    if not spoken:
+        return replace(results[0], warnings=tuple(w for each in results for w in each.warnings))
+    main = max(spoken, key=lambda each: sum(len(segment.words) for segment in each.segments))
+    named = [
+        _renamed(each, number, None if each.language == main.language else each.language)
+        for number, each in enumerate(spoken)
+    ]
+    segments = sorted((it for each in named for it in each.segments), key=lambda it: it.start_ms)
+    return replace(
+        main,
+        speakers=tuple(it for each in named for it in each.speakers),
+        segments=tuple(replace(it, index=index) for index, it in enumerate(segments)),
+        turns=tuple(
+            sorted(
+                (it for each in named for it in each.turns), key=lambda it: (it.start_ms, it.end_ms)
+            )
+        ),
+        sounds=_joined_sounds([it for each in results for it in each.sounds]),
+        voices=tuple(it for each in named for it in each.voices),
+        warnings=tuple(dict.fromkeys(w for each in results for w in each.warnings)),
+    )
+
+
+def _renamed(found: TranscriptResult, number: int, language: str | None) -> TranscriptResult:
+    """Return the transcript of one channel as all of its speaker of that number; ``language`` is
+    its own where it is not that of the others."""
+    name, label = f"speaker_{number}", f"Speaker {number + 1}"
+
+    def of_speaker(each: Spoken) -> Spoken:
+        return replace(each, speaker=name, language=each.language or language)
+
+    return replace(
+        found,
+        speakers=tuple(replace(it, id=name, label=label) for it in found.speakers),
+        segments=tuple(
+            replace(of_speaker(it), words=tuple(map(of_speaker, it.words))) for it in found.segments
+        ),
+        turns=tuple(replace(it, speaker=name) for it in found.turns),
+        voices=tuple(replace(it, speaker=name) for it in found.voices),
+    )
+
+
+def _joined_sounds(sounds: Sequence[TimedSound]) -> tuple[TimedSound, ...]:
+    """Return the sounds by start, those of a kind that overlap as one."""
+    found: list[TimedSound] = []
+    for each in sorted(sounds, key=lambda it: (it.kind, it.start_ms)):
+        last = found[-1] if found else None
+        if last and last.kind is each.kind and each.start_ms <= last.end_ms:
+            end_ms, confidence = (
+                max(last.end_ms, each.end_ms),
+                max(last.confidence, each.confidence),
+            )
+            found[-1] = replace(last, end_ms=end_ms, confidence=confidence)
+        else:
+            found.append(each)
+    return tuple(sorted(found, key=lambda it: (it.start_ms, it.end_ms)))
 
 
 def print_of_track(track: AudioTrack, workspace: Workspace) -> SoundPrint:

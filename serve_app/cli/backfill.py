@@ -139,6 +139,7 @@ class _Importer:
                 audio=(),
                 keyterms=item.keyterms,
                 speakers_expected=item.speakers_expected,
+                channels=item.channels.value,
             ),
             duration_ms=outcome.duration_ms,
             warnings=[warning_document(warning, StageName.INGEST) for warning in outcome.warnings],

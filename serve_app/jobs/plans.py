@@ -293,6 +293,7 @@ def _source(
         languages=tuple(body.languages or ()),
         speakers_expected=body.speakersExpected,
         speakers_at_most=body.speakersAtMost,
+        channels=body.channels,
         source_retention_seconds=chosen.sourceSeconds,
         result_retention_days=chosen.resultDays,
         **({"traceparent": traceparent} if traceparent else {}),

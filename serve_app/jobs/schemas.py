@@ -311,6 +311,15 @@ class JobOptions(Body):
         Annotated[int, Field(ge=1, le=MAX_SPEAKERS), WHOLE] | None,
         doc("No more people than these speak; not less than `speakersExpected`."),
     ] = None
+    channels: Annotated[
+        Literal["auto", "separate", "mixed"],
+        doc(
+            "How the channels of the file's own sound are transcribed: one by one, each a speaker "
+            "whose words may overlap those of others (`separate`, up to eight), mixed (`mixed`), "
+            "or one by one where each has a voice of its own (`auto`). The price is the same. "
+            "Clips of one timeline are mixed; separate audio has `perChannelTranscription`."
+        ),
+    ] = "auto"
 
     redact: Annotated[
         RedactedKinds | None,

@@ -52,6 +52,7 @@ from pipelines.speech.texts import SummaryConfig
 from pipelines.stages import MediaStages, StageRunner
 from pipelines.types import (
     AudioTrack,
+    ChannelUse,
     IngestResult,
     PipelineWarning,
     Scene,
@@ -366,6 +367,7 @@ class StageWork:
             ingest_config=IngestConfig(
                 segment_seconds=segment_seconds or UNSHARDED_SECONDS,
                 shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS if segment_seconds else None,
+                channels=ChannelUse(job.source.channels),
             ),
             vision_config=replace(
                 vision_config(self.context), people=job.source.people and settings.people
@@ -601,6 +603,7 @@ class Recorder:
             "keyterms": list(source.keyterms),
             "speakersExpected": source.speakers_expected,
             "speakersAtMost": source.speakers_at_most,
+            "channels": source.channels,
         }
         made = self._made(Purpose.TRANSCRIPT, "pipelines.speech.", settings)
         return {**made, "results": [*self._transcripts(stored)]}

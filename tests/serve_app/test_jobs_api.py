@@ -132,6 +132,7 @@ BAD_BODIES: list[Any] = [
     pytest.param({"fileName": "a.mp4", "fileSizeBytes": "5"}, "fileSizeBytes", id="size a string"),
     pytest.param({"fileName": "a.mp4", "fileSizeBytes": -1}, "fileSizeBytes", id="size negative"),
     pytest.param({"fileName": "a.mp4", "processingMode": "x"}, "processingMode", id="mode"),
+    pytest.param({"fileName": "a.mp4", "channels": "left"}, "channels", id="channels"),
     pytest.param({"fileName": "a.mp4", "metadata": []}, "metadata", id="metadata a list"),
     pytest.param(
         {"fileName": "a.mp4", "metadata": {"assetId": {}}}, "metadata.assetId", id="nested metadata"
@@ -227,6 +228,7 @@ def test_a_text_in_a_wrong_form_is_refused_in_words(api: RunningApi, customer: C
         ({"speakersAtMost": 2, "speakersExpected": 2}, "speakers_at_most", 2),
         ({"language": "pt-BR"}, "language", "pt-BR"),
         ({"languages": ["hr", "SR", "zh-Hant"]}, "languages", ("hr", "SR", "zh-Hant")),
+        ({"channels": "separate"}, "channels", "separate"),
     ],
 )
 def test_every_creation_hands_the_options_of_transcription_on(

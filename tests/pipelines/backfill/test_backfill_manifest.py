@@ -14,6 +14,7 @@ import pytest
 from pipelines.backfill import manifest
 from pipelines.backfill.manifest import Item, Manifest, ManifestError, read_manifest
 from pipelines.backfill.places import S3Access
+from pipelines.types import ChannelUse
 from storage.objects.s3 import client_of
 from storage.types import ProcessingMode
 from tests.storage.s3_server import place_at, s3_endpoint
@@ -24,6 +25,7 @@ ROWS: list[dict[str, Any]] = [
         "source": "s3://bucket/two.mov",
         "language": "pt-BR",
         "speakers_expected": 2,
+        "channels": "mixed",
         "metadata": {"asset": 5},
     },
     {"source": "https://example.com/x/three%20four.mkv?sig=1", "name": "three.mkv"},
@@ -76,6 +78,7 @@ def test_a_manifest_says_the_same_in_every_format(tmp_path: Path, kind: str) -> 
     )
     assert (second.source, second.name) == ("s3://bucket/two.mov", "two.mov")
     assert (second.language, second.speakers_expected) == ("pt-BR", 2)
+    assert (first.channels, second.channels) == (ChannelUse.AUTO, ChannelUse.MIXED)
     assert json.loads(second.metadata) == {"asset": 5}
     assert (third.name, third.mode, third.row) == ("three.mkv", ProcessingMode.ALL, 3)
 
@@ -103,6 +106,7 @@ def test_a_manifest_says_the_same_in_every_format(tmp_path: Path, kind: str) -> 
         pytest.param(
             {"source": "x", "speakers_expected": "two"}, "speakers_expected", "whole", id="speakers"
         ),
+        pytest.param({"source": "x", "channels": "1"}, "channels", "none of", id="channels"),
         pytest.param({"source": "x", "metadata": [1]}, "metadata", "JSON object", id="metadata"),
         pytest.param(
             {"source": "x", "metadata": {"a": {}}}, "metadata", "a must be a string", id="nested"

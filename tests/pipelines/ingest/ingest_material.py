@@ -23,7 +23,7 @@ from pipelines.ingest.pipeline import IngestConfig, IngestContext, ingest
 from pipelines.ingest.source import ClipFile, ProbedMedia, SourceMedia, ingest_media, probe_media
 from pipelines.media.decoding import decode_segment
 from pipelines.media.files import rounded_ms
-from pipelines.types import IngestResult
+from pipelines.types import ChannelUse, IngestResult
 from storage.objects.folder import FolderStore
 from tests.pipelines.media_builders import still_shot
 
@@ -170,13 +170,21 @@ class Ingested:
         return samples_of(self.path(self.result.tracks[track].key))
 
 
-def ingested(path: Path, root: Path, *, segment_seconds: float = 1.0) -> Ingested:
+def ingested(
+    path: Path,
+    root: Path,
+    *,
+    segment_seconds: float = 1.0,
+    channels: ChannelUse = ChannelUse.AUTO,
+) -> Ingested:
     """Put ``path`` into a store below ``root`` under the key ``source`` and ingest it."""
     store = FolderStore(root / "store")
     store.root.mkdir(parents=True, exist_ok=True)
     shutil.copy(path, store.path("source"))
     temporary = root / "temporary"
-    config = IngestConfig(segment_seconds=segment_seconds, temporary_folder=temporary)
+    config = IngestConfig(
+        segment_seconds=segment_seconds, channels=channels, temporary_folder=temporary
+    )
     workspace = Workspace(store, "job")
     result = ingest("source", IngestContext(workspace, FreeRun(), config))
     assert not temporary.exists() or not any(temporary.iterdir())

@@ -12,7 +12,8 @@ import pytest
 
 from models.contracts import SAMPLE_RATE_HZ
 from pipelines.ingest.tracks import Meter
-from pipelines.media_types import WarningCode
+from pipelines.media.audio import read_blocks
+from pipelines.media_types import ChannelUse, WarningCode
 from tests.pipelines.ingest.ingest_material import Sound, ingested, write_sound
 from tests.places import SHARED_MEDIA
 
@@ -218,6 +219,81 @@ def test_values_that_are_no_sound_do_not_matter(value: float) -> None:
         gains.append(meter.choose(lambda _, count: (1.0,) * count).gain_db)
     assert gains[0] > 30
     assert gains[1] == pytest.approx(gains[0], abs=1)
+
+
+ONE = np.where(HALVES, VOICE, 0.0)
+OTHER_HALF = np.where(HALVES, 0.0, OTHER)
+TURNS = [turn(number) for number in range(6)]
+
+
+def in_the_room(signal: Signal) -> Signal:
+    """In the microphone of somebody else, 16 dB below and 2.5 ms later."""
+    return np.concatenate([np.zeros(40), signal[:-40]]) / 6
+
+
+@pytest.mark.parametrize(
+    ("channels", "apart"),
+    [
+        pytest.param([ONE, OTHER_HALF], 2, id="who speaks in turn"),
+        pytest.param([VOICE, OTHER], 2, id="who speak at once, with pauses"),
+        pytest.param([ONE / 3, OTHER_HALF / 90], 2, id="one of them far too low"),
+        pytest.param(TURNS, 6, id="six of a recorder"),
+        pytest.param([VOICE, VOICE], 0, id="the same twice"),
+        pytest.param([VOICE, -VOICE], 0, id="opposite polarity"),
+        pytest.param([VOICE, np.zeros(SAMPLES)], 0, id="a channel without sound"),
+        pytest.param([VOICE, hiss(-30)], 0, id="a channel of hiss"),
+        pytest.param([VOICE + AMBIENCE, VOICE + OTHER], 0, id="ambience beside a voice"),
+        pytest.param(
+            [ONE + in_the_room(OTHER_HALF), OTHER_HALF + in_the_room(ONE)],
+            0,
+            id="two microphones in a room",
+        ),
+        pytest.param([ONE + in_the_room(OTHER), OTHER], 0, id="an echo of one in the other"),
+        pytest.param([*TURNS, np.sum(TURNS, axis=0)], 0, id="a mix beside them"),
+    ],
+)
+def test_channels_that_are_voices_apart_are_files_of_their_own(
+    channels: list[Signal], apart: int, tmp_path: Path
+) -> None:
+    layout = "stereo" if len(channels) == 2 else f"{len(channels)} channels"
+    sound = Sound("a.wav", "pcm_f32le", SAMPLE_RATE_HZ, layout, "flt")
+    path = write_sound(tmp_path, sound, np.stack(channels))
+    [track] = (done := ingested(path, tmp_path)).result.tracks
+    assert len(track.channels) == apart
+    for key, channel in zip(track.channels, channels, strict=False):
+        samples = np.concatenate([*read_blocks(done.path(key))])
+        assert len(samples) == len(done.samples())
+        assert likeness(samples, channel) > 0.95
+        assert np.sort(np.abs(samples))[-len(samples) // 20] > 10 ** (-46 / 20)
+    assert (
+        ingested(path, tmp_path / "mixed", channels=ChannelUse.MIXED).result.tracks[0].channels
+        == ()
+    )
+
+
+def test_a_client_says_that_channels_are_apart(tmp_path: Path) -> None:
+    path = write_sound(tmp_path, STEREO, np.stack([VOICE, VOICE / 2]))
+    [track] = ingested(path, tmp_path, channels=ChannelUse.SEPARATE).result.tracks
+    assert (len(track.channels), track.are_channels_asked) == (2, True)
+
+
+@pytest.mark.shared_media
+@pytest.mark.parametrize(
+    ("path", "apart"),
+    [
+        ("field/19-call-two-channels/call-crosstalk.wav", 2),
+        ("field/19-call-two-channels/call-turns.wav", 2),
+        ("speakers/stereo-two-channels.wav", 0),
+        ("field/01-antiphase-stereo/antiphase.wav", 0),
+        ("cuts/big_buck_bunny_0_30.webm", 0),
+        ("cuts2/chrome-imaginary-forces.mp4", 0),
+        ("formats/sample.avi", 0),
+        ("speakers2/podcast-three.opus", 0),
+    ],
+)
+def test_channels_of_recordings(path: str, apart: int, tmp_path: Path) -> None:
+    [track] = ingested(SHARED_MEDIA / path, tmp_path).result.tracks
+    assert len(track.channels) == apart
 
 
 @pytest.mark.shared_media

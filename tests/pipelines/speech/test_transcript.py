@@ -133,6 +133,75 @@ def transcript(
     )
 
 
+VOICED = np.concatenate([*read_blocks(SPEECH / "two_voices.flac")])
+
+
+def put_channels(store: FolderStore, left: Samples, right: Samples) -> AudioTrack:
+    """A track whose channels are voices apart, as ingest leaves one."""
+    mixed = put_track(store, [(left + right) / 2])
+    for number, samples in enumerate((left, right)):
+        with store.writer(f"tracks/0-{number}.flac") as stream:
+            write_flac(stream, [samples])
+    return replace(mixed, channels=("tracks/0-0.flac", "tracks/0-1.flac"))
+
+
+def said_at(starts_ms: Sequence[int], sentences: Sequence[dict[str, Any]]) -> Samples:
+    """Twelve seconds in which each sentence begins at its time."""
+    samples = np.zeros(12 * SAMPLE_RATE_HZ, np.float32)
+    for at, sentence in zip(starts_ms, sentences, strict=True):
+        piece = VOICED[sentence["start_ms"] * 16 : sentence["end_ms"] * 16]
+        samples[at * 16 : at * 16 + len(piece)] = piece
+    return samples
+
+
+def by_speaker(result: TranscriptResult) -> list[tuple[str, set[str]]]:
+    return [
+        (each.id, {it.text.lower().strip(".,") for it in words_of(result) if it.speaker == each.id})
+        for each in result.speakers
+    ]
+
+
+def in_channels(
+    store: FolderStore, track: AudioTrack, rules: SpeakerRules | None = None
+) -> TranscriptResult:
+    return transcribe_track(
+        track,
+        workspace=Workspace(store, "jobs/1"),
+        models=LocalModels(),
+        control=FreeRun(),
+        config=TranscriptConfig(speakers=rules or SpeakerRules()),
+        media_duration_ms=12_000,
+        mapper=map_here,
+    )
+
+
+def test_voices_of_two_channels_are_heard_whole_where_both_speak(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    left, right = SAID[0::2], SAID[1::2]
+    track = put_channels(store, said_at([300, 5_000], left), said_at([1_200, 6_000], right))
+    found = in_channels(store, track)
+    assert found.language == "en"
+    for (_, words), said in zip(by_speaker(found), (left, right), strict=True):
+        expected = {word for each in said for word in each["text"].split()}
+        assert len(expected - words) <= 2  # "ten" is written 10
+    starts = [segment.start_ms for segment in found.segments]
+    assert starts == sorted(starts)
+    assert [segment.index for segment in found.segments] == [0, 1, 2, 3]
+    assert found.segments[1].start_ms < found.segments[0].end_ms
+    assert {turn.speaker for turn in found.turns} == {voice.speaker for voice in found.voices}
+    assert in_channels(store, track, SpeakerRules(expected=3)).segments != found.segments
+    assert found.sound_print == in_channels(store, replace(track, channels=())).sound_print
+
+
+def test_channels_of_dialogue_and_of_what_is_no_speech_are_mixed(tmp_path: Path) -> None:
+    """Two speakers in one channel stay two."""
+    store = FolderStore(tmp_path)
+    dialogue = said_at([300, 3_000, 5_500, 8_000], SAID)
+    tone = np.sin(np.arange(len(dialogue)) * 0.2).astype(np.float32) * (dialogue == 0) * 0.05
+    found = in_channels(store, put_channels(store, dialogue, tone))
+    assert len(found.speakers) == 2
+
+
 def words_of(result: TranscriptResult) -> list[TranscriptWord]:
     return [word for segment in result.segments for word in segment.words]
 
