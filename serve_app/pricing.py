@@ -116,6 +116,16 @@ def quote(
     return result
 
 
+def waived_cents(cents: int, audio_tracks: int, charged_tracks: int) -> int:
+    """Return what of the price of so many tracks is not charged where only some of them are.
+
+    They cost their share of it, half up, and at least a cent, as ``quote`` counts.
+    """
+    if charged_tracks == 0 or cents == 0:
+        return cents
+    return cents - max(1, (2 * cents * charged_tracks + audio_tracks) // (2 * audio_tracks))
+
+
 def translation_cents(prices: PriceTable, billable: int, audio_tracks: int) -> int:
     """Cents for a job's tracks in another language."""
     return _cents(billable * prices.translation * audio_tracks)

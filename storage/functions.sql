@@ -67,8 +67,8 @@ CREATE OR REPLACE TRIGGER totals_follow_ledger BEFORE UPDATE ON refunds FOR EACH
 CREATE OR REPLACE TRIGGER totals_start_at_zero BEFORE INSERT ON refunds FOR EACH ROW
     WHEN (NEW.taken_cents <> 0) EXECUTE FUNCTION totals_follow_ledger();
 
--- Completed stages are charged their price, all others nothing: looked at when the transaction
--- commits, because result, charge and status are written one after the other. The share lock makes
+-- Completed stages are charged their price less what is waived, all others nothing: looked at when
+-- the transaction commits, because result, charge and status are written one after the other. The share lock makes
 -- a rival change of the same stage wait for our commit.
 CREATE OR REPLACE FUNCTION stages_are_charged() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -78,7 +78,7 @@ DECLARE
     charged bigint;
 BEGIN
     SELECT CASE WHEN s.status = 'completed'
-                THEN coalesce((j.quote_cents ->> s.stage)::bigint, 0) ELSE 0 END
+                THEN coalesce((j.quote_cents ->> s.stage)::bigint, 0) - s.waived_cents ELSE 0 END
       INTO due
       FROM stages s JOIN jobs j ON j.id = s.job_id
      WHERE s.job_id = of_job AND s.stage = of_stage
@@ -105,7 +105,8 @@ CREATE CONSTRAINT TRIGGER new_stage_fits_charge AFTER INSERT ON stages
 DROP TRIGGER IF EXISTS stage_fits_charge ON stages;
 CREATE CONSTRAINT TRIGGER stage_fits_charge AFTER UPDATE ON stages
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-    WHEN (NEW.status <> OLD.status AND 'completed' IN (NEW.status, OLD.status))
+    WHEN ((NEW.status, NEW.waived_cents) <> (OLD.status, OLD.waived_cents)
+          AND 'completed' IN (NEW.status, OLD.status))
     EXECUTE FUNCTION stages_are_charged();
 DROP TRIGGER IF EXISTS gone_stage_fits_charge ON stages;
 CREATE CONSTRAINT TRIGGER gone_stage_fits_charge AFTER DELETE ON stages

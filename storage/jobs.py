@@ -256,6 +256,7 @@ async def set_stage(
     timings: dict[str, float] | None = None,
     made_with: str | None = None,
     receipt: Mapping[str, Any] | None = None,
+    waived_cents: int = 0,
 ) -> None:
     """Move a stage that has not ended. The caller holds the job's lock or lease."""
     values: dict[str, Any] = {
@@ -263,6 +264,7 @@ async def set_stage(
         "skip_reason": skip_reason,
         "error_code": error_code,
         "error_message": error_message,
+        "waived_cents": waived_cents,
     }
     if status is StageStatus.RUNNING:
         values["started_at"] = func.coalesce(stages.c.started_at, func.now())

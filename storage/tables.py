@@ -440,10 +440,13 @@ stages = Table(
     Column("made_with", Text),
     # What a receipt names of it.
     Column("receipt", JSONB),
+    # Of its price what is not charged: for tracks in which there was nothing new.
+    Column("waived_cents", BigInteger, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("job_id", "stage"),
     CheckConstraint(_one_of("stage", StageName), name="stage"),
     CheckConstraint(_one_of("status", StageStatus), name="status"),
     CheckConstraint("progress BETWEEN 0 AND 1", name="progress"),
+    CheckConstraint("waived_cents >= 0", name="waived_not_negative"),
     CheckConstraint("(status = 'failed') <= (error_code IS NOT NULL)", name="failed_has_code"),
     CheckConstraint("(status = 'skipped') = (skip_reason IS NOT NULL)", name="skipped_has_reason"),
 )

@@ -289,8 +289,12 @@ class _PlacedTracks:
             video=False,
             picks=(*external.picks, *extra),
         )
+        first, names = len(self.tracks) + len(self.failed), [it.file_name for it in external.picks]
         for warning in result.warnings:
-            self._warn(warning.code, external.about(warning.message))
+            at = warning.track_index
+            name = "" if at is None else result.tracks[at].key.rsplit("/", 1)[-1]
+            index = first + names.index(name) if name in names else None
+            self._warn(warning.code, external.about(warning.message), index)
         found = {track.key.rsplit("/", 1)[-1]: track for track in result.tracks}
         start = external.start_seconds
         if start is None:
@@ -339,5 +343,5 @@ class _PlacedTracks:
             )
             self._warn(WarningCode.AUDIO_DRIFT, external.about(message))
 
-    def _warn(self, code: WarningCode, message: str) -> None:
-        self.warnings.append(PipelineWarning(code, message))
+    def _warn(self, code: WarningCode, message: str, track: int | None = None) -> None:
+        self.warnings.append(PipelineWarning(code, message, track_index=track))

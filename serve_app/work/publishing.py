@@ -9,7 +9,8 @@ a stage returns the job's end, where that ended too.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from pipelines.types import (
     StageCode,
     StageError,
     TimedSentence,
+    WarningCode,
 )
 from serve_app import pricing
 from serve_app.jobs.answers import warning_document
@@ -224,7 +226,26 @@ async def publish_transcripts(
         await history.store_summary(connection, job.id, to_json(summary))
     documents = [warning_document(each, StageName.TRANSCRIPT) for each in warnings]
     await jobs.add_warnings(connection, job.id, documents)
-    return await _complete(connection, job, StageName.TRANSCRIPT, timings, made_with, receipt)
+    made = timings, made_with, receipt
+    free = _free_tracks([*job.warnings, *documents], max(1, len(job.clips or ())))
+    return await _complete(
+        connection, job, StageName.TRANSCRIPT, *made, tracks=len(tracks), free_tracks=len(free)
+    )
+
+
+def _free_tracks(warnings: Iterable[Mapping[str, Any]], clips: int) -> set[int]:
+    """Return the indices of tracks that are not charged: they have no sound, in none of so many
+    clips, or sound the same as one before them."""
+    found = Counter((each["code"], each.get("trackIndex")) for each in warnings)
+    return {
+        track
+        for (code, track), count in found.items()
+        if track is not None
+        and (
+            code == WarningCode.AUDIO_REPEATED
+            or (code == WarningCode.AUDIO_SILENT and count >= clips)
+        )
+    }
 
 
 async def _recognise(connection: Connection, job: JobRecord, kept: KeptVoices) -> None:
@@ -249,9 +270,13 @@ async def _complete(
     timings: dict[str, float],
     made_with: str | None,
     receipt: StageReceipt | None,
+    *,
+    tracks: int = 1,
+    free_tracks: int = 0,
 ) -> JobState | None:
-    amount = (job.quote_cents or {}).get(str(stage), 0)
-    await ledger.charge(connection, job.account_id, job.id, stage, amount)
+    price = (job.quote_cents or {}).get(str(stage), 0)
+    waived = pricing.waived_cents(price, tracks, tracks - free_tracks)
+    await ledger.charge(connection, job.account_id, job.id, stage, price - waived)
     await jobs.set_stage(
         connection,
         job.id,
@@ -260,6 +285,7 @@ async def _complete(
         timings=timings,
         made_with=made_with,
         receipt=receipt,
+        waived_cents=waived,
     )
     return await finish_if_ended(connection, job.id)
 

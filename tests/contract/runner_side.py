@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -19,6 +19,7 @@ from pipelines.types import (
     AudioStream,
     IngestResult,
     MediaInfo,
+    PipelineWarning,
     Scene,
     Speaker,
     SpeakerVoice,
@@ -30,6 +31,7 @@ from pipelines.types import (
     TranscriptWord,
     VideoStream,
 )
+from serve_app.jobs.answers import warning_document
 from serve_app.work import publishing
 from serve_app.work.publishing import Lease
 from serve_app.work.reaper import Reaper
@@ -87,7 +89,9 @@ class RunnerSide:
     def start(self, lease: Lease, stage: str) -> None:
         self.api.transact(lambda c: publishing.start_stage(c, lease, StageName(stage)))
 
-    def ingest(self, lease: Lease, media: MediaInfo = FOOTAGE) -> None:
+    def ingest(
+        self, lease: Lease, media: MediaInfo = FOOTAGE, warnings: Sequence[PipelineWarning] = ()
+    ) -> None:
         """The ingest stage from its start to its published end."""
         self.start(lease, "ingest")
         self.price(lease, media)
@@ -99,7 +103,7 @@ class RunnerSide:
                 media=media,
                 result=to_json(IngestResult(media, None, ())),
                 track_names=[f"Track {number}" for number in range(1, len(media.audio) + 1)],
-                warnings=[],
+                warnings=[warning_document(each, StageName.INGEST) for each in warnings],
                 timings={},
             )
 
@@ -117,12 +121,18 @@ class RunnerSide:
             lambda c: publishing.publish_scenes(c, lease, documents, {}, overview=overview)
         )
 
-    def publish_transcripts(self, lease: Lease, tracks: int = 1, broken: int | None = None) -> None:
+    def publish_transcripts(
+        self,
+        lease: Lease,
+        tracks: int = 1,
+        broken: int | None = None,
+        warnings: Sequence[PipelineWarning] = (),
+    ) -> None:
         """``broken`` is the index of a track that could not be transcribed."""
         found = [_track(index, failed=index == broken) for index in range(tracks)]
         self.api.transact(
             lambda c: publishing.publish_transcripts(
-                c, lease, found, {}, summary=SUMMARY, voices=VOICES
+                c, lease, found, {}, warnings=warnings, summary=SUMMARY, voices=VOICES
             )
         )
 

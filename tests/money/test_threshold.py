@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.types import MediaInfo
+from pipelines.types import MediaInfo, PipelineWarning, WarningCode
 from serve_app.work.publishing import Lease
+from storage import ledger
 from tests.contract.calling import Caller, shown
 from tests.contract.runner_side import AUDIO_ONLY, FOOTAGE, SILENT, TWO_TRACKS, RunnerSide
 from tests.tables import every
@@ -67,6 +69,44 @@ def test_the_estimate_is_exactly_what_the_completed_job_is_charged(
     read = shown(caller.get("/quota"))["api"]
     assert read["monthUsageSeconds"] == prior + expected["billableSeconds"]
     assert read["tier"] == ("volume" if read["monthUsageSeconds"] >= 100 * HOUR else "standard")
+
+
+REPEATED, QUIET = (
+    PipelineWarning(code, "x", track_index=1)
+    for code in (WarningCode.AUDIO_REPEATED, WarningCode.AUDIO_QUIET)
+)
+
+
+def silent(*tracks: int) -> list[PipelineWarning]:
+    return [PipelineWarning(WarningCode.AUDIO_SILENT, "x", track_index=each) for each in tracks]
+
+
+@every(
+    ("of_ingest", "of_transcript", "charged"),
+    [
+        pytest.param((), (), 160, id="all"),
+        pytest.param(silent(3), [REPEATED], 80, id="not a silent one, nor a copy"),
+        pytest.param(silent(1), [REPEATED], 120, id="one that is both, once"),
+        pytest.param([QUIET], (), 160, id="a quiet one too"),
+        pytest.param(silent(0, 1, 2, 3), (), 0, id="none of silent ones"),
+    ],
+)
+def test_tracks_without_anything_new_are_not_charged(
+    runner: RunnerSide,
+    of_ingest: Sequence[PipelineWarning],
+    of_transcript: Sequence[PipelineWarning],
+    charged: int,
+) -> None:
+    caller = runner.api.caller(RICH)
+    media = replace(AUDIO_ONLY, audio=AUDIO_ONLY.audio * 4, duration_seconds=float(HOUR))
+    lease = runner.lease(job_id := runner.queued(caller, processingMode="transcript"))
+    runner.ingest(lease, media, of_ingest)
+    runner.start(lease, "transcript")
+    runner.publish_transcripts(lease, 4, warnings=of_transcript)
+    job = caller.job(job_id)
+    assert (job["state"], job["chargedCents"]) == ("completed", charged)
+    assert shown(caller.get("/quota"))["api"]["balanceCents"] == RICH - charged
+    assert runner.api.transact(ledger.find_discrepancies) == []
 
 
 def test_jobs_that_cross_the_threshold_at_once_cross_it_one_after_the_other(

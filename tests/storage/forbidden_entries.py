@@ -190,6 +190,11 @@ AFTERWARDS = [
         id="failing a stage that was charged",
     ),
     pytest.param(
+        "UPDATE stages SET waived_cents = 1 WHERE job_id = :job AND stage = 'vision'",
+        "stages_are_charged",
+        id="waiving what was charged",
+    ),
+    pytest.param(
         "DELETE FROM stages WHERE job_id = :job AND stage = 'vision'",
         "stages_are_charged",
         id="removing a stage that was charged",

@@ -1,5 +1,5 @@
 """One queue of work beside the jobs, comparisons in the background, sizes of revisions, sign-ins
-that ask, phrases that are hidden.
+that ask, phrases that are hidden, what is not charged of a price.
 
 Revision ID: 0031
 Revises: 0030
@@ -78,6 +78,9 @@ def upgrade() -> None:
     for column in ("user_id", "invitation_id"):
         op.add_column("oidc_flows", sa.Column(column, sa.Uuid()))
     op.add_column("oidc_flows", sa.Column("subject", sa.Text()))
+    waived = sa.Column("waived_cents", sa.BigInteger, nullable=False, server_default=sa.text("0"))
+    op.add_column("stages", waived)
+    op.create_check_constraint("waived_not_negative", "stages", "waived_cents >= 0")
     # Foreign keys were named after the table that they refer to as well, some of them.
     op.execute(
         """

@@ -417,19 +417,20 @@ def _books(checker: Checker) -> list[tuple[Any, ...]]:
 
 
 def stages_are_charged_once(checker: Checker) -> Iterator[str]:
-    """Each completed analysis its price, exactly once; no other at all."""
+    """Each completed analysis its price less what is waived, exactly once; no other at all."""
     wrong = checker.ledger(
         """
         SELECT j.id, s.stage, s.status, count(e.id),
-               coalesce(-sum(e.balance_delta_cents), 0), (j.quote_cents ->> s.stage)::bigint
+               coalesce(-sum(e.balance_delta_cents), 0),
+               (j.quote_cents ->> s.stage)::bigint - s.waived_cents
           FROM accounts a JOIN jobs j ON j.account_id = a.id JOIN stages s ON s.job_id = j.id
           LEFT JOIN ledger_entries e
                  ON e.job_id = j.id AND e.stage = s.stage AND e.kind = 'charge'
          WHERE a.name = ANY(%(accounts)s) AND s.stage <> 'ingest'
-         GROUP BY j.id, s.stage, s.status, j.quote_cents
-        HAVING count(e.id) <> (s.status = 'completed')::int
-            OR s.status = 'completed'
-               AND -sum(e.balance_delta_cents) <> (j.quote_cents ->> s.stage)::bigint
+         GROUP BY j.id, s.stage, s.status, j.quote_cents, s.waived_cents
+        HAVING coalesce(-sum(e.balance_delta_cents), 0) <> CASE WHEN s.status = 'completed'
+               THEN (j.quote_cents ->> s.stage)::bigint - s.waived_cents ELSE 0 END
+            OR count(e.id) > 1
         """
     )
     return (f"stage charged wrongly: {row}" for row in wrong)
