@@ -523,7 +523,8 @@ _DISCREPANCIES = text(
         UNION ALL
         SELECT 'charge of ' || s.stage || ' of job', s.job_id::text,
                CASE WHEN s.status = 'completed'
-                    THEN coalesce((j.quote_cents ->> s.stage)::bigint, 0) ELSE 0 END,
+                    THEN coalesce((j.quote_cents ->> s.stage)::bigint, 0)
+                         - s.waived_cents ELSE 0 END,
                coalesce((SELECT -sum(balance_delta_cents) FROM ledger_entries e
                           WHERE e.job_id = s.job_id AND e.stage = s.stage), 0)
           FROM stages s JOIN jobs j ON j.id = s.job_id
