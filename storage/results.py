@@ -10,6 +10,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -55,6 +56,28 @@ class TrackTranscript:
     """How often people have corrected it."""
     redacted_revision: int | None = None
     """Earlier revisions have what was redacted."""
+
+
+_USUAL = text(
+    """
+    SELECT language FROM (
+        SELECT t.language FROM jobs j JOIN transcripts t ON t.job_id = j.id
+         WHERE j.account_id = :account AND j.completed_at < :before AND t.language IS NOT NULL
+         ORDER BY j.created_at DESC, j.id DESC LIMIT 50) AS latest
+     GROUP BY language HAVING count(*) >= 5 ORDER BY count(*) DESC, language LIMIT 2
+    """
+)
+
+
+async def usual_languages(
+    connection: Connection, account_id: uuid.UUID, before: datetime
+) -> list[str]:
+    """Return the languages, two at most, of at least a tenth of an account's latest tracks.
+
+    Of jobs that had ended ``before`` then, so that a retry of a later one finds the same.
+    """
+    found = await connection.execute(_USUAL, {"account": account_id, "before": before})
+    return [*found.scalars()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,9 @@ Ranked = tuple[tuple[str, float], ...]
 """Languages and their probabilities, falling."""
 
 
+ENGLISH = "en"
+
+
 @dataclass(frozen=True, slots=True)
 class LanguageChoice:
     """What languages a client expects, by BCP 47."""
@@ -33,6 +36,8 @@ class LanguageChoice:
     """Of all that is spoken; None: detected."""
     languages: tuple[str, ...] = ()
     """What is detected among; none: all that the transcriber knows."""
+    usual: tuple[str, ...] = (ENGLISH,)
+    """What is tried too wherever a language is doubtful."""
 
     @property
     def chinese_script(self) -> str | None:
@@ -157,12 +162,29 @@ _MOST_RIVALS = 4
 _RIVAL_SHARE = 0.25
 
 
-def rivals(ranked: Ranked) -> Ranked:
-    """Return where no language is PROBABLE, those at least a quarter as probable as the first."""
-    if not ranked or ranked[0][1] >= PROBABLE:
+def rivals(found: ChunkTranscript, choice: LanguageChoice) -> Ranked:
+    """Return what else it may be in, and how probable: where no language is PROBABLE those at least
+    a quarter as probable as the first, and there, or where a doubtful one does not fit, the usual.
+
+    Of text that fits badly only these: noise is in no language, and in some language its text fits
+    (rain in Russian, -0.39).
+    """
+    ranked = found.languages
+    if not ranked or ranked[0][1] >= CERTAIN:
         return ()
-    near = [(name, each) for name, each in ranked[1:] if each >= _RIVAL_SHARE * ranked[0][1]]
-    return tuple(near[:_MOST_RIVALS])
+    others: Ranked = ()
+    first, probability = ranked[0]
+    if probability < PROBABLE and not is_below(found, 0.0, WELL_FITTING):
+        near = [(name, each) for name, each in ranked[1:] if each >= _RIVAL_SHARE * probability]
+        others = tuple(near[:_MOST_RIVALS])
+    elif not is_below(found, 0.0, FITTING):
+        return ()
+    allowed = {primary_language(tag) for tag in choice.languages}
+    tried = {first, *(name for name, _ in others)}
+    usual = [
+        name for name in choice.usual if name not in tried and (not allowed or name in allowed)
+    ]
+    return (*others, *((name, dict(ranked).get(name, _RARE)) for name in usual))
 
 
 DB_PER_NAT = 20.0
@@ -217,9 +239,10 @@ def elected(parts: Iterable[SpokenPart]) -> tuple[str | None, float | None]:
     """Return the language of a track and its mean probability over the words in it.
 
     A word counts as much as its language is probable and as its text fits the sound: text that
-    the model itself doubts proves little about its language. None where nothing is spoken
-    or no backend finds languages.
+    the model itself doubts proves little about its language. It is one that something is written
+    in. None where nothing is spoken or no backend finds languages.
     """
+    written = set[str]()
     weights: defaultdict[str, float] = defaultdict(float)
     words: defaultdict[str, int] = defaultdict(int)
     evidence: defaultdict[str, float] = defaultdict(float)
@@ -227,6 +250,7 @@ def elected(parts: Iterable[SpokenPart]) -> tuple[str | None, float | None]:
         if part.language is None or not part.words:
             continue
         belief = len(part.words) * math.exp(part.log_probability or 0.0)
+        written.add(part.language)
         for language, probability in part.languages or ((part.language, 1.0),):
             weights[language] += belief * probability
         if part.language_probability is not None:
@@ -234,5 +258,5 @@ def elected(parts: Iterable[SpokenPart]) -> tuple[str | None, float | None]:
             evidence[part.language] += len(part.words) * part.language_probability
     if not weights:
         return None, None
-    language = max(weights, key=lambda name: weights[name])
+    language = max(sorted(written), key=lambda name: weights[name])
     return language, evidence[language] / words[language] if words[language] else None

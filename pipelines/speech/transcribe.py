@@ -40,7 +40,7 @@ from pipelines.speech.languages import (
     rivals,
 )
 from pipelines.speech.regions import Chunk, Shard
-from pipelines.speech.words import TrackWord
+from pipelines.speech.words import TrackWord, ends_sentence
 from pipelines.types import StageCode
 
 LEAST_UNCOVERED_SECONDS = 0.5
@@ -266,13 +266,8 @@ class ChunkDecoder:
         found: dict[_Piece, ChunkTranscript],
         samples: Sequence[Samples],
     ) -> None:
-        """Decode pieces of improbable language also in those that are about as probable.
-
-        Not those whose text fits badly: noise is in no language, and in some language its text fits
-        (rain in Russian, -0.39).
-        """
-        fitting = [piece for piece in pieces if not is_below(found[piece], 0.0, WELL_FITTING)]
-        tried = [(piece, *rival) for piece in fitting for rival in rivals(found[piece].languages)]
+        """Decode pieces of doubtful language also in what else they may be in."""
+        tried = [(piece, *each) for piece in pieces for each in rivals(found[piece], self.choice)]
         names = [name for _, name, _ in tried]
         answers = self._transcribed([piece for piece, *_ in tried], samples, names)
         others: defaultdict[_Piece, list[ChunkTranscript]] = defaultdict(list)
@@ -484,7 +479,8 @@ def _likeliest(first: ChunkTranscript, others: Sequence[ChunkTranscript]) -> Chu
 
     All languages that were tried share the probability that they had together anew.
     """
-    ranked = dict(first.languages)
+    ranked = {it.language or "": it.language_probability or 0.0 for it in others}
+    ranked |= dict(first.languages)
     by_language = {each.language: each for each in (first, *others) if each.language in ranked}
     texts = {name: "".join(word.text for word in each.words) for name, each in by_language.items()}
     weights = {
@@ -575,9 +571,11 @@ _SAME_WORD_SECONDS = 0.3
 def without_overlaps(chunks: Sequence[Chunk], found: Sequence[ChunkWords]) -> list[ChunkWords]:
     """Return the words of chunks in order, what two of them have both only once."""
     bounds = [(-math.inf, math.inf)] * len(chunks)
-    for at, (one, other) in enumerate(itertools.pairwise(found)):
-        if chunks[at].after_frames:
-            last, before = _seam(one.words, other.words, chunks[at].end_seconds)
+    found = [*found]
+    for at, chunk in enumerate(chunks[:-1]):
+        if chunk.after_frames:
+            found[at + 1] = _with_begun_sentence(found[at], found[at + 1], chunk.end_seconds)
+            last, before = _seam(found[at].words, found[at + 1].words, chunk.end_seconds)
             bounds[at : at + 2] = (bounds[at][0], last), (before, math.inf)
     return [
         ChunkWords(
@@ -590,6 +588,30 @@ def without_overlaps(chunks: Sequence[Chunk], found: Sequence[ChunkWords]) -> li
         )
         for each, (before, last) in zip(found, bounds, strict=True)
     ]
+
+
+def _with_begun_sentence(one: ChunkWords, other: ChunkWords, seam_seconds: float) -> ChunkWords:
+    """Return the second chunk's words, the first behind the seam where a sentence begins there.
+
+    A decoder gives its first word the time from the start of the sound on. With the first chunk's
+    sentence at its end, and the second's going on in lower case behind the seam, its beginning was
+    not said before.
+    """
+    ended = [word for word in one.words if word.start_seconds < seam_seconds][-1:]
+    first, second, *_ = [*other.words, None, None]
+    if not ended or first is None or second is None or not ends_sentence(ended[0].text):
+        return other
+    begins = first.text[:1].isupper() and second.text[:1].islower()
+    if not begins or not first.start_seconds < seam_seconds <= second.start_seconds:
+        return other
+    start = max(seam_seconds, second.start_seconds - (first.end_seconds - first.start_seconds))
+    moved = replace(first, start_seconds=start, end_seconds=second.start_seconds)
+    return ChunkWords(
+        tuple(
+            replace(part, words=tuple(moved if word is first else word for word in part.words))
+            for part in other.parts
+        )
+    )
 
 
 def _seam(

@@ -91,7 +91,7 @@ from serve_app.work.redacting import Findings, RedactedTracks, redact_tracks
 from storage.archives import find_access
 from storage.job_records import JobRecord
 from storage.objects import ObjectStore
-from storage.results import TrackTranscript
+from storage.results import TrackTranscript, usual_languages
 from storage.types import JobState, StageName, StageStatus
 from storage.uploads import Upload, list_uploads
 
@@ -257,7 +257,7 @@ class StageWork:
 
     async def run_transcript(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
         """Transcribe every track and sum them up; publish them unless all failed."""
-        stages = self._stages(job)
+        stages = await self._with_usual_languages(self._stages(job), job)
         summarizes = SUMMARIZE in REGISTRY[self.context.settings.model_profile]
         transcribed = 1.0 - _SUMMARY_SHARE if summarizes else 1.0
 
@@ -383,6 +383,14 @@ class StageWork:
             ),
             summary_config=summary_config(settings),
         )
+
+    async def _with_usual_languages(self, stages: MediaStages, job: JobRecord) -> MediaStages:
+        """Return the stages with what is mostly spoken in the account's media."""
+        async with self.context.database.statement() as connection:
+            found = await usual_languages(connection, job.account_id, job.created_at)
+        choice = stages.transcript_config.choice
+        choice = replace(choice, usual=tuple(dict.fromkeys((*choice.usual, *found))))
+        return replace(stages, transcript_config=replace(stages.transcript_config, choice=choice))
 
     def _count_shards(self, found: VisionResult | TranscriptResult) -> None:
         self.timings.add("shards_computed", found.shards_computed)

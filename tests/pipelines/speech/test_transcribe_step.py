@@ -17,7 +17,14 @@ from models.profiles import digest_of
 from models.provider import LocalModels
 from models.tasks import TRANSCRIBE
 from pipelines.codec import encode
-from pipelines.speech.languages import Ranked, SpokenPart, changes_in, elected
+from pipelines.speech.languages import (
+    LanguageChoice,
+    Ranked,
+    SpokenPart,
+    changes_in,
+    elected,
+    rivals,
+)
 from pipelines.speech.pipeline import (
     TranscriptConfig,
     WordCalibration,
@@ -149,7 +156,7 @@ def test_two_languages_that_fit_as_well_as_one_that_is_improbable_are_decoded_ap
 class Rivals(Scripted):
     """Hears Nepali or so, and writes it as Urdu unless it is prompted with Hindi."""
 
-    TEXTS: ClassVar = {"hi": "वूना", "ne": "لُنہ", "mr": "लूना"}
+    TEXTS: ClassVar = {"hi": "वूना", "ne": "لُنہ", "mr": "लूना", "en": "looney"}
     RANKED: Ranked = (("ne", 0.3), ("mr", 0.2), ("hi", 0.15), ("en", 0.01))
 
     def answer(self, chunk: AudioChunk) -> ChunkTranscript:
@@ -165,16 +172,22 @@ class Rivals(Scripted):
         pytest.param({"hi": -0.5, "ne": -0.2, "mr": -0.6}, "hi", id="that whose text fits best"),
         pytest.param({"hi": -0.51, "ne": -0.2, "mr": -0.5}, "mr", id="the more probable of equals"),
         pytest.param({"hi": -0.3, "ne": -0.78, "mr": -0.5}, "ne", id="noise is in none"),
+        pytest.param({"ne": -1.3, "en": -0.87}, "en", id="the usual, where nothing fits"),
+        pytest.param({"hi": -0.6, "ne": -0.4, "mr": -0.6, "en": -0.1}, "en", id="or fits better"),
     ],
 )
 def test_an_improbable_language_is_compared_with_those_near_to_it(
     fits: dict[str, float], language: str
 ) -> None:
-    [part] = decoded(spoken(("en", 3.0)), Rivals(fits))
+    [part] = decoded(spoken(("en", 3.0)), Rivals({"en": -0.9} | fits))
     assert part.language == language
     assert elected([part])[0] == language
     assert [word.text for word in part.words] == [Rivals.TEXTS[language]]
     assert sum(p for _, p in part.languages) == pytest.approx(0.66)
+    allowed = LanguageChoice(languages=("ne", "hi"))
+    assert not {"en"} & {
+        name for name, _ in rivals(Rivals({"ne": -0.2}).answer(AudioChunk(np.zeros(1))), allowed)
+    }
 
 
 def test_one_language_is_decoded_once() -> None:
@@ -217,6 +230,15 @@ def part(
             "hr",
             0.4,
             id="what neighbours share",
+        ),
+        pytest.param(
+            [
+                part("en", 0.41, -0.5, ("en", 0.41), ("cy", 0.38)),
+                part("de", 0.4, -0.5, ("de", 0.4), ("cy", 0.39)),
+            ],
+            "en",
+            0.41,
+            id="one that nothing is written in",
         ),
     ],
 )
@@ -268,6 +290,14 @@ SEAM = [Chunk(0, 500, after_frames=50), Chunk(500, 1000, before_frames=50)]
         pytest.param(
             [("no", 9.2), ("no", 9.7), ("no", 10.2)], [("no", 9.2), ("no", 9.7), ("no", 10.2)],
             "no no no", id="repeated",
+        ),
+        pytest.param(
+            [("a", 8), ("end.", 9.4)], [("From", 9.2), ("the", 10.3)], "a end. From the",
+            id="a sentence begins after it, its first word's time before",
+        ),
+        pytest.param(
+            [("a", 8), ("end.", 9.4)], [("And.", 9.2), ("The", 10.3)], "a end. The",
+            id="what is left of a word, and a sentence",
         ),
     ],
 )  # fmt: skip
