@@ -6,7 +6,8 @@ The pipeline's own steps (segmentation, voices, clustering) in one process, with
 Diarisation error rates and their parts by pyannote.metrics over whole recordings, overlap scored;
 a collar of 0.5 s is a quarter of a second on both sides of each edge of the truth. Beside them what
 one speaker throughout would get, where speech is found. The halves are reported apart.
-Readers alone should be one speaker each, the demo film twelve
+Conversations made of readers (six in turn, quick duos, tables of four) are exact; their halves have
+other readers. Readers alone should be one speaker each, the demo film twelve
 times over should stay two. ``--changes`` also lists the number of speakers of six recordings after
 changes that should not matter, and the share of their words that change; ``--words`` gives the
 cpWER of the one recording whose words are known by speaker, transcribed (Watanabe et al. 2020: each
@@ -31,6 +32,7 @@ import jiwer
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from benchmarks.speech import made_conversations
 from benchmarks.speech.material import Turn, load, scored_tokens
 from benchmarks.speech.plain_loop import put_track
 from benchmarks.transcript import ours_of
@@ -52,8 +54,10 @@ from pipelines.speech.speakers import (
 from storage.objects.folder import FolderStore
 from tests.places import DEMO, SHARED_MEDIA
 
-COLLARS_SECONDS = {"speakers": (0.0, 0.25), "speakers2": (0.5,)}
+COLLARS_SECONDS = {"speakers": (0.0, 0.25, 0.5), "speakers2": (0.5,)}
 """Of each folder; the edges of the second are good to 0.3 s."""
+MADE = ("six", "duo", "table")
+MADE_COLLARS = (0.0, 0.5)
 TUNED = frozenset(
     {"sample", "ami-dev00", "ami-trn01", "ami-trn05"}
     | {"riva-interview-with-bill", "watson-dutch-duo", "watson-ja-call-a", "watson-twospeakers-en"}
@@ -104,6 +108,11 @@ def main() -> None:
     parser.add_argument("--words", action="store_true")
     options = parser.parse_args()
     rows = [row for path in conversations() if (row := conversation(path, options.only))]
+    for each in made_conversations.conversations():
+        if not options.only or each.name in options.only:
+            is_tuned = each.half == made_conversations.TUNED
+            given = each.samples, list(each.turns), MADE_COLLARS
+            rows.append(scored(each.name, each.kind, is_tuned, *given))
     counts: dict[str, Any] = {}
     if not options.only:
         readers = {name: len(voices(load(SHARED_MEDIA / name))) for name in READERS}
@@ -159,20 +168,32 @@ def conversation(path: Path, only: Sequence[str] | None) -> dict[str, Any] | Non
     """Errors and numbers of one recording."""
     if only and path.stem not in only:
         return None
-    samples, truth = load(path), truth_of(path)
+    given = load(path), truth_of(path), COLLARS_SECONDS[path.parent.name]
+    return scored(path.stem, path.parent.name, path.stem in TUNED, *given)
+
+
+def scored(
+    name: str,
+    folder: str,
+    is_tuned: bool,
+    samples: Samples,
+    truth: Sequence[Turn],
+    collars: Sequence[float],
+) -> dict[str, Any]:
+    """Errors and numbers of a recording whose turns are known."""
     started = time.process_time()
     found = turns(samples)
     seconds = len(samples) / SAMPLE_RATE_HZ
     row: dict[str, Any] = {
-        "file": path.stem,
-        "folder": path.parent.name,
-        "tuned_on": path.stem in TUNED,
+        "file": name,
+        "folder": folder,
+        "tuned_on": is_tuned,
         "speakers": len({name for *_, name in truth}),
         "found": len({turn.voice for turn in found}),
         "processor_seconds_a_second": round((time.process_time() - started) / seconds, 3),
     }
     spans = [(turn.start_seconds, turn.end_seconds, str(turn.voice)) for turn in found]
-    for collar in COLLARS_SECONDS[path.parent.name]:
+    for collar in collars:
         ours = diarisation_error(truth, spans, seconds, collar)
         alone = diarisation_error(truth, one_speaker(spans), seconds, collar)
         row[f"collar_{collar}"] = {**ours, "one_speaker": alone["der"]}
@@ -217,7 +238,7 @@ def diarisation_error(
 
 def totals(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Of each folder, half and collar: over all spoken time together."""
-    for folder, collars in COLLARS_SECONDS.items():
+    for folder, collars in (COLLARS_SECONDS | dict.fromkeys(MADE, MADE_COLLARS)).items():
         for half, tuned in (("all", None), ("tuned_on", True), ("reported", False)):
             members = [
                 row for row in rows if row["folder"] == folder and tuned in (None, row["tuned_on"])

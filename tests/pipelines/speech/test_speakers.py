@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.speech.noises import made
-from models.contracts import ACTIVITY_FRAMES, LOCAL_SPEAKERS, SAMPLE_RATE_HZ, SoundKind
-from models.provider import LocalModels
+from models.contracts import (
+    ACTIVITY_FRAMES,
+    LOCAL_SPEAKERS,
+    SAMPLE_RATE_HZ,
+    Probabilities,
+    Samples,
+    SoundKind,
+    SpeakerActivity,
+)
+from models.provider import LocalModels, ModelProvider
 from pipelines.execution.chain import Workspace
 from pipelines.speech.languages import SpokenPart
 from pipelines.speech.regions import CELL_SECONDS, find_sounds, without_sung
@@ -159,6 +171,52 @@ def test_a_long_track_is_clustered_on_a_bounded_number_of_exemplars() -> None:
     few = turns_of(voices, SpeakerRules(max_exemplars=20))
     assert few == turns_of(voices, SpeakerRules())
     assert {turn.voice for turn in few} == {0, 1}
+
+
+class OneLocalSpeaker:
+    """Segments all sound as one local speaker's, and embeds it by its values."""
+
+    def segment(self, windows: Sequence[Samples]) -> list[SpeakerActivity]:
+        found = np.zeros((ACTIVITY_FRAMES, LOCAL_SPEAKERS), bool)
+        found[:, 0] = True
+        return [SpeakerActivity(found[:, 0].astype(np.float32), found) for _ in windows]
+
+    def embed(self, utterances: Sequence[Samples]) -> npt.NDArray[np.float32]:
+        shares = [np.bincount(each.astype(int), minlength=9)[1:9] for each in utterances]
+        lengths = np.linalg.norm(shares, axis=1, keepdims=True)
+        return (shares / lengths).astype(np.float32)
+
+    def find_sounds(self, samples: Samples) -> Probabilities:
+        return np.zeros((1, len(SoundKind)), np.float32)
+
+    def get(self, task: object) -> Any:
+        return self
+
+
+@every(
+    ("said", "parts"),
+    [
+        pytest.param([(1, 10)], 1, id="one voice"),
+        pytest.param([(1, 5), (2, 5)], 2, id="one after the other"),
+        pytest.param([(1, 1), (2, 1)] * 5, 2, id="turns of a second"),
+        pytest.param([(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)] * 2, 5, id="five in turn"),
+        pytest.param([(each, 1.25) for each in range(1, 9)], 6, id="more than there is room for"),
+        pytest.param([(1, 4.7), (2, 0.4), (1, 4.9)], 1, id="a short noise in a sentence"),
+    ],
+)
+def test_a_local_speaker_whose_pieces_are_far_apart_is_parted(
+    said: list[tuple[int, float]], parts: int
+) -> None:
+    samples = np.repeat(
+        [value for value, _ in said],
+        [round(seconds * SAMPLE_RATE_HZ) for _, seconds in said],
+    ).astype(np.float32)
+    found = embedded([samples], cast("ModelProvider", OneLocalSpeaker()))
+    assert int(found.speaking[0].any(axis=0).sum()) == parts
+    assert (found.speaking[0].sum(axis=1) == 1).all()
+    turns = turns_of(found, SpeakerRules(min_voice_seconds=1.0))
+    changes = len(list(groupby(turns, key=lambda turn: turn.voice)))
+    assert changes == (len(said) if 1 < parts < 6 else min(parts, changes))
 
 
 def test_parts_of_a_track_give_what_the_whole_gives() -> None:
