@@ -119,7 +119,8 @@ def _spoken(names: Sequence[str]) -> Samples:
         frame = round(LEVEL_FRAME_SECONDS * SAMPLE_RATE_HZ)
         parts.append(samples[active[0] * frame : (active[-1] + 1) * frame])
     whole = np.concatenate(parts)
-    return (whole * (_LEVEL / np.sqrt(np.mean(whole**2)))).astype(np.float32)
+    levelled: Samples = (whole * (_LEVEL / np.sqrt(np.mean(whole**2)))).astype(np.float32)
+    return levelled
 
 
 def _active(samples: Samples) -> np.ndarray:

@@ -190,7 +190,7 @@ class Meter:
             return ()
         [(layout, channels)] = found.items()
         levels = _decibels(np.diagonal(channels.covariances, axis1=1, axis2=2))
-        chosen = range(levels.shape[1])
+        chosen: Sequence[int] = range(levels.shape[1])
         if self._use is ChannelUse.AUTO:
             chosen = channels.voices_apart(levels)
         if not 2 <= len(chosen) <= _MOST_APART:

@@ -184,7 +184,8 @@ class OneLocalSpeaker:
     def embed(self, utterances: Sequence[Samples]) -> npt.NDArray[np.float32]:
         shares = [np.bincount(each.astype(int), minlength=9)[1:9] for each in utterances]
         lengths = np.linalg.norm(shares, axis=1, keepdims=True)
-        return (shares / lengths).astype(np.float32)
+        vectors: npt.NDArray[np.float32] = (shares / lengths).astype(np.float32)
+        return vectors
 
     def find_sounds(self, samples: Samples) -> Probabilities:
         return np.zeros((1, len(SoundKind)), np.float32)

@@ -186,7 +186,10 @@ def test_an_improbable_language_is_compared_with_those_near_to_it(
     assert sum(p for _, p in part.languages) == pytest.approx(0.66)
     allowed = LanguageChoice(languages=("ne", "hi"))
     assert not {"en"} & {
-        name for name, _ in rivals(Rivals({"ne": -0.2}).answer(AudioChunk(np.zeros(1))), allowed)
+        name
+        for name, _ in rivals(
+            Rivals({"ne": -0.2}).answer(AudioChunk(np.zeros(1, np.float32))), allowed
+        )
     }
 
 

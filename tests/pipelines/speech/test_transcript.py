@@ -138,7 +138,7 @@ VOICED = np.concatenate([*read_blocks(SPEECH / "two_voices.flac")])
 
 def put_channels(store: FolderStore, left: Samples, right: Samples) -> AudioTrack:
     """A track whose channels are voices apart, as ingest leaves one."""
-    mixed = put_track(store, [(left + right) / 2])
+    mixed = put_track(store, [((left + right) / 2).astype(np.float32)])
     for number, samples in enumerate((left, right)):
         with store.writer(f"tracks/0-{number}.flac") as stream:
             write_flac(stream, [samples])
