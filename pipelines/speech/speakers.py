@@ -84,7 +84,7 @@ Activity = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class LocalVoices:
-    """Windows of a track in order; 24 hours take 110 MB."""
+    """Windows of a track in order; 24 hours take 115 MB."""
 
     speaking: Activity
     vectors: npt.NDArray[np.float16]

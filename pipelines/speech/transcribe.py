@@ -182,6 +182,23 @@ def filled(part: SpokenPart, again: SpokenPart, gap: tuple[int, int]) -> SpokenP
     return replace(known, words=tuple(words))
 
 
+def divided(part: SpokenPart, again: SpokenPart, gap: tuple[int, int]) -> list[SpokenPart]:
+    """Return the part filled, or, where the words in the gap are in another language, what is
+    before it, they, and what is behind."""
+    if again.language == part.language or not part.words:
+        return [filled(part, again, gap)]
+    inside = filled(replace(part, start_frame=gap[0], end_frame=gap[1], words=()), again, gap)
+    if not inside.words:
+        return [part]
+    start = inside.words[0].start_seconds
+    before = tuple(word for word in part.words if word.start_seconds < start)
+    around = (
+        replace(part, end_frame=gap[0], words=before),
+        replace(part, start_frame=gap[1], words=part.words[len(before) :]),
+    )
+    return [around[0], inside, around[1]]
+
+
 def _is_same(again: TrackWord, known: TrackWord) -> bool:
     """Return whether a word beside the same one is that word's end: it is improbable, or there is
     no pause of its own length between them."""
@@ -340,12 +357,27 @@ class ChunkDecoder:
         ]
         languages = [parts[index][place].language for index, place, _ in gaps]
         found = self._transcribed(pieces, samples, languages)
-        for (index, place, gap), piece, answer in zip(gaps, pieces, found, strict=True):
+        if self.choice.language is None:
+            self._in_own_languages(pieces, found, samples)
+        # From the last to the first: a part that is divided moves those behind it.
+        for (index, place, gap), piece, answer in [*zip(gaps, pieces, found, strict=True)][::-1]:
             if not is_below(answer, PROBABLE, FITTING) and not is_invented(answer.words):
                 part = parts[index][place]
                 cut = _cut(piece, samples[index])
                 again = _part(chunks[index], piece, answer, cut)
-                parts[index][place] = filled(part, again, gap)
+                parts[index][place : place + 1] = divided(part, again, gap)
+
+    def _in_own_languages(
+        self, pieces: Sequence[_Piece], found: list[ChunkTranscript], samples: Sequence[Samples]
+    ) -> None:
+        """Put what is certainly in another language than it was decoded in, and fits better, in the
+        place of what does not fit well: a sentence of two seconds between others of a language."""
+        doubtful = [at for at, it in enumerate(found) if is_below(it, 0.0, WELL_FITTING)]
+        answers = self._transcribed([pieces[at] for at in doubtful], samples)
+        for at, answer in zip(doubtful, answers, strict=True):
+            gain = (answer.log_probability or 0.0) - (found[at].log_probability or 0.0)
+            if _is_certain(answer) and answer.language != found[at].language and gain > _BETTER_FIT:
+                found[at] = answer
 
     def decode_part(self, part: SpokenPart, chunk: Chunk, samples: Samples) -> SpokenPart:
         """``part`` of ``chunk`` again, in this decoder's language."""
@@ -650,7 +682,7 @@ class Transcribe(Step[ShardTask, ShardTask]):
 
     name = "Transcription"
     code = StageCode.TRANSCRIPT_FAILED
-    version = 5
+    version = 6
     workspace: Workspace
     models: ModelProvider
     choice: LanguageChoice = field(default_factory=LanguageChoice)

@@ -345,7 +345,9 @@ GAPPY = Chunk(0, 500, detected=((0, 100), (200, 300), (460, 475)))
         pytest.param(0.0, -0.2, [10.0, 1.5, 2.6], id="found at once"),
         pytest.param(2.7, -0.2, [10.0, 1.5, 2.6, 5.0], id="found with more around it"),
         pytest.param(99.0, -0.2, [10.0, 1.5, 2.6, 5.0], id="never found"),
-        pytest.param(0.0, -1.5, [10.0, 1.5, 2.6, 5.0], id="what does not fit"),
+        pytest.param(
+            0.0, -1.5, [10.0, 1.5, 2.6, 1.5, 2.6, 5.0, 5.0], id="what does not fit, detected too"
+        ),
     ],
 )
 def test_speech_without_words_is_decoded_again_twice_at_most(
@@ -418,6 +420,46 @@ def test_invented_words_fill_no_gap() -> None:
     [[part]] = ChunkDecoder(Inventive()).decode([GAPPY], [spoken(("en", 10.0))])
     assert "thanks" not in [word.text for word in part.words]
     assert (200, 300) in uncovered(GAPPY, part.words)
+
+
+class Between(Scripted):
+    """Hears French with a gap; in it English, which it writes in French where it is told to."""
+
+    def __init__(self, probability: float, fit: float) -> None:
+        super().__init__()
+        self.answers = {"fr": (1.0, -0.8), None: (probability, fit)}
+
+    def answer(self, chunk: AudioChunk) -> ChunkTranscript:
+        if not chunk.has_words:
+            return ChunkTranscript((), None, languages=(("fr", 0.9),))
+        if len(chunk.samples) > 6 * SAMPLE_RATE_HZ:
+            words = tuple(Word("oui", at, at + 0.9, 0.9) for at in (0.1, 1.0, 9.1))
+            return ChunkTranscript(words, "fr", 0.9, -0.2)
+        name = chunk.language or "en"
+        words = tuple(Word(name, at, at + 0.8, 0.9) for at in (0.5, 1.4))
+        return ChunkTranscript(words, name, *self.answers[chunk.language])
+
+
+@every(
+    ("probability", "fit", "languages"),
+    [
+        pytest.param(0.95, -0.3, ["fr", "en", "fr"], id="certain, and fits better"),
+        pytest.param(0.7, -0.3, ["fr"], id="uncertain"),
+        pytest.param(0.95, -0.7, ["fr"], id="fits no better"),
+    ],
+)
+def test_a_sentence_between_two_of_another_language_is_in_its_own(
+    probability: float, fit: float, languages: list[str]
+) -> None:
+    samples = [spoken(("fr", 10.0))]
+    [parts] = ChunkDecoder(Between(probability, fit)).decode([GAPPY], samples)
+    assert [part.language for part in parts] == languages
+    said = [word.text for part in parts for word in part.words]
+    assert said == ["oui", "oui", *["en" if len(parts) > 1 else "fr"] * 2, "oui"]
+    ends = [(part.start_frame, part.end_frame) for part in parts]
+    assert (ends[0][0], ends[-1][1]) == (0, 500)
+    given = ChunkDecoder(Between(probability, fit), LanguageChoice("fr")).decode([GAPPY], samples)
+    assert {part.language for part in given[0]} == {"fr"}
 
 
 def test_no_more_than_the_longest_stretches_are_decoded_again() -> None:
