@@ -68,8 +68,8 @@ CREATE OR REPLACE TRIGGER totals_start_at_zero BEFORE INSERT ON refunds FOR EACH
     WHEN (NEW.taken_cents <> 0) EXECUTE FUNCTION totals_follow_ledger();
 
 -- Completed stages are charged their price less what is waived, all others nothing: looked at when
--- the transaction commits, because result, charge and status are written one after the other. The share lock makes
--- a rival change of the same stage wait for our commit.
+-- the transaction commits, because result, charge and status are written one after the other. The
+-- share lock makes a rival change of the same stage wait for our commit.
 CREATE OR REPLACE FUNCTION stages_are_charged() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     of_job uuid := CASE WHEN TG_OP = 'DELETE' THEN OLD.job_id ELSE NEW.job_id END;

@@ -78,6 +78,18 @@ def test_a_database_of_version_0_3_0_gets_the_schema_of_a_new_one(
     migrate(of_version_0_3_0)  # again, as another process of the same start does
 
 
+def test_a_database_of_0031_gets_what_that_lacked_at_first(
+    of_version_0_3_0: str, database_url: str
+) -> None:
+    migrate(of_version_0_3_0)
+    with psycopg.connect(of_version_0_3_0) as connection:
+        connection.execute("DROP TRIGGER stage_fits_charge ON stages")
+        connection.execute("ALTER TABLE stages DROP COLUMN waived_cents")
+        connection.execute("UPDATE alembic_version SET version_num = '0031'")
+    migrate(of_version_0_3_0)
+    assert schema(of_version_0_3_0) ^ schema(database_url) == set()
+
+
 def test_what_version_0_3_0_answered_is_answered_the_same(
     of_version_0_3_0: str, tmp_path: Path
 ) -> None:
