@@ -1,11 +1,11 @@
 """Speakers of a track: local voices of windows, clustered over the whole track.
 
 The design of pyannote.audio's pipeline (Bredin 2023): local speakers of overlapping windows,
-agglomerative clustering (average linkage, cosine distance) of where they speak alone, then in each
-window the best assignment of its local speakers to the voices. Several who take short turns are one
-local speaker at times: pieces of a second are embedded too, and one whose pieces are far apart is
-parted before the clustering. A voice needs evidence: too little of it is given to the nearest. A
-request may state how many speakers there are, or at most are.
+agglomerative clustering (average linkage, cosine distance) of where they speak alone, then each is
+the nearest of the voices. Several who take short turns are one local speaker at times: pieces of a
+second are embedded too, and one whose pieces are far apart is parted before the clustering. A voice
+needs evidence: too little of it is given to the nearest. A request may state how many speakers
+there are, or at most are.
 
 Windows of ten seconds lie on one grid over the whole track, so that neither sharding nor a retry
 changes what is found in them. Neighbours overlap by half; of each the middle counts, so that every
@@ -447,16 +447,10 @@ def _clusters(
 
 
 def _owners(voices: LocalVoices, centroids: Curve) -> Owners:
-    """In each window the assignment that fits best; of more local speakers than there are voices
-    the others are the nearest voice too."""
+    """Return the nearest voice of each; two of a window may be one, which was parted."""
     spoken: npt.NDArray[np.bool_] = np.any(voices.speaking, axis=1)
     nearness = voices.vectors.astype(np.float32) @ centroids.T.astype(np.float32)
-    owners = np.where(spoken, nearness.argmax(axis=2), -1)
-    for window in np.flatnonzero(spoken.sum(axis=1) > 1):
-        speakers = np.flatnonzero(spoken[window])
-        rows, columns = scipy.optimize.linear_sum_assignment(-nearness[window, speakers])
-        owners[window, speakers[rows]] = columns
-    return owners
+    return np.where(spoken, nearness.argmax(axis=2), -1)
 
 
 def _activity(voices: LocalVoices, owned: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
