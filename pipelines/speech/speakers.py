@@ -505,7 +505,8 @@ class Attribution:
 
 
 def attribute(words: Sequence[TranscriptWord], turns: Sequence[SpeakerTurn]) -> Attribution:
-    """Words, by start, to the speakers of the turns, which are renamed ``speaker_0``…
+    """Words, by start, to the speakers of the turns, which are renamed ``speaker_0``…, by their
+    first words; behind these whoever has turns without words.
 
     A word is of whom it shares most time with; of who spoke before where two speak at once, of the
     nearest turn where nobody does. Without turns all words are of one speaker.
@@ -518,10 +519,11 @@ def attribute(words: Sequence[TranscriptWord], turns: Sequence[SpeakerTurn]) -> 
         name = turn.speaker or ""
         first[name] = min(first.get(name, turn.start_ms), turn.start_ms)
         milliseconds[name] = milliseconds.get(name, 0) + turn.end_ms - turn.start_ms
-    ids = {
-        name: f"speaker_{number}"
-        for number, name in enumerate(sorted(first, key=lambda name: first[name]))
-    }
+    worded: dict[str, int] = {}
+    for word in spoken:
+        worded.setdefault(word.speaker or "", word.start_ms)
+    order = sorted(first, key=lambda name: (worded.get(name, math.inf), first[name]))
+    ids = {name: f"speaker_{number}" for number, name in enumerate(order)}
     return Attribution(
         [replace(word, speaker=ids[word.speaker or ""]) for word in spoken],
         tuple(replace(turn, speaker=ids[turn.speaker]) for turn in turns),

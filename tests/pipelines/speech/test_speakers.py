@@ -298,13 +298,18 @@ def test_a_word_is(
     assert [each.speaker for each in found.words] == [f"speaker_{owner}" for owner in owners]
 
 
-def test_speakers_are_numbered_by_first_appearance_with_the_time_of_their_turns() -> None:
-    turns = [turn("7", 0, 400), turn("2", 300, 1000), turn("7", 1000, 1250)]
-    found = attribute([word(600, 700)], turns)
+def test_speakers_are_numbered_by_their_first_words_with_the_time_of_their_turns() -> None:
+    turns = [turn("7", 0, 400), turn("2", 300, 1000), turn("7", 1000, 1250), turn("4", 1300, 1700)]
+    found = attribute([word(600, 700), word(1400, 1500)], turns)
     listed = [(each.id, each.label, each.speaking_seconds) for each in found.speakers]
-    assert listed == [("speaker_0", "Speaker 1", 0.65), ("speaker_1", "Speaker 2", 0.7)]
-    assert [each.speaker for each in found.turns] == ["speaker_0", "speaker_1", "speaker_0"]
-    assert [each.speaker for each in found.words] == ["speaker_1"]
+    assert listed == [
+        ("speaker_0", "Speaker 1", 0.7),
+        ("speaker_1", "Speaker 2", 0.4),
+        ("speaker_2", "Speaker 3", 0.65),  # who has no words
+    ]
+    owners = [each.speaker for each in found.turns]
+    assert owners == ["speaker_2", "speaker_0", "speaker_2", "speaker_1"]
+    assert [each.speaker for each in found.words] == ["speaker_0", "speaker_1"]
 
 
 def test_nothing_said_has_no_speakers() -> None:
