@@ -338,8 +338,9 @@ _LEAST_PROGRESS = 0.03
 """Before that a stage's pace shows nothing: models are loading, the first shards are running."""
 _START_SECONDS = 2.0
 """Of a stage's time, in which workers start and nothing moves yet."""
-_TRUSTED_PROGRESS = 0.15
-"""Where a stage's own pace counts as much as what was expected of it."""
+_TRUSTED_PROGRESS, _SLOW_PROGRESS = 0.15, 0.05
+"""Where a stage's own pace counts as much as what was expected of it; sooner where it is slower:
+what was expected is of a machine without other work."""
 
 
 def timings_of(gain: float, expected_seconds: Mapping[StageName, float]) -> dict[str, float]:
@@ -398,8 +399,11 @@ def _left_alone(
     if progress >= _LEAST_PROGRESS:
         moving = max(stage.seconds - _START_SECONDS, stage.seconds / 2)
         by_pace = alone_seconds(moving, other.seconds, gain) / progress
-        trust = progress**2 / (progress**2 + _TRUSTED_PROGRESS**2)
-        whole = by_pace if whole is None else trust * by_pace + (1 - trust) * whole
+        if whole is None:
+            return (1 - progress) * by_pace
+        half = _SLOW_PROGRESS if by_pace > whole else _TRUSTED_PROGRESS
+        trust = progress**2 / (progress**2 + half**2)
+        whole = trust * by_pace + (1 - trust) * whole
     return None if whole is None else (1 - progress) * whole
 
 

@@ -117,6 +117,14 @@ def test_where_too_little_is_known_nothing_is_told(
     assert seconds_left(stages) is None
 
 
+@every(("progress", "least", "most"), [(0.05, 400.0, 500.0), (0.1, 550.0, 720.0)], ids=str)
+def test_a_busy_machine_is_believed_soon(progress: float, least: float, most: float) -> None:
+    """A stage of 100 s that takes 800."""
+    told = seconds_left(only_vision(progress, 2 + 800 * progress, {"vision_expected": 100.0}))
+    assert told is not None
+    assert least < told < most
+
+
 def only_vision(progress: float, seconds: float, timings: dict[str, float] | None = None) -> Stages:
     """A video without sound."""
     return {
