@@ -208,7 +208,13 @@ def embedded(windows: Sequence[Samples], models: ModelProvider) -> LocalVoices:
     found = np.stack([each.speaking for each in activity])
     speech = (255 * np.stack([each.speech for each in activity])).round().astype(np.uint8)
     spoken = np.argwhere(found.any(axis=1)).tolist()
-    pieces = [(at, local, span) for at, local in spoken for span in _pieces(found[at], local)]
+    # The last window of a track may be shorter than its frames.
+    lengths = [len(_framed(window)) // ACTIVITY_FRAME_SAMPLES for window in windows]
+    pieces = [
+        (at, local, span)
+        for at, local in spoken
+        for span in _pieces(found[at, : lengths[at]], local)
+    ]
     utterances = [_utterance(windows[at], found[at], local) for at, local in spoken]
     utterances += [
         _framed(windows[at])[first * ACTIVITY_FRAME_SAMPLES : end * ACTIVITY_FRAME_SAMPLES]
@@ -232,7 +238,7 @@ def embedded(windows: Sequence[Samples], models: ModelProvider) -> LocalVoices:
 
 def _pieces(speaking: Activity, local: int) -> list[tuple[int, int]]:
     """Return frames of what a local speaker speaks alone in pieces of about a second, those that
-    are long enough; ``speaking`` has shape (ACTIVITY_FRAMES, LOCAL_SPEAKERS)."""
+    are long enough; ``speaking`` has shape (frames, LOCAL_SPEAKERS)."""
     alone = speaking[:, local] & (speaking.sum(axis=1) == 1)
     edges = np.flatnonzero(np.diff(np.concatenate(([False], alone, [False])))).reshape(-1, 2)
     found: list[tuple[int, int]] = []

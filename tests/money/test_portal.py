@@ -124,7 +124,7 @@ def closed(answer: httpx.Response, caller: Caller) -> None:
     assert answer.status_code == 403
     assert answer.headers["content-type"].startswith("text/html")
     assert answer.headers["cache-control"] == "no-store"
-    assert "not valid any more" in answer.text
+    assert "This link has expired" in answer.text
     assert caller.customer.key[-4:] not in answer.text
 
 

@@ -110,7 +110,7 @@ def test_what_comes_of_items_in_pools_is_what_comes_of_each_alone(
     alone = work_in(tmp_path / "alone", models=work.models)
     for item in items:
         outcome = outcome_of(work.out.work_store(), item.folder)
-        assert outcome.status is StageStatus.COMPLETED
+        assert outcome.status is StageStatus.COMPLETED, outcome.stages
         assert len(outcome.scenes) == 2
         assert results(outcome) == results(carry_out(alone, item))
     # Of each clip a window, a chunk, two scenes, and then the whole.

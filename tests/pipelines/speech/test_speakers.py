@@ -220,6 +220,12 @@ def test_a_local_speaker_whose_pieces_are_far_apart_is_parted(
     assert changes == (len(said) if 1 < parts < 6 else min(parts, changes))
 
 
+def test_the_end_of_a_track_is_not_embedded_beyond_its_samples() -> None:
+    samples = np.ones(round(1.5 * SAMPLE_RATE_HZ), np.float32)
+    found = embedded([samples], cast("ModelProvider", OneLocalSpeaker()))
+    assert np.isfinite(found.vectors).all()
+
+
 def test_parts_of_a_track_give_what_the_whole_gives() -> None:
     whole = local_voices(in_turn(0, 1, 2, 0, 1), 20)
     parts = [
