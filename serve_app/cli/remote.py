@@ -194,8 +194,8 @@ def _gathered(
             return page | {"data": gathered}
 
 
-_UNDER_WAY = {"processing", "completed"}
-"""States of jobs whose progress says something."""
+_UNFINISHED = {"failed", "cancelled", "expired"}
+"""States of jobs that ended before their work was done: all of their stages have ended."""
 
 
 def _show_jobs(page: JsonObject, _: str) -> None:
@@ -205,7 +205,7 @@ def _show_jobs(page: JsonObject, _: str) -> None:
                 "job": job["jobId"],
                 "file": job["fileName"],
                 "state": job["error"]["code"] if "error" in job else job["state"],
-                "done": f"{job['progress']:.0%}" if job["state"] in _UNDER_WAY else "",
+                "done": f"{job['progress']:.0%}" if job["state"] not in _UNFINISHED else "",
                 "length": _length(job),
                 "created": job["createdAt"],
             }

@@ -44,7 +44,7 @@ from pipelines.ingest.pipeline import (
 )
 from pipelines.ingest.preview import is_playable
 from pipelines.ingest.source import ProbedMedia, SourceMedia
-from pipelines.speech.languages import LanguageChoice
+from pipelines.speech.languages import ENGLISH, LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
 from pipelines.speech.speakers import MAX_SPEAKERS, SpeakerRules
@@ -257,7 +257,9 @@ class StageWork:
 
     async def run_transcript(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
         """Transcribe every track and sum them up; publish them unless all failed."""
-        stages = await self._with_usual_languages(self._stages(job), job)
+        async with self.context.database.statement() as connection:
+            spoken = await usual_languages(connection, job.account_id, job.created_at)
+        stages = self._stages(job, spoken)
         summarizes = SUMMARIZE in REGISTRY[self.context.settings.model_profile]
         transcribed = 1.0 - _SUMMARY_SHARE if summarizes else 1.0
 
@@ -356,8 +358,9 @@ class StageWork:
     def _recorder(self, job: JobRecord) -> Recorder:
         return Recorder(self.context.settings, job)
 
-    def _stages(self, job: JobRecord) -> MediaStages:
-        """Return how this job's media is analysed, by the settings."""
+    def _stages(self, job: JobRecord, spoken: Sequence[str] = ()) -> MediaStages:
+        """Return how this job's media is analysed, by the settings; ``spoken`` are the languages
+        that its account's media are mostly in."""
         settings = self.context.settings
         segment_seconds = settings.segment_seconds
         return MediaStages(
@@ -374,7 +377,11 @@ class StageWork:
             ),
             transcript_config=replace(
                 transcript_config(settings),
-                choice=LanguageChoice(job.source.language, job.source.languages),
+                choice=LanguageChoice(
+                    job.source.language,
+                    job.source.languages,
+                    tuple(dict.fromkeys((ENGLISH, *spoken))),
+                ),
                 keyterms=job.source.keyterms,
                 transcribe_concurrency=transcribe_concurrency(settings),
                 speakers=SpeakerRules(
@@ -383,14 +390,6 @@ class StageWork:
             ),
             summary_config=summary_config(settings),
         )
-
-    async def _with_usual_languages(self, stages: MediaStages, job: JobRecord) -> MediaStages:
-        """Return the stages with what is mostly spoken in the account's media."""
-        async with self.context.database.statement() as connection:
-            found = await usual_languages(connection, job.account_id, job.created_at)
-        choice = stages.transcript_config.choice
-        choice = replace(choice, usual=tuple(dict.fromkeys((*choice.usual, *found))))
-        return replace(stages, transcript_config=replace(stages.transcript_config, choice=choice))
 
     def _count_shards(self, found: VisionResult | TranscriptResult) -> None:
         self.timings.add("shards_computed", found.shards_computed)

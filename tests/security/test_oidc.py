@@ -241,7 +241,7 @@ def test_the_page_offers_it_where_there_is_an_issuer(browser: httpx.Client, issu
 
 def test_without_an_issuer_there_is_no_such_page(browser: httpx.Client) -> None:
     assert browser.get("/sign-in/oidc").status_code == 404
-    assert "Sign in with" not in browser.get("/sign-in").text
+    assert "sign-in/oidc" not in browser.get("/sign-in").text
 
 
 LIES: dict[str, tuple[str, Callable[[Issuer], object]]] = {

@@ -114,10 +114,10 @@ def test_the_page_of_a_job_sums_up_where_it_is_again(
     with signed_in(api, customer) as browser:
         answer = browser.get(f"/dashboard/jobs/{first}")
         page, shown = answer.text, " ".join(plain(answer).split())
-        again = r"The same again 2 \S+: the file Compare \S+: 1 stretch of sound, from 0:\d\d"
+        again = r"Duplicates 2 \S+: the file Compare \S+: 1 passage of sound, from 0:\d\d"
         assert re.search(again, shown), shown
         assert page.index(f"/dashboard/jobs/{second}") < page.index(f"/dashboard/jobs/{cut}")
-        assert "The same again" not in browser.get(f"/dashboard/jobs/{alone}").text
+        assert "Duplicates" not in browser.get(f"/dashboard/jobs/{alone}").text
 
 
 def test_pages_go_on_where_the_one_before_ended(

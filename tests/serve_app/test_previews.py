@@ -110,7 +110,7 @@ def test_a_preview_is_played_in_place_of_the_source(
     job_id = wanting(api, customer, path)
     assert path_of(api, job_id) is None
     shown = page(api, customer, job_id)
-    assert "A small copy that they can is being made" in shown
+    assert "A copy that they can play is being made" in shown
     assert 'id="player"' not in shown
     metrics = make(api)
     assert len(metrics.of(PREVIEWS, outcome="made")) == 1
@@ -146,7 +146,7 @@ def test_what_cannot_be_made_fails_alone_and_the_page_says_why(
     assert len(make(api).of(PREVIEWS, outcome="failed")) == 1
     assert preview(api, job_id).status is PreviewStatus.FAILED
     shown = page(api, customer, job_id)
-    assert "no small copy of it could be made. The file is not a media file" in shown
+    assert "no copy that they can play could be made. The file is not a media file" in shown
     job = api.client.get(f"/jobs/{job_id}", headers=customer.headers).json()["data"]
     assert job["state"] == "completed"
     assert make(api).values == {}
@@ -182,7 +182,7 @@ def test_a_preview_goes_with_the_source(
     at_work(api, clean_due)
     assert not api.context.objects.exists(key)
     assert path_of(api, job_id) is None
-    assert "the media is removed soon after" in page(api, customer, job_id)
+    assert "the media was removed after its retention time" in page(api, customer, job_id)
 
 
 def test_one_that_comes_after_the_media_was_removed_is_not_kept(

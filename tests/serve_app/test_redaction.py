@@ -482,7 +482,9 @@ def test_clips_and_previews_are_silent_where_something_was_redacted(
     assert (waiting.player, waiting.source) == (None, None)
     with signed_in(api, customer) as browser:
         page = browser.get(f"/dashboard/jobs/{silent}").text
-    assert "Personal data of this job is hidden, so its media is not given out as it was" in page
+    assert (
+        "the personal data of this job is hidden, so its media is not given out as it was" in page
+    )
     assert "A copy that is silent there is being made." in page
     assert "as the operator has set" not in page
 
