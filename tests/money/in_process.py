@@ -45,6 +45,7 @@ class InProcessService:
         return self._runner.run(self._client.request(method, path, **options))
 
     def sweep(self) -> None:
+        self._reaper._expire_at = 0.0  # else uploads expire but once in twenty seconds
         self._runner.run(self._reaper.sweep())
 
     def sql(self, statement: str, **given: Any) -> list[dict[str, Any]]:
