@@ -193,7 +193,7 @@ def _print_results(client: ApiClient, job: dict[str, Any], screen: Console) -> N
     stages = {name: stage["status"] for name, stage in job["stages"].items()}
     screen.print(
         f"\n[bold]{_plain(job['fileName'])}[/]  {job['durationSeconds']:.1f} s  "
-        f"charged {job['chargedCents']} cents"
+        f"charged {job['chargedCents']} cent{'' if job['chargedCents'] == 1 else 's'}"
     )
     if stages["vision"] == "completed":
         seen = client.call("getScenes", jobId=job["jobId"])

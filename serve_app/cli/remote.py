@@ -229,7 +229,7 @@ def _show_job(job: JsonObject, base: str) -> None:
         "length": _length(job),
         "created": job["createdAt"],
         "completed": job["completedAt"],
-        "charged": f"{job['chargedCents']} cents",
+        "charged": f"{job['chargedCents']} cent{'' if job['chargedCents'] == 1 else 's'}",
         "error": _words_of(job.get("error")),
         "warnings": [_words_of(each) for each in job["warnings"]],
         "dashboard": dashboard_address(base, job["jobId"]),
