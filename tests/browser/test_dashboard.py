@@ -494,7 +494,8 @@ def test_pages_are_accessible_and_fit(
             page.click("text=Continue")
             expect(page.locator("h1")).to_have_text("This link has expired")
         for summary in page.locator("main details > summary").all():
-            summary.click()
+            if summary.is_visible():  # not in the tools of an editor that is closed
+                summary.click()
         results = Axe().run(page)
         found[name] = [
             (each["id"], [node["html"][:200] for node in each["nodes"]])

@@ -10,8 +10,9 @@ follow(
     const state = fresh.getElementById("stages")?.dataset.state;
     const moved = state !== stages?.dataset.state || results(fresh) > results(document);
     if (!moved) return Boolean(stages || fresh.querySelector("[data-waits]"));
-    // Whoever reads already is not interrupted.
-    if (results(document)) news.hidden = false;
+    // Whoever reads or watches already is not interrupted.
+    const isRead = document.querySelector(".transcript, .scenes");
+    if (isRead || document.getElementById("player")?.paused === false) news.hidden = false;
     else location.reload();
     return false;
   },
