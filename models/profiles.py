@@ -77,7 +77,7 @@ def replicas_of(profile: str, task: Task[Any]) -> Task[Any] | None:
 
 
 def most_media_seconds(profile: str, task: Task[Any]) -> float:
-    """How long the media of a job may be that the task's model is asked about."""
+    """The longest media of a job, in seconds, on which the task's model may be used."""
     row = REGISTRY[profile].get(task)
     remote = row and row.remote
     return (remote and remote.most_media_seconds) or math.inf

@@ -74,7 +74,7 @@ class ModelProvider(Protocol):
         return self.find(task) is not None
 
     def most_media_seconds(self, _: Task[Any]) -> float:
-        """How long the media of a job may be that the task's model is asked about."""
+        """The longest media of a job, in seconds, on which the task's model may be used."""
         return math.inf
 
     def get(self, task: Task[Contract]) -> Contract:

@@ -135,7 +135,7 @@ class AudioTrack:
     channels: tuple[str, ...] = ()
     """Its channels where these are voices apart, in files of their own, as long as it."""
     are_channels_asked: bool = False
-    """Whether a client says that they are; else they only look so."""
+    """Whether the request states that they are; else it follows from the sound."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -530,6 +530,11 @@ class Settings(BaseSettings):
             raise ValueError("VAS_OIDC_ISSUER must begin with https://.")
         return self
 
+    @property
+    def jobs_at_once(self) -> int:
+        """How many jobs all runners drive at once."""
+        return self.runners * self.runner_concurrency
+
     def max_upload_bytes(self, tier: Tier) -> int:
         """Return the tier's upload limit."""
         return self.raw_max_bytes if tier is Tier.RAW else self.standard_max_bytes

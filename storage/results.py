@@ -61,9 +61,11 @@ class TrackTranscript:
 _USUAL = text(
     """
     SELECT language FROM (
-        SELECT t.language FROM jobs j JOIN transcripts t ON t.job_id = j.id
-         WHERE j.account_id = :account AND j.completed_at < :before AND t.language IS NOT NULL
-         ORDER BY j.created_at DESC, j.id DESC LIMIT 50) AS latest
+        SELECT t.language FROM (
+            SELECT id, created_at FROM jobs
+             WHERE account_id = :account AND completed_at < :before
+             ORDER BY created_at DESC, id DESC LIMIT 200) AS j JOIN transcripts t ON t.job_id = j.id
+         WHERE t.language IS NOT NULL ORDER BY j.created_at DESC, j.id DESC LIMIT 50) AS latest
      GROUP BY language HAVING count(*) >= 5 ORDER BY count(*) DESC, language LIMIT 2
     """
 )
@@ -72,7 +74,8 @@ _USUAL = text(
 async def usual_languages(
     connection: Connection, account_id: uuid.UUID, before: datetime
 ) -> list[str]:
-    """Return the languages, two at most, of at least a tenth of an account's latest tracks.
+    """Return the languages, two at most, of five or more of the latest 50 tracks with speech in an
+    account's latest 200 jobs.
 
     Of jobs that had ended ``before`` then, so that a retry of a later one finds the same.
     """

@@ -1,7 +1,7 @@
 """Conversations made of readers who speak alone: readers in turn, quick duos, tables of four.
 
 Who speaks when is exact by construction. The readers of the two halves are different people. Levels
-are made equal, so that loudness tells nobody apart, and a faint noise lies under all.
+are made equal, so that no speaker can be found by loudness, and a faint noise is added to all.
 """
 
 from __future__ import annotations

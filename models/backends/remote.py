@@ -88,7 +88,7 @@ _MOST_DESCRIBED = 238
 _TEXTS_AT_ONCE = 64
 _JPEG_QUALITY = 90
 _UNTOLD_CONFIDENCE = 0.5
-"""Of words whose server says nothing about it."""
+"""Of words for which a server gives no confidence."""
 _LONGEST_WORD = 200
 _TYPED = str.maketrans({"‘": "'", "’": "'", "“": "'", "”": "'", '"': "'", "–": "-", "—": "-"})
 

@@ -35,7 +35,7 @@ from pipelines.media.files import (
     Reading,
     Source,
     codec_name,
-    has_alpha,
+    is_transparent,
     orientation_of,
     packets_of,
     seconds_ms,
@@ -77,7 +77,6 @@ _HARDLY_SECONDS = 5.0
 _LONGEST_STILL = Fraction(LONGEST_STILL_US, 1_000_000)
 _MOST_MISSING = 20
 """Warnings of lost packets, a stream."""
-_OPAQUE = 255
 _LATE_MS = 1_000
 """A picture that begins so much after the sound is worth a word."""
 
@@ -310,16 +309,12 @@ def _video(tally: Tally, stop: Fraction, origin_ms: int) -> VideoStream:
         frame_count=tally.packets,
         interlaced=bool(frame.interlaced_frame),
         pixel_format=frame.format.name,
-        transparent=_is_transparent(frame),
+        transparent=is_transparent(frame),
         hdr=frame.color_trc in (_TRANSFER_PQ, _TRANSFER_HLG),
         keyframe_count=tally.keyframes,
         start_ms=seconds_ms(tally.start) - origin_ms,
         end_ms=max(seconds_ms(stop), seconds_ms(tally.last) + 1) - origin_ms,
     )
-
-
-def _is_transparent(frame: VideoFrame) -> bool:
-    return has_alpha(frame) and int(frame.to_ndarray(format="rgba")[..., 3].min()) < _OPAQUE
 
 
 def _exact_rate(stream: Any, measured: Fraction) -> str | None:

@@ -82,8 +82,8 @@ _UNRELATED = 0.1
 _AT_OTHER_TIMES = 0.5
 """Correlation of two channels' levels."""
 _ALONE_DB, _ALONE_SHARE = 25.0, 0.25
-"""So far below its own loud parts, or hardly above its floor, a channel has nothing of what another
-one says, not even from the same room; and in what share of the loud parts of the other."""
+"""So far below its own loud parts, or hardly above its floor, a channel has nothing of another
+one's voice, not even from the same room; and in what share of the loud parts of the other."""
 _LEAST_BLOCKS = 10
 
 

@@ -28,6 +28,7 @@ from av.video.stream import VideoStream as AvVideoStream
 
 from models.contracts import Picture
 from pipelines.media.files import (
+    OPAQUE,
     OPEN_OPTIONS,
     Decoders,
     ShownOrder,
@@ -35,6 +36,7 @@ from pipelines.media.files import (
     chosen_stream,
     demuxed,
     has_alpha,
+    is_transparent,
     packet_time_ms,
     pixel_aspect,
     rounded_ms,
@@ -48,7 +50,6 @@ _HLG_PEAK_NITS = 1000.0
 _HLG_GAMMA = 1.2
 _ENOUGH_PX = 960
 """The curves are slow; pixels beyond the size of a still are not worth their time."""
-_OPAQUE = 255
 _KNEE = 0.5
 """Tones up to half of reference white keep their place; the rest is rolled off."""
 
@@ -88,14 +89,12 @@ def rgb(frame: av.VideoFrame) -> Picture:
         picture = standard_range(frame)
     else:
         picture = np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
-    if not has_alpha(frame):
+    if not is_transparent(frame):
         return picture
     alpha = frame.to_ndarray(format="rgba")[..., 3]
-    if alpha.min() == _OPAQUE:
-        return picture
     alpha = cv2.resize(alpha, picture.shape[1::-1], interpolation=cv2.INTER_AREA)
-    opacity = alpha[..., None].astype(np.float32) / _OPAQUE
-    return np.asarray(np.rint(_OPAQUE + (picture - np.float32(_OPAQUE)) * opacity), np.uint8)
+    opacity = alpha[..., None].astype(np.float32) / OPAQUE
+    return np.asarray(np.rint(OPAQUE + (picture - np.float32(OPAQUE)) * opacity), np.uint8)
 
 
 def on_white(frame: av.VideoFrame) -> av.VideoFrame:

@@ -357,6 +357,7 @@ def codec_name(stream: VideoStream | AudioStream) -> str:
     return str(stream.codec_context.codec.canonical_name)
 
 
+OPAQUE = 255
 _WITH_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 """Decoders of codecs whose alpha channel, a stream beside the other, FFmpeg's own leave out."""
 
@@ -378,6 +379,11 @@ class Decoders(dict[Stream, Any]):
 def has_alpha(frame: VideoFrame) -> bool:
     """Return whether the frame has an alpha channel, used or not."""
     return any(component.is_alpha for component in frame.format.components)
+
+
+def is_transparent(frame: VideoFrame) -> bool:
+    """Return whether any of the frame is."""
+    return has_alpha(frame) and int(frame.to_ndarray(format="rgba")[..., 3].min()) < OPAQUE
 
 
 def pixel_aspect(stream: VideoStream) -> float:

@@ -40,7 +40,7 @@ from serve_app.media.source import PlayableMedia, find_media
 from serve_app.observability.metrics import record_job_end
 from serve_app.results.scenes import OverviewJson, find_overview, overview_json
 from serve_app.results.transcripts import SummarySentenceJson, default_track, find_summary
-from serve_app.uploads.access import UPLOAD_PURPOSE, resumable_path
+from serve_app.uploads.access import upload_fields
 from storage.cleaning import find_media_end
 from storage.duplicates import StoredDuplicate, list_duplicates
 from storage.job_records import JobRecord, list_jobs
@@ -55,7 +55,7 @@ from storage.types import (
     StageStatus,
     TranslationStatus,
 )
-from storage.uploads import MEDIA_SLOT, find_upload
+from storage.uploads import list_uploads
 
 PAGE_SIZE = 25
 ADVICE: dict[StageCode, str] = {
@@ -273,7 +273,8 @@ async def get_job(
         retention = context.settings.retention
         kept_until = None if media.is_gone else await find_media_end(connection, job.id, retention)
         place = await find_place(connection, job.id) if job.state is JobState.QUEUED else None
-        awaited = await find_upload(connection, job.id, MEDIA_SLOT)
+        awaits = job.state is JobState.AWAITING_UPLOAD
+        uploads = await list_uploads(connection, job.id) if awaits else []
         summary = await find_summary(connection, job.id)
         seen = await find_overview(connection, job.id)
         tracks = await list_tracks(connection, job.id)
@@ -283,10 +284,11 @@ async def get_job(
     if seen is not None:
         overview = overview_json(seen, partial(still_path, context.signer, job.id))
     upload = None
-    if awaited is not None and job.state is JobState.AWAITING_UPLOAD and job.upload_expires_at:
-        expires_at = int(job.upload_expires_at.timestamp())
-        path = resumable_path(awaited)
-        upload = context.signer.sign_path(UPLOAD_PURPOSE, path, expires_at=expires_at)
+    if uploads:
+        signer, settings = context.signer, context.settings
+        # Of this origin, whatever name the service has outside.
+        fields = upload_fields(job, uploads, signer=signer, settings=settings, public="", direct={})
+        upload = fields["resumableUploadUrl"]
     shown = JobView(job.track_names, media, kept_until, upload, place, summary, overview)
     shown.translations = [
         each.language for each in made if each.status is TranslationStatus.COMPLETED
@@ -300,7 +302,7 @@ async def get_job(
         shown=shown,
         track=(track or 0) if shown.track is None else shown.track.track_index,
         running=job.state not in TERMINAL_STATES,
-        slots=context.settings.runners * context.settings.runner_concurrency,
+        slots=context.settings.jobs_at_once,
         kinds=list(PersonalData),
         skip_reasons=ENDED_WITHOUT_RESULT,
         advice=ADVICE,

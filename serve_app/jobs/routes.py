@@ -333,9 +333,8 @@ async def get_job(
         async with context.database.statement() as connection:
             place = await find_place(connection, job.id)
         if place is not None:
-            slots = context.settings.runners * context.settings.runner_concurrency
             data["queuePosition"] = place.position
-            data["estimatedStartSeconds"] = place.start_seconds(slots)
+            data["estimatedStartSeconds"] = place.start_seconds(context.settings.jobs_at_once)
     if include == "none":
         return success(request, data)
     wanted = INCLUDABLE if include is None else frozenset(include.split(","))

@@ -232,9 +232,9 @@ async def _answer(
         body = _events(request, context, job, asked, goes_on)
         return place.stream(body, media_type="text/event-stream", headers=NO_STORE)
     ended = await _ended(request, context, job.id, goes_on)
-    if translates:
-        await _translate(request, context, ended)
-    return await _rendered(request, context, ended, asked, translates=translates)
+    language = await _translated(request, context, ended) if translates else None
+    task = "translate" if translates else "transcribe"
+    return await _rendered(request, context, ended, asked, task, language)
 
 
 @contextlib.asynccontextmanager
@@ -472,26 +472,24 @@ def _completed(job: JobRecord) -> JobRecord:
     )
 
 
-async def _translate(request: Request, context: AppContext, job: JobRecord) -> None:
-    """Have the transcript translated into English, unless it is, and wait for that."""
-    if await _source_language(context, job) in {None, "en"}:
-        return
+async def _translated(request: Request, context: AppContext, job: JobRecord) -> str | None:
+    """Have the transcript translated into English, and wait for that; return the language to read
+    it in, None where it is in English already or nothing is said."""
+    async with context.database.statement() as connection:
+        spoken = default_track(await read_tracks(connection, job, words=False)).language
+    if spoken in {None, "en"}:
+        return None
     await create_translation(request, context, job, TranslationBody(language="en"))
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         async with context.database.statement() as connection:
             found = await find_translation(connection, job.id, "en")
         if found is None or found.status is not TranslationStatus.PENDING:
-            return
+            return "en"
         if await request.is_disconnected():
             raise ApiError(ErrorCode.INVALID_REQUEST, "The client is gone.", status=499)
         await asyncio.sleep(_TRANSLATION_SECONDS)
     raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "The translation takes too long.")
-
-
-async def _source_language(context: AppContext, job: JobRecord) -> str | None:
-    async with context.database.statement() as connection:
-        return default_track(await read_tracks(connection, job, words=False)).language
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,22 +509,27 @@ class _Spoken:
         return {"type": "duration", "seconds": math.ceil(self.duration_seconds)}
 
 
-async def _spoken(context: AppContext, job: JobRecord, *, translates: bool) -> _Spoken:
+async def _spoken(context: AppContext, job: JobRecord, language: str | None = None) -> _Spoken:
     async with context.database.statement() as connection:
         track: TrackTranscript = default_track(await read_tracks(connection, job))
-        if translates and track.language not in {None, "en"}:
-            track = await in_language(connection, job, track, "en")
+        if language is not None:
+            track = await in_language(connection, job, track, language)
     found = await run_in_threadpool(transcript_of, track)
     return _Spoken((job.duration_ms or 0) / 1000, track.language, found)
 
 
 async def _rendered(
-    request: Request, context: AppContext, job: JobRecord, asked: Form, *, translates: bool
+    request: Request,
+    context: AppContext,
+    job: JobRecord,
+    asked: Form,
+    task: str,
+    language: str | None,
 ) -> Response:
+    """Return the transcript as the form asks, translated into the ``language`` if one is given."""
     if asked.response_format in {"srt", "vtt"}:
         async with context.database.statement() as connection:
             track = default_track(await read_tracks(connection, job, words=False))
-        language = "en" if translates and track.language not in {None, "en"} else None
         with downloads_of(request, Download.FILE).place(job.account_id) as place:
             captions = await get_transcript(
                 request, context, job, place,
@@ -534,12 +537,11 @@ async def _rendered(
                 track=track.track_index, language=language,
             )  # fmt: skip
         return PlainTextResponse(bytes(captions.body))
-    spoken = await _spoken(context, job, translates=translates)
+    spoken = await _spoken(context, job, language)
     if asked.response_format == "text":
         return PlainTextResponse(spoken.text + "\n")
     document = {"json": _plain, "verbose_json": _verbose, "diarized_json": _diarized}
     make = document[asked.response_format]
-    task = "translate" if translates else "transcribe"
     return ExactJSONResponse(await run_in_threadpool(make, spoken, asked, task))
 
 
@@ -620,7 +622,7 @@ async def _events(
             if now.completed_at is None:
                 yield ": working\n\n"
                 continue
-            spoken = await _spoken(context, _completed(now), translates=False)
+            spoken = await _spoken(context, _completed(now))
             for event in _deltas(spoken, diarized=asked.response_format == "diarized_json"):
                 yield f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"
             yield "data: [DONE]\n\n"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 from sqlalchemy import text
 
+from pipelines.codec import encode
+from pipelines.types import TranscriptResult
 from storage import jobs, keys
 from storage.database import Database
 from storage.job_records import JobSource, NewJob
-from storage.jobs import LeaseLostError
+from storage.jobs import ImportedJob, LeaseLostError
+from storage.results import TrackTranscript, usual_languages
 from storage.types import (
     TERMINAL_STATES,
     TRANSITIONS,
@@ -298,3 +301,31 @@ def test_fields_of_the_next_version_are_ignored() -> None:
 def test_a_source_of_no_known_kind_is_refused() -> None:
     with pytest.raises(ValidationError):
         JobSource.model_validate({"kind": "tape", **SHARED})
+
+
+async def test_the_usual_languages_of_an_account_are_those_of_several_of_its_latest_tracks(
+    database: Database,
+) -> None:
+    async def spoken(account_id: uuid.UUID, *languages: str | None) -> None:
+        for language in languages:
+            found = encode(TranscriptResult(language, (), ())).decode()
+            heard = TrackTranscript(0, "Mic", StageStatus.COMPLETED, None, language, found)
+            source = JobSource(kind="backfill")
+            over = ImportedJob(
+                uuid.uuid4(), account_id, ProcessingMode.TRANSCRIPT, "a.wav", {}, source, 1000, [],
+                {StageName.VISION: SkipReason.PROCESSING_MODE}, None, None, [heard],
+            )  # fmt: skip
+            async with database.transaction() as connection:
+                assert await jobs.import_job(connection, over)
+
+    async def usual(account_id: uuid.UUID, before: datetime) -> list[str]:
+        async with database.transaction() as connection:
+            return await usual_languages(connection, account_id, before)
+
+    account, other = await new_account(database), await new_account(database)
+    await spoken(account, *["de"] * 6, *["fr"] * 5, *["it"] * 4, *[None] * 9)
+    await spoken(other, *["ja"] * 5)
+    later = datetime.now(UTC) + timedelta(minutes=1)
+    assert await usual(account, later) == ["de", "fr"]
+    assert await usual(other, later) == ["ja"]
+    assert await usual(account, later - timedelta(hours=1)) == []
