@@ -65,6 +65,8 @@ ENDING_SECONDS = 5
 """How long a stop waits for running jobs to end; they are requeued whether they did or not."""
 VERSIONS_SECONDS = 3600
 """Until it is recorded again what stages are made with."""
+RETURN_SECONDS = 5.0
+"""How long a driver may need to return from the stage that ended its job."""
 _THREADS_PER_JOB = 3
 """Vision and transcript side by side, and one to spare for probing."""
 _LONGEST_OUTAGE = sum(OUTAGE_PAUSES_SECONDS)
@@ -320,14 +322,22 @@ class JobDriver:
                     await self.stop()
 
     async def _extend_lease(self) -> None:
-        async with self.context.database.transaction() as connection:
-            await jobs.extend_lease(
-                connection,
-                self.lease.job_id,
-                self.lease.token,
-                lease=timedelta(seconds=self.context.settings.lease_seconds),
-                progress=dict(self.progress),
-            )
+        try:
+            async with self.context.database.transaction() as connection:
+                await jobs.extend_lease(
+                    connection,
+                    self.lease.job_id,
+                    self.lease.token,
+                    lease=timedelta(seconds=self.context.settings.lease_seconds),
+                    progress=dict(self.progress),
+                )
+        except LeaseLostError:
+            async with self.context.database.statement() as connection:
+                job = await jobs.find_job(connection, self.lease.job_id)
+            if job is not None and job.state in (JobState.COMPLETED, JobState.FAILED):
+                # As a rule its own end, with no task left to stop: ``_run`` cancels this meanwhile.
+                await asyncio.sleep(RETURN_SECONDS)
+            raise
 
     async def _announce_progress(self) -> None:
         async with self.context.database.transaction() as connection:

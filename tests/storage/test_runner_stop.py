@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,13 @@ from models.provider import LocalModels
 from serve_app.context import AppContext, build_context
 from serve_app.deployment import application
 from serve_app.deployment.application import STOP_SECONDS, MachineReplica
+from serve_app.jobs.service import end_job
 from serve_app.settings import Settings
 from serve_app.webhooks import sender
 from serve_app.work import runner as running_jobs
+from serve_app.work.publishing import Lease
 from serve_app.work.runner import JobDriver, Runner
+from serve_app.work.stage_work import Calibration
 from storage import jobs, keys, ledger
 from storage.job_records import JobRecord, JobSource, NewJob, SourceClip
 from storage.types import JobState, ProcessingMode, StageStatus
@@ -135,6 +140,44 @@ async def test_a_job_that_does_not_end_in_time_is_requeued_too(
     # On a slow machine its heartbeat finds the lease lost, and stops it once more.
     assert len({id(driver) for driver in stopped}) == 1
     assert none_is_lost(left)
+
+
+async def heartbeat_after(
+    context: AppContext, state: JobState, monkeypatch: pytest.MonkeyPatch, *, returns: bool
+) -> bool:
+    """Whether a job's tasks are told to stop once it is in ``state``, its driver still at work."""
+    monkeypatch.setattr(running_jobs, "RETURN_SECONDS", 60 if returns else 0.1)
+    await queued(context, "http://test/clip.mp4")
+    async with context.database.transaction() as connection:
+        taken = await jobs.lease_next(connection, lease=timedelta(minutes=10))
+    assert taken is not None
+    lease = Lease(*taken)
+    with ThreadPoolExecutor(1) as threads:
+        driver = JobDriver(context, LocalModels(), lease, threads, Calibration("packaged"))
+        heartbeat = asyncio.create_task(driver._heartbeat())
+        async with context.database.transaction() as connection:
+            job = await jobs.find_job(connection, lease.job_id, for_update=True)
+            assert job is not None
+            code = "PROCESSING_FAILED" if state is JobState.FAILED else None
+            await end_job(connection, job, state, error_code=code, error_message=code)
+        await asyncio.wait([heartbeat], timeout=5 * context.settings.heartbeat_seconds)
+        heartbeat.cancel()
+    (stop,) = {driver.stopped, context.objects.exists(driver.workspace.key(f"stop-{lease.token}"))}
+    return stop
+
+
+@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.FAILED])
+async def test_a_job_that_its_runner_ended_leaves_no_stop_marker(
+    context: AppContext, monkeypatch: pytest.MonkeyPatch, state: JobState
+) -> None:
+    assert not await heartbeat_after(context, state, monkeypatch, returns=True)
+
+
+async def test_tasks_of_a_job_that_another_ended_are_stopped(
+    context: AppContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await heartbeat_after(context, JobState.CANCELLED, monkeypatch, returns=True)
+    assert await heartbeat_after(context, JobState.COMPLETED, monkeypatch, returns=False)
 
 
 def test_what_a_stop_waits_for_is_less_than_serve_gives_it() -> None:
