@@ -573,7 +573,7 @@ _OF_WHO_LOADS = (
 
 
 def with_remote(profile: str, models: Mapping[str, RemoteModel]) -> str:
-    """The name of a profile in which these, by their tasks' names, stand in for its own."""
+    """Return the name of a profile in which these replace its own models, by task name."""
     given = {name: asdict(model) for name, model in models.items()}
     return f"{profile}{_REMOTE_MARK}{json.dumps(given, sort_keys=True)}" if given else profile
 

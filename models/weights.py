@@ -312,8 +312,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model of another server, which is asked as OpenAI's are; as the operator's settings have
-    it. Raises ValueError for numbers that cannot be meant."""
+    """A model on an OpenAI-compatible server, as the operator configures it. Raises ValueError for
+    numbers out of range."""
 
     url: str
     """To which ``/chat/completions`` and such are appended, e.g. http://gpu:8000/v1."""
@@ -355,7 +355,7 @@ class RemoteModel:
 
     @property
     def version(self) -> str:
-        """Names what is asked, and how; what the server runs under that name is its own affair."""
+        """A digest of the server and the model's name; the weights behind it are not known."""
         asked = json.dumps([self.url, self.model, self.body], sort_keys=True)
         return hashlib.sha256(asked.encode()).hexdigest()[:12]
 

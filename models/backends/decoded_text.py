@@ -111,8 +111,8 @@ NO_SPEECH_PROBABILITY = 0.6
 """The same paper: silence is assumed where both the model's doubt and this are high."""
 
 MAX_REPEATS = {1: 6, 2: 3, 3: 3, 4: 3, 5: 3, 6: 3}
-"""n-gram length -> how often it may stand in a row. Speakers do repeat a word five times; a phrase
-four times counts where parts of the sound prove it."""
+"""n-gram length -> how often it may be repeated in a row. Speakers do repeat a word five times; a
+phrase four times counts where parts of the sound prove it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -333,8 +333,8 @@ def _whole(plans: Sequence[ScenePlan], video: VideoSource) -> ScenePlan:
 def _overview(overview: Scene, scenes: Sequence[Scene]) -> Scene:
     """Return the overview with what is in any of the scenes.
 
-    Its description is that of the one that its still is of, and says so: what is true of a shot
-    (light that grows, how many people) is not of several.
+    Its description is that of the shot of its still, introduced as one of several: what is true of
+    one shot (light that grows, how many people) need not be of the others.
     """
     if not scenes:
         return overview

@@ -81,7 +81,7 @@ WAIT_SECONDS = 3600.0
 WAITING = Limit(account=200, replica=384, workers=1)
 """Requests that wait for their jobs, in a process: a connection and a little memory each."""
 MODELS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-4o-transcribe-diarize")
-"""Names that clients send; all stand for the transcriber that the service runs."""
+"""Names that clients send; each of them means the transcriber that the service runs."""
 _MOST_FIELDS = 64
 _FORM_BYTES = 1024**2
 """Of the multipart body beside its file."""

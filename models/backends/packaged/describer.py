@@ -186,7 +186,7 @@ _TITLE_HEIGHT, _TITLE_TO_OTHERS = 0.06, 1.5
 """Of the picture's height, and of the height of most lines where there are several: larger writing
 above the captions is a title."""
 _TITLE_WIDTH = 0.25
-"""Of the picture's width: what is narrower, and not in the middle, is on a thing or a sign."""
+"""Of the picture's width: what is narrower, and not in the middle, is on an object or a sign."""
 _CAPTION_TOP = 0.70
 """Of the picture's height: writing that begins below is a caption."""
 _QUOTED_LINES, _QUOTED_CHARACTERS = 3, 80
