@@ -178,13 +178,23 @@ class IngestResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenBox:
+    """Where an object is in a frame that the detector looked at."""
+
+    time_ms: int
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
 class ObjectTrack:
-    """A thing that a detector finds in an interval of a scene; confidence 0 to 1."""
+    """Objects of a class that a detector finds in an interval of a scene; confidence 0 to 1."""
 
     label: str
     start_ms: int
     end_ms: int
     confidence: float
+    boxes: tuple[SeenBox, ...] | None = None
+    """By time, then from the left; None in an overview, and in results of before there were any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +225,8 @@ class StillFrame:
 
     time_ms: int
     key: str
+    explicit: float | None = None
+    """Probability that it is sexually explicit; None where no model of that runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from serve_app.keys.routes import router as key_routes
 from serve_app.media.source import router as media_routes
 from serve_app.observability.metrics import LEVEL_SECONDS
 from serve_app.periodic import Periodic, repeated
-from serve_app.protocols.openai import router as openai_routes
+from serve_app.protocols import assemblyai, deepgram, google, openai
 from serve_app.results.duplicates import router as duplicate_routes
 from serve_app.results.edits import router as edit_routes
 from serve_app.results.people import router as people_routes
@@ -98,8 +98,9 @@ _OPERATIONS = (
     health_routes,
     receipt_key_routes,
 )
+_PROTOCOLS = (openai.router, deepgram.router, assemblyai.router, google.router)
 # Routes are tried in this order, so what clients poll comes first.
-ROUTERS = (*_OPERATIONS, session_api(_OPERATIONS), openai_routes, *DASHBOARD_ROUTERS)
+ROUTERS = (*_OPERATIONS, session_api(_OPERATIONS), *_PROTOCOLS, *DASHBOARD_ROUTERS)
 
 TAGS = {
     "Jobs": "Create jobs, follow them, cancel them.",

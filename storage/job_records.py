@@ -106,6 +106,9 @@ class JobSource(BaseModel):
     """Chosen for this job; None: as its account's."""
     continuous: bool = False
     """The clips are laid end to end on one timeline."""
+    protocol: dict[str, Any] = Field(default_factory=dict)
+    """The interface of another service that the request came through, and what its answers follow
+    from; empty for the native one."""
     traceparent: str | None = None
     """Of the request that created the job (W3C Trace Context), for the spans of its stages."""
 

@@ -24,7 +24,15 @@ from models.provider import ModelProvider
 from models.tasks import CLASSIFY_CONTENT, DETECT_OBJECTS, EMBED_FACES
 from pipelines.codec import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
-from pipelines.types import Appearance, ObjectTrack, Person, StageCode, StageError, VideoSource
+from pipelines.types import (
+    Appearance,
+    ObjectTrack,
+    Person,
+    SeenBox,
+    StageCode,
+    StageError,
+    VideoSource,
+)
 from pipelines.vision.bars import cropped, upright_box
 from pipelines.vision.features import Times, even_times, nearest_frame
 from pipelines.vision.policy import ContentPolicy, find_breach
@@ -154,7 +162,15 @@ def object_tracks(
     for label, confidences in _confirmed([found[time_ms] for time_ms in samples]).items():
         for run in _runs(sorted(confidences)):
             mean = sum(confidences[index] for index in run) / len(run)
-            tracks.append(ObjectTrack(label, starts[run[0]], ends[run[-1]], mean))
+            boxes = tuple(
+                SeenBox(samples[index], box)
+                for index in run
+                for box in sorted(
+                    (each.box for each in found[samples[index]] if each.label == label),
+                    key=lambda box: (box.left, box.top),
+                )
+            )
+            tracks.append(ObjectTrack(label, starts[run[0]], ends[run[-1]], mean, boxes))
     return tuple(sorted(tracks, key=lambda track: (track.start_ms, track.label)))
 
 

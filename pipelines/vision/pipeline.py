@@ -244,7 +244,9 @@ def plan_vision(
         ReadText(*place, digest),
         FindFaces(*place, digest) if config.people else None,
         DescribeScenes(
-            *place, config.describe, None if phrases is None else open_tagger(phrases, config.tags)
+            *place,
+            replace(config.describe, judges_explicit=bool(config.policy.label_limits)),
+            None if phrases is None else open_tagger(phrases, config.tags),
         ),
         config.max_scenes_a_task,
     )

@@ -20,7 +20,7 @@ from models.contracts import (
 )
 from models.pictures import by_what_they_show, palette
 from models.provider import ModelProvider
-from models.tasks import DESCRIBE_SCENES, EMBED_PICTURES
+from models.tasks import CLASSIFY_CONTENT, DESCRIBE_SCENES, EMBED_PICTURES
 from pipelines.codec import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
 from pipelines.types import (
@@ -49,6 +49,9 @@ from pipelines.vision.features import (
 from pipelines.vision.stills import StillsConfig, segment_at, stills_at
 from pipelines.vision.tags import Tagger
 
+_EXPLICIT = "nsfw"
+"""The label of it, which the packaged classifier and that of the other profiles have."""
+
 
 @dataclass(frozen=True, slots=True)
 class DescribeConfig:
@@ -59,6 +62,8 @@ class DescribeConfig:
     still_long_side_px: int = 960
     thumbnail_width_px: int = 480
     thumbnail_quality: int = 85
+    judges_explicit: bool = False
+    """Whether stills get the probability that they are explicit: where the policy has its model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
 
     name = "Describing the scenes"
     code = StageCode.VISION_FAILED
-    version = 14
+    version = 15
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
@@ -197,12 +202,17 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         self, plan: ScenePlan, seen: _Seen, said: SceneDescription, order: Sequence[int]
     ) -> Scene:
         part = self.video.part_of(segment_at(self.video, plan.middle_ms))
+        judge = self.models.get(CLASSIFY_CONTENT) if self.config.judges_explicit else None
         stills = []
         for index in _shown(seen.times_ms, order, plan.end_ms - plan.start_ms):
             jpeg = thumbnail(seen.whole[index], self.config)
             key = self.workspace.key(f"vision/thumbnails/{digest(jpeg)}.jpg")
             self.workspace.store.write_bytes(key, jpeg)
-            stills.append(StillFrame(seen.times_ms[index], key))
+            explicit = None
+            if judge is not None:
+                [scores] = judge.classify([seen.whole[index]])
+                explicit = scores.get(_EXPLICIT)
+            stills.append(StillFrame(seen.times_ms[index], key, explicit))
         return Scene(
             index=plan.index,
             start_ms=plan.start_ms,

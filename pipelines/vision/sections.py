@@ -138,11 +138,14 @@ def with_objects(plan: ScenePlan, seen: Detections, *, all_stills: bool = False)
     best_ms = max(own, key=lambda time_ms: len(own[time_ms]))
     if len(own[best_ms]) > max(seen_about(own, sampled_ms, times_ms)) and not all_stills:
         times_ms = tuple(sorted({*times_ms, best_ms}))
+    tracks = object_tracks(own, plan.start_ms, plan.end_ms)
+    if all_stills:  # the scenes of the video have the boxes
+        tracks = tuple(replace(each, boxes=None) for each in tracks)
     return replace(
         plan,
         still_times_ms=times_ms,
         objects=seen_objects(own, plan.start_ms, plan.end_ms),
-        tracks=object_tracks(own, plan.start_ms, plan.end_ms),
+        tracks=tracks,
         visible=seen_about(own, sampled_ms, times_ms),
     )
 

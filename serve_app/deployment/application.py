@@ -184,6 +184,7 @@ class WebhookSender:
 
 
 def _runner(settings: Settings, context: AppContext, *, one_machine: bool = False) -> Runner:
+    from serve_app.protocols import answers  # noqa: F401  (it writes some of the callbacks)
     from serve_app.work.runner import Runner
 
     return Runner(context, _models(settings, one_machine=one_machine))

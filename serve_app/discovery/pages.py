@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request
+from markdown_it import MarkdownIt
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
@@ -61,6 +62,28 @@ def _errors(app: FastAPI) -> DocumentPage:
     return _page(errors_page(app.openapi()).encode(), "text/html")
 
 
+@lru_cache(maxsize=1)
+def _protocols() -> dict[str, tuple[str, str]]:
+    """Return the title and the text of each protocol, by the name of its page."""
+    whole = (Path(__file__).parent / "protocols.md").read_text(encoding="utf-8")
+    titled = [part.partition("\n") for part in whole.split("\n## ")]
+    (_, _, introduction), *parts = titled
+    return {
+        title.split()[0].lower(): (title, f"# {title}\n{introduction}\n{text}")
+        for title, _, text in parts
+    }
+
+
+@lru_cache(maxsize=8)
+def _protocol(name: str) -> DocumentPage:
+    title, text = _protocols()[name]
+    content = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    pages = {each: of for each, (of, _) in _protocols().items()}
+    template = templates(TEMPLATES).get_template("protocol.html")
+    shown = template.render(title=title, content=content, pages=pages)
+    return _page(shown.encode(), "text/html")
+
+
 @lru_cache(maxsize=len(_ASSETS))
 def _asset(name: str) -> DocumentPage:
     return _page((_STATIC / name).read_bytes(), _ASSETS[name])
@@ -90,6 +113,14 @@ async def get_reference(request: Request) -> Response:
 async def get_error_reference(request: Request) -> Response:
     """The error reference."""
     return _answer(request, await run_in_threadpool(_errors, request.app))
+
+
+@router.get("/docs/protocols/{name}")
+async def get_protocol(request: Request, name: str) -> Response:
+    """The page of another service's interface."""
+    if name not in _protocols():
+        raise HTTPException(404)
+    return _answer(request, await run_in_threadpool(_protocol, name))
 
 
 @router.get("/docs/assets/{name}")
@@ -221,7 +252,8 @@ def reference_page(document: dict[str, Any]) -> str:
         for method, operation in item.items()
     ]
     template = templates(TEMPLATES).get_template("reference.html")
-    return template.render(document=document, entries=entries)
+    protocols = {name: title for name, (title, _) in _protocols().items()}
+    return template.render(document=document, entries=entries, protocols=protocols)
 
 
 def _operation(path: str, method: str, operation: dict[str, Any]) -> dict[str, Any]:

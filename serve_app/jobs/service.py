@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -57,6 +57,9 @@ from storage.types import (
 from storage.webhooks import NewEvent
 
 log = logging.getLogger("vas.credits")
+
+EVENT_FORMS: dict[str, Callable[[Connection, JobRecord], Awaitable[bytes]]] = {}
+"""How a callback is told of the end of a job that came through another interface, by its name."""
 
 
 ROOM_PART = 5
@@ -337,6 +340,15 @@ def _new_event(
     return NewEvent(job.account_id, job.id, event_type, callback_url, encoded)
 
 
+async def _callback_event(
+    connection: Connection, job: JobRecord, event_type: EventType, url: str, at: datetime
+) -> NewEvent:
+    """Return the event of a job's end, in the form of the interface that it came through."""
+    event = _new_event(job, event_type, url, at)
+    form = EVENT_FORMS.get(job.source.protocol.get("name", ""))
+    return event if form is None else replace(event, body=await form(connection, job))
+
+
 async def replay(
     connection: Connection, job_id: str, endpoint_id: str | None = None
 ) -> dict[str, Any]:
@@ -363,7 +375,7 @@ async def replay(
     event_type = TERMINAL_EVENTS.get(job.state)
     if event_type is None or job.completed_at is None:
         raise ReplayError(f"Job {job.id} is {job.state}: no event belongs to that.")
-    event = _new_event(job, event_type, job.callback_url, job.completed_at)
+    event = await _callback_event(connection, job, event_type, job.callback_url, job.completed_at)
     if not await webhooks.replay_event(connection, event):
         raise ReplayError(
             f"The endpoint answered 410 Gone to {event_type} of job {job.id}: "
@@ -429,8 +441,12 @@ async def end_job(
     event_type, ended = TERMINAL_EVENTS.get(state), await jobs.find_job(connection, job.id)
     if event_type is not None and ended is not None:
         if ended.callback_url is not None:
-            event = _new_event(ended, event_type, ended.callback_url, datetime.now(UTC))
-            await webhooks.add_event(connection, event)
+            await webhooks.add_event(
+                connection,
+                await _callback_event(
+                    connection, ended, event_type, ended.callback_url, datetime.now(UTC)
+                ),
+            )
         subscribers = await endpoints.list_subscribers(connection, job.id, event_type)
         await _add_events(connection, ended, event_type, subscribers)
         await endpoints.drop_progress(connection, job.id)

@@ -18,68 +18,57 @@ import time
 import uuid
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from fastapi import APIRouter, Depends, Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Message
 
-from pipelines.types import StageCode, TranscriptResult, TranscriptSegment
+from pipelines.types import TranscriptResult, TranscriptSegment
 from serve_app import __version__
-from serve_app.api.authentication import (
-    Bucket,
-    CurrentAccount,
-    Handler,
-    KeyedRoute,
-    Permission,
-)
-from serve_app.api.downloads import (
-    PATIENCE_SECONDS,
-    ClientPace,
-    Download,
-    Downloads,
-    Limit,
-    downloads_of,
-)
-from serve_app.api.envelope import NO_STORE, Context, ExactJSONResponse, base_url
+from serve_app.api.authentication import CurrentAccount
+from serve_app.api.downloads import PATIENCE_SECONDS, ClientPace, Download, downloads_of
+from serve_app.api.envelope import NO_STORE, Context, ExactJSONResponse
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.exports.captions import get_transcript
-from serve_app.jobs import service
-from serve_app.jobs.events import HEARTBEAT_SECONDS, JobChanges
-from serve_app.jobs.plans import JobPlan, Planner, plan_upload
+from serve_app.jobs.plans import plan_upload
 from serve_app.jobs.schemas import MAX_KEYTERMS, CreateJobBody
+from serve_app.protocols.answers import Spoken, read_spoken
+from serve_app.protocols.base import (
+    WAIT_SECONDS,
+    WAITING,
+    ProtocolRoute,
+    Resources,
+    answer_headers,
+    captions,
+    checked,
+    completed,
+    create,
+    forget,
+    place_among_uploads,
+    progress,
+    wait_for_end,
+)
 from serve_app.results.routes import TranslationBody, create_translation
-from serve_app.results.transcripts import default_track, read_tracks, transcript_of
-from serve_app.results.translations import in_language
+from serve_app.results.transcripts import default_track, read_tracks
 from serve_app.uploads.access import open_slot
 from serve_app.uploads.receiving import (
-    UploadLimiter,
     closing_unread,
     content_length,
     take,
     upload_limiter,
 )
-from storage import jobs, keys
-from storage.database import UNAVAILABLE
 from storage.job_records import JobRecord
-from storage.results import TrackTranscript
 from storage.translations import find_translation
-from storage.types import JobState, TranslationStatus
+from storage.types import TranslationStatus
 from storage.uploads import MEDIA_SLOT
 
 PREFIX = "/v1"
-WAIT_SECONDS = 3600.0
-"""The most that a request waits for its job; the proxy's limit for these paths is the same."""
-WAITING = Limit(account=200, replica=384, workers=1)
-"""Requests that wait for their jobs, in a process: a connection and a little memory each."""
 MODELS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-4o-transcribe-diarize")
 """Names that clients send; each of them means the transcriber that the service runs."""
 _MOST_FIELDS = 64
@@ -88,12 +77,8 @@ _FORM_BYTES = 1024**2
 _PIECE_BYTES = 1024**2
 _TRANSLATION_SECONDS = 1.0
 """How often a request looks whether its translation is made."""
-_PLACE_SECONDS = 60.0
-_PLACE_PAUSE_SECONDS = 0.1
 _TERM_WORDS = 5
 """A part of a prompt with more words is a sentence: of that the names are key terms."""
-
-_waiting = Downloads(WAITING)
 
 
 class Form(BaseModel):
@@ -111,29 +96,12 @@ class Form(BaseModel):
     known_speaker_names: list[str] = []
 
 
-class OpenAIRoute(KeyedRoute):
+class OpenAIRoute(ProtocolRoute):
     """A route whose errors have OpenAI's form, by which its SDKs raise their own exceptions."""
 
-    def _set_terms(self) -> None:
-        creates = "POST" in (self.methods or ())
-        self.permission = Permission.WRITE if creates else Permission.READ
-        self.bucket = Bucket.CREATION if creates else Bucket.READS
-
-    def get_route_handler(self) -> Handler:
-        handle = super().get_route_handler()
-
-        async def shown(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except ApiError as error:
-                found = error
-            except RequestValidationError as error:
-                found = invalid("The request is not valid.", str(error.errors()[0]["loc"][-1]))
-            except UNAVAILABLE:
-                found = ApiError(ErrorCode.SERVICE_UNAVAILABLE)
-            return _failure(request, found)
-
-        return shown
+    @staticmethod
+    def failure(request: Request, error: ApiError) -> Response:
+        return _failure(request, error)
 
 
 _TYPES = {
@@ -156,10 +124,8 @@ def _failure(request: Request, error: ApiError) -> Response:
     }
     if "jobId" in error.extra:
         body["jobId"] = error.extra["jobId"]
-    promised: dict[str, str] = getattr(request.state, "answer_headers", {})
-    return ExactJSONResponse(
-        {"error": body}, status_code=error.status, headers=promised | error.headers
-    )
+    headers = answer_headers(request, error)
+    return ExactJSONResponse({"error": body}, status_code=error.status, headers=headers)
 
 
 router = APIRouter(prefix=PREFIX, route_class=OpenAIRoute, include_in_schema=False)
@@ -188,15 +154,6 @@ def _known(model: str) -> str:
     return model
 
 
-async def _resources() -> AsyncIterator[contextlib.AsyncExitStack]:
-    async with contextlib.AsyncExitStack() as resources:
-        yield resources
-
-
-# FastAPI ends it once the answer is sent, or its client is gone.
-Resources = Annotated[contextlib.AsyncExitStack, Depends(_resources)]
-
-
 @router.post("/audio/transcriptions")
 async def transcribe(
     request: Request, context: Context, account_id: CurrentAccount, resources: Resources
@@ -221,17 +178,17 @@ async def _answer(
     *,
     translates: bool,
 ) -> Response:
-    resources.enter_context(_waiting.place(account_id))
+    resources.enter_context(WAITING.place(account_id))
     async with _sent(request, context, account_id) as (form, file):
         asked = _form_of(form)
         job = await _create(request, context, account_id, asked, file)
     goes_on = asyncio.Event()
-    resources.push_async_callback(_forget, context, job, goes_on)
+    resources.push_async_callback(forget, context, job, goes_on)
     if asked.stream and not translates:
         place = resources.enter_context(downloads_of(request, Download.EVENTS).place(account_id))
         body = _events(request, context, job, asked, goes_on)
         return place.stream(body, media_type="text/event-stream", headers=NO_STORE)
-    ended = await _ended(request, context, job.id, goes_on)
+    ended = await wait_for_end(request, context, job.id, goes_on)
     language = await _translated(request, context, ended) if translates else None
     task = "translate" if translates else "transcribe"
     return await _rendered(request, context, ended, asked, task, language)
@@ -254,7 +211,7 @@ async def _sent(
         if (content_length(request) or 0) > limit:
             raise _too_large(limit)
         with contextlib.ExitStack() as held:
-            await _enter(held, upload_limiter(request), account_id)
+            await place_among_uploads(held, request, account_id)
             bounded = Request(request.scope, _bounded(request, limit))
             try:
                 form = await bounded.form(max_files=1, max_fields=_MOST_FIELDS)
@@ -268,21 +225,6 @@ async def _sent(
                 yield form, file
             finally:
                 await form.close()
-
-
-async def _enter(held: contextlib.ExitStack, limiter: UploadLimiter, account_id: uuid.UUID) -> None:
-    """Hold a place among uploads; wait for it, with the body unread. Raises SERVICE_UNAVAILABLE
-    where none is free within _PLACE_SECONDS."""
-    deadline = time.monotonic() + _PLACE_SECONDS
-    while True:
-        try:
-            held.enter_context(limiter.enter(account_id))
-        except ApiError:
-            if time.monotonic() > deadline:
-                raise
-            await asyncio.sleep(_PLACE_PAUSE_SECONDS)
-        else:
-            return
 
 
 def _bounded(request: Request, limit_bytes: int) -> Callable[[], Any]:
@@ -320,12 +262,7 @@ def _form_of(form: FormData) -> Form:
                 given.setdefault(name.removesuffix("[]"), []).append(value)
             else:
                 given[name] = value
-    try:
-        asked = Form.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"][:1]))
-        raise invalid(f"{name}: {first['msg']}.", name) from error
+    asked = checked(Form, given)
     _known(asked.model)
     if asked.known_speaker_names:
         message = "Known speakers are not supported: name voices with the native interface."
@@ -365,19 +302,13 @@ async def _create(
         body["language"] = asked.language
     if terms := key_terms(asked.prompt):
         body["keyterms"] = terms
-    planner = Planner(context.settings, context.encrypter, account_id, base_url(request))
-    try:
-        plan: JobPlan = plan_upload(planner, CreateJobBody.model_validate(body))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise invalid(f"{first['loc'][0]}: {first['msg']}.", str(first["loc"][0])) from error
-    async with context.database.transaction() as connection:
-        [created] = await service.create_jobs(connection, account_id, [plan], context)
+    asked_for = checked(CreateJobBody, body)
+    created = await create(request, context, account_id, lambda each: plan_upload(each, asked_for))
     try:
         slot = await open_slot(context, str(created.id), MEDIA_SLOT)
         await take(Request(request.scope, _pieces(file)), context, upload_limiter(request), slot)
     except BaseException:
-        await _forget(context, created)
+        await forget(context, created)
         raise
     return created
 
@@ -388,88 +319,6 @@ def _pieces(file: UploadFile) -> Callable[[], Any]:
         return {"type": "http.request", "body": piece, "more_body": bool(piece)}
 
     return receive
-
-
-async def _ended(
-    request: Request, context: AppContext, job_id: uuid.UUID, goes_on: asyncio.Event
-) -> JobRecord:
-    """Return the job once it has completed. Raises what failed it, and as ``_progress``."""
-    found: JobRecord | None = None
-    async for found in _progress(request, context, job_id, goes_on):  # noqa: B007
-        pass
-    if found is None:
-        raise ApiError(ErrorCode.SERVICE_UNAVAILABLE)
-    return _completed(found)
-
-
-async def _progress(
-    request: Request, context: AppContext, job_id: uuid.UUID, goes_on: asyncio.Event
-) -> AsyncGenerator[JobRecord]:
-    """Yield the job as it changes, and every HEARTBEAT_SECONDS, until it has ended.
-
-    Raises an ApiError where the client is gone, and with its id after WAIT_SECONDS: ``goes_on`` is
-    set then.
-    """
-    changes: JobChanges = request.app.state.job_changes
-    gone = asyncio.create_task(_gone(request))
-    deadline = time.monotonic() + WAIT_SECONDS
-    try:
-        with changes.watch(job_id) as changed:
-            while time.monotonic() < deadline:
-                changed.clear()
-                job = await _read(context, job_id)
-                if job is not None:
-                    yield job
-                    if job.completed_at is not None:
-                        return
-                waiting = asyncio.create_task(changed.wait())
-                await asyncio.wait(
-                    [waiting, gone],
-                    timeout=HEARTBEAT_SECONDS,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                waiting.cancel()
-                if gone.done():
-                    raise ApiError(ErrorCode.INVALID_REQUEST, "The client is gone.", status=499)
-    finally:
-        gone.cancel()
-    goes_on.set()
-    raise ApiError(
-        ErrorCode.SERVICE_UNAVAILABLE,
-        f"The job has not ended within {WAIT_SECONDS:.0f} seconds. It goes on: read it as a job.",
-        extra={"jobId": str(job_id)},
-    )
-
-
-async def _read(context: AppContext, job_id: uuid.UUID) -> JobRecord | None:
-    """Return the job; None while the database is away. Raises NOT_FOUND."""
-    try:
-        async with context.database.statement() as connection:
-            job = await jobs.find_job(connection, job_id)
-    except UNAVAILABLE:
-        return None
-    if job is None or job.erased_at is not None:
-        raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
-    return job
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _completed(job: JobRecord) -> JobRecord:
-    """Return a job that has a transcript. Raises its error as OpenAI's: 400 for the file's."""
-    if job.state is JobState.COMPLETED:
-        return job
-    code = job.error_code or job.state.upper()
-    of_file = code in {StageCode.VALIDATION_FAILED, StageCode.INGEST_FAILED}
-    raise ApiError(
-        ErrorCode.INVALID_REQUEST if of_file else ErrorCode.INTERNAL_ERROR,
-        job.error_message or "The job was cancelled.",
-        param="file" if of_file else None,
-        extra={"jobId": str(job.id), "stageCode": code},
-    )
 
 
 async def _translated(request: Request, context: AppContext, job: JobRecord) -> str | None:
@@ -492,32 +341,6 @@ async def _translated(request: Request, context: AppContext, job: JobRecord) -> 
     raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "The translation takes too long.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Spoken:
-    """What the answers are rendered from."""
-
-    duration_seconds: float
-    language: str | None
-    found: TranscriptResult
-
-    @property
-    def text(self) -> str:
-        return " ".join(each.text for each in self.found.segments)
-
-    @property
-    def usage(self) -> dict[str, Any]:
-        return {"type": "duration", "seconds": math.ceil(self.duration_seconds)}
-
-
-async def _spoken(context: AppContext, job: JobRecord, language: str | None = None) -> _Spoken:
-    async with context.database.statement() as connection:
-        track: TrackTranscript = default_track(await read_tracks(connection, job))
-        if language is not None:
-            track = await in_language(connection, job, track, language)
-    found = await run_in_threadpool(transcript_of, track)
-    return _Spoken((job.duration_ms or 0) / 1000, track.language, found)
-
-
 async def _rendered(
     request: Request,
     context: AppContext,
@@ -528,16 +351,9 @@ async def _rendered(
 ) -> Response:
     """Return the transcript as the form asks, translated into the ``language`` if one is given."""
     if asked.response_format in {"srt", "vtt"}:
-        async with context.database.statement() as connection:
-            track = default_track(await read_tracks(connection, job, words=False))
-        with downloads_of(request, Download.FILE).place(job.account_id) as place:
-            captions = await get_transcript(
-                request, context, job, place,
-                format="srt" if asked.response_format == "srt" else "vtt",
-                track=track.track_index, language=language,
-            )  # fmt: skip
-        return PlainTextResponse(bytes(captions.body))
-    spoken = await _spoken(context, job, language)
+        form: Literal["srt", "vtt"] = "srt" if asked.response_format == "srt" else "vtt"
+        return PlainTextResponse(await captions(request, context, job, form, language=language))
+    spoken = await read_spoken(context.database, job, language)
     if asked.response_format == "text":
         return PlainTextResponse(spoken.text + "\n")
     document = {"json": _plain, "verbose_json": _verbose, "diarized_json": _diarized}
@@ -545,18 +361,22 @@ async def _rendered(
     return ExactJSONResponse(await run_in_threadpool(make, spoken, asked, task))
 
 
-def _plain(spoken: _Spoken, _: Form, __: str) -> dict[str, Any]:
-    return {"text": spoken.text, "usage": spoken.usage}
+def _usage(spoken: Spoken) -> dict[str, Any]:
+    return {"type": "duration", "seconds": math.ceil(spoken.duration_seconds)}
 
 
-def _verbose(spoken: _Spoken, asked: Form, task: str) -> dict[str, Any]:
+def _plain(spoken: Spoken, _: Form, __: str) -> dict[str, Any]:
+    return {"text": spoken.text, "usage": _usage(spoken)}
+
+
+def _verbose(spoken: Spoken, asked: Form, task: str) -> dict[str, Any]:
     wanted = set(asked.timestamp_granularities) or {"segment"}
     document: dict[str, Any] = {
         "task": task,
         "language": spoken.language,
         "duration": spoken.duration_seconds,
         "text": spoken.text,
-        "usage": spoken.usage,
+        "usage": _usage(spoken),
     }
     if "segment" in wanted:
         document["segments"] = [
@@ -590,13 +410,13 @@ def _segment(number: int, segment: TranscriptSegment, asked: Form) -> dict[str, 
     }
 
 
-def _diarized(spoken: _Spoken, _: Form, task: str) -> dict[str, Any]:
+def _diarized(spoken: Spoken, _: Form, task: str) -> dict[str, Any]:
     return {
         "task": task,
         "duration": spoken.duration_seconds,
         "text": spoken.text,
         "segments": [*_turns(spoken.found)],
-        "usage": spoken.usage,
+        "usage": _usage(spoken),
     }
 
 
@@ -618,11 +438,11 @@ async def _events(
 ) -> AsyncGenerator[str | bytes]:
     """Yield comments while the job runs, then its text as OpenAI's events, segment by segment."""
     try:
-        async for now in _progress(request, context, job.id, goes_on):
+        async for now in progress(request, context, job.id, goes_on):
             if now.completed_at is None:
                 yield ": working\n\n"
                 continue
-            spoken = await _spoken(context, _completed(now))
+            spoken = await read_spoken(context.database, completed(now))
             for event in _deltas(spoken, diarized=asked.response_format == "diarized_json"):
                 yield f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"
             yield "data: [DONE]\n\n"
@@ -630,29 +450,10 @@ async def _events(
         yield f"event: error\ndata: {bytes(_failure(request, error).body).decode()}\n\n"
 
 
-def _deltas(spoken: _Spoken, *, diarized: bool) -> Iterator[dict[str, Any]]:
+def _deltas(spoken: Spoken, *, diarized: bool) -> Iterator[dict[str, Any]]:
     segments: Sequence[dict[str, Any]] = [*_turns(spoken.found)]
     for number, each in enumerate(segments):
         yield {"type": "transcript.text.delta", "delta": (" " if number else "") + each["text"]}
         if diarized:
             yield each
-    yield {"type": "transcript.text.done", "text": spoken.text, "usage": spoken.usage}
-
-
-async def _forget(
-    context: AppContext, job: JobRecord, goes_on: asyncio.Event | None = None
-) -> None:
-    """Erase a job that nobody waits for any more; cancel it first where it has not ended.
-
-    One that has ended stays where its account has chosen how long jobs are kept, under a legal
-    hold, and where it ``goes_on``.
-    """
-    if goes_on is not None and goes_on.is_set():
-        return
-    async with context.database.transaction() as connection:
-        account = await keys.get_account(connection, str(job.account_id))
-        found = await jobs.find_job(connection, job.id, for_update=True)
-        is_kept = (account.source_retention_seconds, account.result_retention_days) != (None, None)
-        if found is not None and (found.completed_at is None or not is_kept):
-            with contextlib.suppress(ApiError):  # LEGAL_HOLD
-                await service.erase_job(connection, job.account_id, str(job.id))
+    yield {"type": "transcript.text.done", "text": spoken.text, "usage": _usage(spoken)}

@@ -6,7 +6,7 @@ import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -122,14 +122,23 @@ translation_router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=[
     responses=errors(*OF_RESULTS),
 )
 async def get_scenes(
-    request: Request, context: Context, job: CurrentJob, answer: LargeResults
+    request: Request,
+    context: Context,
+    job: CurrentJob,
+    answer: LargeResults,
+    include: Annotated[
+        Literal["boxes"] | None,
+        Query(description="`boxes`: where the objects of `objectTracks` are."),
+    ] = None,
 ) -> Response:
     """Read the scenes.
 
     Empty when the video has no cuts; what is seen in it stands in `overview`, as of others."""
 
     def shown(found: StoredSeen) -> Response:
-        scenes, whole = seen_json(public_url(request), context.signer, job, found)
+        scenes, whole = seen_json(
+            public_url(request), context.signer, job, found, boxes=include is not None
+        )
         overview = {} if whole is None else {"overview": whole}
         return success(request, {"jobId": str(job.id), "scenes": scenes, **overview}, large=True)
 

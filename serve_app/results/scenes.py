@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, NotRequired
 
 from pydantic import Field
@@ -24,15 +24,6 @@ from storage.results import SceneSpan
 from storage.types import StageName
 
 
-class ObjectTrackJson(TypedDict):
-    """A thing in a stretch of a scene."""
-
-    label: Annotated[str, doc("A lower-case noun.", "woman")]
-    start: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
-    end: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
-    confidence: Share
-
-
 class BoxJson(TypedDict):
     """A rectangle in the picture, in shares of its width and height."""
 
@@ -40,6 +31,31 @@ class BoxJson(TypedDict):
     top: Annotated[Share, doc("Of its upper edge.")]
     width: Annotated[Share, doc("How wide it is.")]
     height: Annotated[Share, doc("How high it is.")]
+
+
+class SeenBoxJson(TypedDict):
+    """Where an object is at a time."""
+
+    time: Annotated[Seconds, doc("Of the frame, in seconds of the media.")]
+    box: BoxJson
+
+
+class ObjectTrackJson(TypedDict):
+    """Objects of a class in an interval of a scene."""
+
+    label: Annotated[str, doc("A lower-case noun.", "woman")]
+    start: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
+    end: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
+    confidence: Share
+    boxes: NotRequired[
+        Annotated[
+            list[SeenBoxJson],
+            doc(
+                "Where they are, by time, then from the left: with `include=boxes`. None of scenes "
+                "that were analysed before there were boxes."
+            ),
+        ]
+    ]
 
 
 class TextLineJson(TypedDict):
@@ -64,6 +80,9 @@ class StillJson(TypedDict):
 
     time: Annotated[Seconds, doc("Of the frame, in seconds of the media.")]
     url: Annotated[Url, doc("Its picture; signed, needs no key, expires.")]
+    explicitLikelihood: NotRequired[
+        Annotated[Share, doc("That it is sexually explicit, where the service has a policy on it.")]
+    ]
 
 
 class OverviewJson(TypedDict):
@@ -189,8 +208,11 @@ Address = Callable[[str], str]
 """Of a still, by its name."""
 
 
-def scene_json(scene: Scene, address: Address) -> SceneJson:
+def scene_json(scene: Scene, address: Address, *, boxes: bool = False) -> SceneJson:
     """Return a scene, its stills at addresses."""
+    if not boxes:
+        tracks = tuple(replace(each, boxes=None) for each in scene.object_tracks)
+        scene = replace(scene, object_tracks=tracks)
     shown = overview_json(scene, address, str(scene.index))
     return {**shown, "index": scene.index, "confidence": round(scene.confidence, 4)}
 
@@ -198,8 +220,10 @@ def scene_json(scene: Scene, address: Address) -> SceneJson:
 def overview_json(scene: Scene, address: Address, name: str = OVERVIEW_STILL) -> OverviewJson:
     """Return what is seen, of a whole video too, its stills at addresses by its name."""
     urls = address(name), address(f"{name}-2")
-    stills: list[StillJson] = [
-        {"time": still.time_ms / 1000, "url": url}
+    stills = [
+        rendered(StillJson, still, url=url, explicitLikelihood=still.explicit)
+        if still.explicit is not None
+        else rendered(StillJson, still, url=url)
         for still, url in zip(scene.stills, urls, strict=False)
     ]
     shown = rendered(OverviewJson, scene, stills=stills, thumbnailUrl=urls[0])
@@ -223,7 +247,7 @@ async def read_seen(connection: Connection, job: JobRecord) -> StoredSeen:
 
 
 def seen_json(
-    root: str, signer: Signer, job: JobRecord, stored: StoredSeen
+    root: str, signer: Signer, job: JobRecord, stored: StoredSeen, *, boxes: bool = False
 ) -> tuple[Iterator[SceneJson], OverviewJson | None]:
     """As the API shows it, its stills at signed addresses below ``root``; some seconds for a long
     job, of whose scenes each is made when it is written."""
@@ -232,7 +256,7 @@ def seen_json(
         return root + still_path(signer, job.id, name)
 
     whole = None if stored.overview is None else overview_json(stored.overview, address)
-    return (scene_json(each, address) for each in _read_scenes(stored.scenes)), whole
+    return (scene_json(each, address, boxes=boxes) for each in _read_scenes(stored.scenes)), whole
 
 
 async def find_overview(connection: Connection, job_id: uuid.UUID) -> Scene | None:

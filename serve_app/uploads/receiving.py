@@ -338,18 +338,32 @@ def _require_promised_size(slot: Slot, size_bytes: int) -> None:
 
 
 async def take(request: Request, context: AppContext, limiter: UploadLimiter, slot: Slot) -> int:
+    """Store the body as the job's file; return how many bytes it had."""
+    received, key = await keep(request, context, limiter, slot)
+    try:
+        await _record(context, slot, received, key)
+    except ApiError:
+        await asyncio.to_thread(context.objects.delete, key)
+        raise
+    return received
+
+
+async def keep(
+    request: Request, context: AppContext, limiter: UploadLimiter, slot: Slot
+) -> tuple[int, str]:
+    """Store the body beside the job's other files, and return how many bytes it had and its key;
+    it becomes the job's file once it is recorded."""
     # A key of its own: a PUT that loses a race has not touched the other's file.
     key = f"{resumable_key(slot.job.id, slot.upload.slot)}-{uuid.uuid4().hex}"
     try:
         received = await _store(request, context, limiter, slot, key)
         _require_promised_size(slot, received)
-        await _record(context, slot, received, key)
     except ApiError:
         await asyncio.to_thread(context.objects.delete, key)
         raise
     except ClientDisconnect:
         raise ApiError(ErrorCode.INVALID_REQUEST, "The upload broke off.") from None
-    return received
+    return received, key
 
 
 async def _record(context: AppContext, slot: Slot, received: int, key: str) -> None:

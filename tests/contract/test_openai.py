@@ -18,6 +18,7 @@ from models.backends.remote import AnsweringServer
 from models.contracts import AudioChunk
 from models.weights import RemoteModel
 from serve_app.api.downloads import Downloads, Limit
+from serve_app.protocols import base
 from serve_app.protocols import openai as protocol
 from serve_app.protocols.openai import key_terms
 from storage import keys
@@ -180,7 +181,7 @@ def test_keys_credits_and_limits_are_those_of_the_native_interface(
         spoken(client)
     assert (error.value.status_code, error.value.code) == (402, "INSUFFICIENT_CREDITS")
     limits = Downloads(Limit(account=0, replica=0, workers=1))
-    monkeypatch.setattr(protocol, "_waiting", limits)
+    monkeypatch.setattr(protocol, "WAITING", limits)
     with (
         sdk(api, api.caller().customer.key) as client,
         pytest.raises(openai.RateLimitError) as refused,
@@ -218,8 +219,8 @@ def test_a_client_that_goes_away_cancels_its_job(caller: Caller, streamed: bool)
 def test_one_that_waits_too_long_names_its_job_which_goes_on(
     api: ContractApi, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "WAIT_SECONDS", 0.5)
-    monkeypatch.setattr(protocol, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(base, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(base, "HEARTBEAT_SECONDS", 0.1)
     with sdk(api, caller.customer.key) as client, pytest.raises(openai.APIStatusError) as error:
         spoken(client)
     assert error.value.status_code == 503

@@ -19,7 +19,8 @@ from tests.serve_app.interface_contract import DOCUMENT, OPERATIONS, Operation
 from tests.serve_app.running_api import RunningApi
 from tests.tables import every
 
-PAGES = ("/docs", "/docs/errors")
+PROTOCOLS = ("openai", "deepgram", "assemblyai", "google")
+PAGES = ("/docs", "/docs/errors", *(f"/docs/protocols/{name}" for name in PROTOCOLS))
 ASSETS = ("/docs/assets/docs.css", "/docs/assets/docs.js")
 
 

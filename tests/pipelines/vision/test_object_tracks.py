@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -15,7 +16,7 @@ from models.profiles import has_task
 from models.provider import LocalModels
 from models.tasks import DESCRIBE_SCENES, EMBED_FACES, Contract, Task
 from pipelines.execution.chain import FreeRun, Workspace, map_here
-from pipelines.types import ObjectTrack, VisionResult
+from pipelines.types import ObjectTrack, SeenBox, VisionResult
 from pipelines.vision.detections import (
     SAME_PERSON,
     SEEN_ONCE,
@@ -60,7 +61,8 @@ def test_a_thing_in_every_sample_is_there_for_the_whole_scene() -> None:
 
 def test_a_track_ends_between_the_samples_with_and_without_the_thing() -> None:
     found = {0: DOG, 1_000: DOG, 2_000: (), 3_000: (), 4_000: ()}
-    assert object_tracks(found, 0, 5_000) == (ObjectTrack("dog", 0, 1_500, 0.8),)
+    boxes = SeenBox(0, MIDDLE), SeenBox(1_000, MIDDLE)
+    assert object_tracks(found, 0, 5_000) == (ObjectTrack("dog", 0, 1_500, 0.8, boxes),)
 
 
 @pytest.mark.parametrize(("missed", "tracks"), [(1, 1), (2, 2)])
@@ -72,7 +74,16 @@ def test_one_missed_sample_does_not_part_a_track(missed: int, tracks: int) -> No
 
 def test_samples_of_other_scenes_do_not_count() -> None:
     found = {1_000: DOG, 2_000: CAT, 3_000: DOG}
-    assert object_tracks(found, 1_500, 2_500) == (ObjectTrack("cat", 1_500, 2_500, 0.6),)
+    [track] = object_tracks(found, 1_500, 2_500)
+    assert (track.label, track.start_ms, track.end_ms) == ("cat", 1_500, 2_500)
+
+
+def test_a_track_has_the_box_of_each_object_at_each_time_from_the_left() -> None:
+    left = replace(MIDDLE, left=0.1)
+    pair = (DetectedObject("dog", 0.9, MIDDLE), DetectedObject("dog", 0.8, left), *CAT)
+    [_, track] = object_tracks({0: pair, 1_000: (*DOG, *CAT)}, 0, 2_000)
+    shown = [(each.time_ms, each.box) for each in track.boxes or ()]
+    assert shown == [(0, left), (0, MIDDLE), (1_000, MIDDLE)]
 
 
 def test_tracks_are_in_order_of_start_and_label() -> None:

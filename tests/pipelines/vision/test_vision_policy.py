@@ -15,6 +15,7 @@ from models.provider import LocalModels
 from models.tasks import CLASSIFY_CONTENT, Contract, Task
 from pipelines.execution.chain import FreeRun, Workspace
 from pipelines.types import StageCode, StageError, VideoSource, VisionResult
+from pipelines.vision import scenes
 from pipelines.vision.blocked_pictures import UnreadableMediaError, listed_stills
 from pipelines.vision.detections import checked_times
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
@@ -126,6 +127,22 @@ def test_a_label_at_its_limit_blocks(
         assert code_of(workspace, video, policy) is StageCode.CONTENT_BLOCKED
     else:
         assert len(analysed(workspace, video, policy).scenes) == 3
+
+
+def test_stills_have_their_likelihood_where_the_policy_has_a_model(
+    programme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scenes, "_EXPLICIT", "red")
+    workspace = folder_workspace(tmp_path)
+    video, policy = video_source(workspace, programme), ContentPolicy(label_limits=(("red", 1.0),))
+    judged = [
+        still.explicit
+        for each in analysed(workspace, video, policy).scenes
+        for still in each.stills
+    ]
+    assert all(each is not None and 0 <= each <= 1 for each in judged)
+    plain = analysed(workspace, video, ContentPolicy()).scenes
+    assert {still.explicit for each in plain for still in each.stills} == {None}
 
 
 def test_another_policy_is_not_satisfied_by_an_earlier_verdict(
