@@ -2,17 +2,22 @@
 same empty route on plain uvicorn, all in one run.
 
     .venv/bin/python -m benchmarks.api [--seconds 3] [--rounds 3] [--old CHECKOUT PYTHON]
+    .venv/bin/python -m benchmarks.api --waiting 200
 
 ``--old`` names another checkout and its interpreter: its service runs beside this one's, under the
 same load generator, and the two are measured in turns. The last line is JSON, medians of the
 rounds. Many accounts share the load, because rate limits stay on; any answer but the expected one
 ends the run.
+
+``--waiting`` measures reads beside so many requests of OpenAI's interface that wait for their jobs,
+and beside the same jobs created by the native interface, which nobody waits for.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import multiprocessing
 import os
@@ -20,11 +25,15 @@ import statistics
 import subprocess
 import sys
 import time
+import wave
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
+import psutil
 import uvicorn
 
 from benchmarks.http_load import Load, closed_loop, request_bytes, steady
@@ -70,6 +79,8 @@ class Service:
     def __init__(self, base: str, api_keys: list[str]) -> None:
         """``base`` ends with the path prefix; every account gets a job to read."""
         self.root = base.removesuffix("/v1/api")
+        self.keys = api_keys
+        self.process_id = 0
         body = json.dumps({"fileName": "a.mp4"}).encode()
         json_type = {"Content-Type": "application/json"}
         self._requests = {
@@ -117,7 +128,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--accounts", type=int, default=240)
     parser.add_argument("--old", nargs=2, metavar=("CHECKOUT", "PYTHON"))
+    parser.add_argument("--waiting", type=int)
     options = parser.parse_args()
+    if options.waiting:
+        print(json.dumps(_beside_waiting(options.waiting, max(10, options.seconds))))
+        return
     checkouts = {"old": options.old} if options.old else {}
     checkouts["new"] = [str(Path.cwd()), sys.executable]
     with contextlib.ExitStack() as stack:
@@ -161,9 +176,75 @@ def _running(checkout: str, python: str, accounts: int) -> Iterator[Service]:
                 break
         else:
             raise RuntimeError(f"the service of {checkout} did not start")
-        yield Service(started["base"], started["keys"])
+        service = Service(started["base"], started["keys"])
+        service.process_id = process.pid
+        yield service
         assert process.stdin is not None
         process.stdin.close()
+
+
+def _beside_waiting(count: int, seconds: float) -> dict[str, Any]:
+    """Reads at 100 a second beside jobs that nobody waits for, then beside as many that requests
+    wait for; with the memory of the largest process."""
+    found: dict[str, Any] = {"waiting": count}
+    noise = np.random.default_rng(1).integers(-3000, 3000, 60 * 16_000, np.int16)
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setparams((1, 2, 16_000, 0, "NONE", ""))
+        sound.writeframes(noise.tobytes())
+    for side in ("native", "waiting"):
+        with _running(str(Path.cwd()), sys.executable, 100) as service, httpx.Client(
+            base_url=service.root, trust_env=False, timeout=600,
+            limits=httpx.Limits(max_connections=count),
+        ) as client, ThreadPoolExecutor(count) as threads:  # fmt: skip
+            answer = _native if side == "native" else _waited
+            for number in range(count):
+                key = service.keys[number % len(service.keys)]
+                threads.submit(answer, client, key, file.getvalue())
+            time.sleep(15)  # until all have sent their files
+            load = service.read_steadily(seconds)
+            ordered = sorted(load.latencies)
+            found[side] = load.summary() | {
+                "p95_ms": round(ordered[int(len(ordered) * 0.95)] * 1000, 2),
+                "jobs_left": sum(_unfinished(client, key) for key in service.keys),
+                "service_mib": _memory_mib(service.process_id),
+            }
+            _end_jobs(client, service.keys)
+    return found
+
+
+def _waited(client: httpx.Client, key: str, content: bytes) -> None:
+    form = {"model": "whisper-1"}
+    files = {"file": ("noise.wav", content, "audio/wav")}
+    headers = {"Authorization": f"Bearer {key}"}
+    client.post("/v1/audio/transcriptions", data=form, files=files, headers=headers)
+
+
+def _native(client: httpx.Client, key: str, content: bytes) -> None:
+    body = {"fileName": "noise.wav", "processingMode": "transcript"}
+    created = client.post("/v1/api/jobs", json=body, headers={"X-API-Key": key}).json()["data"]
+    client.put(created["uploadUrl"], content=content, headers=created["uploadHeaders"])
+
+
+def _jobs(client: httpx.Client, key: str) -> list[dict[str, Any]]:
+    listed = client.get("/v1/api/jobs", headers={"X-API-Key": key}).json()["data"]
+    return [each for each in listed if each["state"] in {"queued", "processing"}]
+
+
+def _unfinished(client: httpx.Client, key: str) -> int:
+    return len(_jobs(client, key))
+
+
+def _end_jobs(client: httpx.Client, keys: list[str]) -> None:
+    for key in keys:
+        for job in _jobs(client, key):
+            client.delete(f"/v1/api/jobs/{job['jobId']}", headers={"X-API-Key": key})
+
+
+def _memory_mib(process_id: int) -> int:
+    """Return the proportional memory of the service's largest process, its one for all requests."""
+    processes = psutil.Process(process_id).children(recursive=True)
+    return max(each.memory_full_info().pss for each in processes) // 1024**2
 
 
 def _measured_in_turns(
