@@ -1,17 +1,12 @@
-"""Time and memory of the whole pipeline over longer and longer footage, on one core and two.
+"""Time and memory of the whole pipeline over longer and longer footage, on two cores.
 
     .venv/bin/python -m benchmarks.scale [--minutes 10 60] [--modes all vision transcript]
-    .venv/bin/python -m benchmarks.scale --compare cores --minutes 10
-    .venv/bin/python -m benchmarks.scale --compare loop --minutes 10
 
 Footage: the demo video over and over, by stream copy. A run is a process of its own: ingest, then
 vision, then the transcript through Ray Data, with the models in the tasks. Reported for each: wall
 and processor seconds (of all processes) per hour of footage, and the most memory (PSS) of the
-driver, of the largest task process, and of all processes together.
-
-``--compare cores``: the same on one core and on two. ``--compare loop``: through Ray Data on one
-core against the same functions called in one plain loop. Where other work runs beside it, look at
-the processor seconds: they do not count the others. The last line is JSON.
+driver, of the largest task process, and of all processes together. Where other work runs beside
+it, look at the processor seconds: they do not count the others. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +30,7 @@ import av
 import psutil
 
 from models.provider import LocalModels
-from pipelines.execution.chain import Mapper, Workspace, map_here
+from pipelines.execution.chain import Mapper, Workspace
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.ingest.pipeline import IngestContext, ingest
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
@@ -46,11 +41,7 @@ from tests.places import DEMO, PROJECT
 
 SAMPLE_SECONDS, MEMORY_SECONDS = 0.5, 5.0
 """Processor times are looked at often, memory seldom: that is dear with many processes."""
-COMPARISONS: dict[str, list[dict[str, Any]]] = {
-    "none": [{"cores": 2, "loop": False}],
-    "cores": [{"cores": 1, "loop": False}, {"cores": 2, "loop": False}],
-    "loop": [{"cores": 1, "loop": True}, {"cores": 1, "loop": False}],
-}
+CORES = 2
 
 
 def main() -> None:
@@ -58,7 +49,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, nargs="*", default=[10.0])
     parser.add_argument("--modes", nargs="*", default=["all"])
-    parser.add_argument("--compare", choices=list(COMPARISONS), default="none")
     parser.add_argument("--run", help="used by the benchmark itself: one run, as JSON")
     options = parser.parse_args()
     if options.run:
@@ -69,10 +59,9 @@ def main() -> None:
         for minutes in options.minutes:
             footage = looped(DEMO, Path(folder) / f"{minutes:g}.mp4", minutes * 60)
             for mode in options.modes:
-                for how in COMPARISONS[options.compare]:
-                    rows.append(measured(footage, minutes, mode, **how))
-                    print(json.dumps(rows[-1]), flush=True)
-    print(json.dumps({"runs": rows} | ratios(rows, options.compare)))
+                rows.append(measured(footage, minutes, mode))
+                print(json.dumps(rows[-1]), flush=True)
+    print(json.dumps({"runs": rows}))
 
 
 def looped(source: Path, target: Path, seconds: float) -> Path:
@@ -93,9 +82,9 @@ def looped(source: Path, target: Path, seconds: float) -> Path:
     return target
 
 
-def measured(footage: Path, minutes: float, mode: str, *, cores: int, loop: bool) -> dict[str, Any]:
+def measured(footage: Path, minutes: float, mode: str) -> dict[str, Any]:
     """One run in a process of its own, watched."""
-    asked = {"path": str(footage), "mode": mode, "cores": cores, "loop": loop}
+    asked = {"path": str(footage), "mode": mode}
     command = [sys.executable, "-m", "benchmarks.scale", "--run", json.dumps(asked)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=PROJECT) as process:
         watch = Watch(psutil.Process(process.pid))
@@ -107,8 +96,6 @@ def measured(footage: Path, minutes: float, mode: str, *, cores: int, loop: bool
     return {
         "minutes": minutes,
         "mode": mode,
-        "cores": cores,
-        "loop": loop,
         "wall_seconds_per_hour": round(found["wall_seconds"] / hours, 1),
         "processor_seconds_per_hour": round(watch.processor_seconds / hours, 1),
         "peak_mib": watch.peaks_mib(process.pid),
@@ -176,44 +163,25 @@ class Watch:
         }
 
 
-def ratios(rows: list[dict[str, Any]], compare: str) -> dict[str, Any]:
-    """What the comparison was made for."""
-    pairs = list(zip(rows[::2], rows[1::2], strict=False))
-    if compare == "cores":
-        return {
-            "two_cores_to_one": [
-                round(one["wall_seconds"] / two["wall_seconds"], 3) for one, two in pairs
-            ]
-        }
-    if compare == "loop":
-        return {
-            "overhead": {
-                unit: [round(tasks[unit] / loop[unit] - 1, 3) for loop, tasks in pairs]
-                for unit in ("wall_seconds", "work_processor_seconds")
-            }
-        }
-    return {}
-
-
-def run(path: str, mode: str, cores: int, loop: bool) -> dict[str, Any]:
+def run(path: str, mode: str) -> dict[str, Any]:
     """Ingest and analyse; seconds without those that starting Ray takes, paid once a service."""
-    os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:cores]))
+    os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:CORES]))
     with tempfile.TemporaryDirectory(prefix="vas-scale-work-") as folder:
         store = FolderStore(Path(folder))
         with store.writer("source/media") as stream, Path(path).open("rb") as source:
             for block in iter(lambda: source.read(1 << 20), b""):
                 stream.write(block)
-        with this_process() if loop else ray_data(cores) as processor_seconds:
+        with ray_data():
             before = processor_seconds()
             started = time.perf_counter()
-            found = analyse(store, mode, map_here if loop else map_on_ray)
+            found = analyse(store, mode)
             return found | {
                 "wall_seconds": round(time.perf_counter() - started, 2),
                 "work_processor_seconds": round(processor_seconds() - before, 2),
             }
 
 
-def analyse(store: FolderStore, mode: str, mapper: Mapper) -> dict[str, Any]:
+def analyse(store: FolderStore, mode: str) -> dict[str, Any]:
     """The whole job, stage by stage."""
     workspace, models = Workspace(store, "work"), LocalModels()
     recorder = Recorder()
@@ -223,7 +191,7 @@ def analyse(store: FolderStore, mode: str, mapper: Mapper) -> dict[str, Any]:
     for stage, work in (("vision", vision_of), ("transcript", transcript_of)):
         if mode in {"all", stage}:
             recorder = Recorder()
-            found |= work(ingested, workspace, models, recorder, mapper)
+            found |= work(ingested, workspace, models, recorder, map_on_ray)
             stages[stage] = recorder.summary()
     return found
 
@@ -307,33 +275,23 @@ def transcript_of(
 
 
 @contextlib.contextmanager
-def this_process() -> Iterator[Callable[[], float]]:
-    """No Ray: every chain is a loop in this process."""
-    yield _own_processor_seconds
-
-
-@contextlib.contextmanager
-def ray_data(cores: int) -> Iterator[Callable[[], float]]:
+def ray_data() -> Iterator[None]:
     """A local Ray, warm."""
     import ray
 
-    ray.init("local", num_cpus=cores, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=CORES, include_dashboard=False, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
-    ray.data.from_items([{"n": n} for n in range(cores)]).map(lambda row: row).materialize()
+    ray.data.from_items([{"n": n} for n in range(CORES)]).map(lambda row: row).materialize()
     try:
-        yield _processor_seconds_of_all
+        yield
     finally:
         ray.shutdown()
 
 
-def _own_processor_seconds() -> float:
-    times = psutil.Process().cpu_times()
-    return float(times.user + times.system + times.children_user + times.children_system)
-
-
-def _processor_seconds_of_all() -> float:
+def processor_seconds() -> float:
     """Of this process and all of Ray's; task processes outlive the measurement."""
-    total = _own_processor_seconds()
+    own = psutil.Process().cpu_times()
+    total = float(own.user + own.system + own.children_user + own.children_system)
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
-from benchmarks.dashboard import SCENES, long_job
 from storage import keys, people
 from storage.types import Role
 from tests.browser.visits import (
@@ -26,6 +25,7 @@ from tests.browser.visits import (
     sign_in_path,
 )
 from tests.contract.calling import Caller, ContractApi
+from tests.contract.long_jobs import SCENES, long_job
 from tests.contract.runner_side import RunnerSide
 from tests.security.test_roles import join
 
