@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from pipelines.speech.words import SegmentLimits, build_segments
 from pipelines.types import TranscriptSegment, TranscriptWord
@@ -48,7 +49,7 @@ from different banks.""",
 }
 
 
-def joined_talks(rng: random.Random) -> tuple[list[TranscriptSegment], list[int], int]:
+def joined_talks(rng: random.Random) -> tuple[Sequence[TranscriptSegment], list[int], int]:
     """Segments, true boundaries and duration in ms, with times as a transcript has them.
 
     Three to all of the talks in some order, each from some sentence on and with one or two voices
