@@ -2,7 +2,6 @@
 
     .venv/bin/python -m benchmarks.cluster [--nodes 1 2 4 8] [--seconds 3] [--rounds 12]
     .venv/bin/python -m benchmarks.cluster --items 100000 --seconds 0
-    .venv/bin/python -m benchmarks.cluster --scaling
     .venv/bin/python -m benchmarks.cluster --pools FOLDER
 
 Nodes are raylets with logical processors, two each; the work of a shard or an item is a sleep of
@@ -14,8 +13,7 @@ Then two of the most nodes are killed a third of the way in: what comes out must
 efficiency counts the processors that were there.
 
 ``--items``: a backfill of so many items on the most nodes; items a second, processor seconds and
-memory of the driver. ``--scaling``: Ray's autoscaler with its fake provider, from no worker node to
-four and back, under the service's map.
+memory of the driver.
 
 ``--pools``: a backfill of 64 short films in the operators of the profile ``gpu``, whose models are
 made up and take a fixed time a batch, on four nodes of which two have a made-up GPU. One of these
@@ -32,7 +30,6 @@ import json
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -48,11 +45,6 @@ import numpy.typing as npt
 import psutil
 import ray
 from matplotlib import pyplot as plt
-from ray.autoscaler._private.fake_multi_node.node_provider import (
-    FAKE_HEAD_NODE_ID,
-    FAKE_HEAD_NODE_TYPE,
-    FakeMultiNodeProvider,
-)
 from ray.cluster_utils import Cluster
 
 from models.provider import LocalModels, ModelProvider
@@ -66,7 +58,6 @@ from pipelines.backfill.places import FolderPlace
 from pipelines.execution.chain import FreeRun, Mapper, Step
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.types import IngestResult, MediaInfo, StageCode
-from serve_app.deployment.local import free_port
 from storage.types import StageStatus
 from tests.pipelines.backfill.backfill_material import write_clips
 from tests.pipelines.backfill.backfill_models import MadeUpModels, Notes
@@ -75,12 +66,6 @@ from tests.places import PROJECT
 CPUS_A_NODE = 2
 STORE_BYTES = 80 * 1024 * 1024
 LOST_NODES = 2
-MOST_SCALED = 4
-COMMANDS = (
-    "initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray"
-)  # fmt: skip
-LONGEST_SCALING_SECONDS = 240.0
-IDLE_SECONDS = 15.0
 FILMS, FILM_SHOTS, FILM_SECONDS = 64, 14, 30.0
 BATCH_SECONDS = 0.5
 
@@ -126,14 +111,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="a sleep")
     parser.add_argument("--rounds", type=int, default=12, help="sleeps a processor")
     parser.add_argument("--items", type=int, help="a backfill of so many items instead")
-    parser.add_argument("--scaling", action="store_true", help="autoscaling instead")
     parser.add_argument("--pools", type=Path, metavar="FOLDER", help="pools of models instead")
     options = parser.parse_args()
     most = max(options.nodes)
     if options.pools:
         print(json.dumps(pools(options.pools)))
-    elif options.scaling:
-        print(json.dumps(scaling(options.seconds)))
     elif options.items:
         with nodes(most):
             print(json.dumps(backfill(most, options.items, options.seconds)))
@@ -273,28 +255,6 @@ def with_a_loss(
     ideal = after + (items * seconds - after * count * CPUS_A_NODE) / left
     efficiency = round(ideal / row["wall_seconds"], 3)
     return row | {"lost": LOST_NODES, "ideal_seconds": round(ideal, 1), "efficiency": efficiency}
-
-
-def scaling(seconds: float) -> dict[str, Any]:
-    """How long it takes from no worker node to MOST_SCALED, which a job's shards ask for, and from
-    the job's end to none."""
-    with tempfile.TemporaryDirectory(prefix="vas-cluster-") as folder, autoscaled(Path(folder)):
-        shards = MOST_SCALED * CPUS_A_NODE * 10
-        began = time.monotonic()
-        with ThreadPoolExecutor(1) as jobs:
-            job = jobs.submit(map_on_ray, range(shards), SleepStep(seconds=seconds), FreeRun())
-            up = until(lambda: workers() == MOST_SCALED)
-            assert job.result(LONGEST_SCALING_SECONDS) == list(range(shards))
-        ended = time.monotonic()
-        down = until(lambda: workers() == 0)
-        return {
-            "shards": shards,
-            "nodes": MOST_SCALED,
-            "all_nodes_after_seconds": round(up - began, 1),
-            "job_seconds": round(ended - began, 1),
-            "no_nodes_after_seconds": round(down - ended, 1),
-            "ideal_seconds": shards * seconds / (MOST_SCALED * CPUS_A_NODE),
-        }
 
 
 def pools(folder: Path) -> dict[str, Any]:
@@ -437,98 +397,6 @@ def draw_pools(
                 axis.text(at - began, axis.get_ylim()[1], name, fontsize=8, rotation=20)
     figure.tight_layout()
     figure.savefig(path, dpi=90)
-
-
-def workers() -> int:
-    return sum(node["Alive"] and "CPU" in node["Resources"] for node in ray.nodes())
-
-
-def until(condition: Callable[[], bool]) -> float:
-    """The moment in which ``condition`` held first."""
-    end = time.monotonic() + LONGEST_SCALING_SECONDS
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError("the autoscaler did not follow")
-        time.sleep(0.5)
-    return time.monotonic()
-
-
-@contextlib.contextmanager
-def autoscaled(folder: Path) -> Iterator[None]:
-    """``ray start`` with the fake provider: nodes are processes of this machine."""
-    types = {
-        FAKE_HEAD_NODE_TYPE: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
-        "worker": {
-            "resources": {"CPU": CPUS_A_NODE, "object_store_memory": STORE_BYTES},
-            "node_config": {},
-            "min_workers": 0,
-            "max_workers": MOST_SCALED,
-        },
-    }
-    port = free_port()
-    address = f"127.0.0.1:{port}"
-    config = folder / "autoscaling.json"
-    config.write_text(
-        json.dumps(
-            # As ``ray up`` fills up a cluster's file, whose defaults no package has for this one.
-            {key: {} for key in ("auth", "docker", "file_mounts")}
-            | {key: [] for key in ("cluster_synced_files", "rsync_exclude", "rsync_filter")}
-            | {f"{kind}_commands": [] for kind in COMMANDS}
-            | {
-                "cluster_name": "benchmark",
-                "provider": {
-                    # By its own name Ray 2.60 looks for a file that its wheels lack.
-                    "type": "external",
-                    "module": f"{FakeMultiNodeProvider.__module__}.FakeMultiNodeProvider",
-                    "head_node_id": FAKE_HEAD_NODE_ID,
-                    "gcs_address": address,
-                    "launch_multiple": True,
-                    "disable_node_updaters": True,
-                    "disable_launch_config_check": True,
-                },
-                "max_workers": MOST_SCALED,
-                "upscaling_speed": 1.0,
-                "idle_timeout_minutes": IDLE_SECONDS / 60,
-                "available_node_types": types,
-                "head_node_type": FAKE_HEAD_NODE_TYPE,
-                "file_mounts_sync_continuously": False,
-            }
-        )
-    )
-    # Otherwise Ray asks for a token where an earlier one left its own in the home folder.
-    fake = {"RAY_AUTH_MODE": "disabled"}
-    fake |= {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1"}
-    fake |= {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": FAKE_HEAD_NODE_ID}
-    fake |= {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID}
-    command = [
-        str(Path(sys.executable).with_name("ray")),
-        "start",
-        "--head",
-        "--block",
-        "--node-ip-address=127.0.0.1",
-    ]
-    command += [f"--port={port}", f"--autoscaling-config={config}", "--num-cpus=0"]
-    command += [f"--object-store-memory={STORE_BYTES}", "--include-dashboard=false"]
-    with (folder / "ray.log").open("w") as log:
-        process = subprocess.Popen(command, env=os.environ | fake, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 60
-        while not ray.is_initialized():
-            try:
-                environment = {"env_vars": {"PYTHONPATH": str(PROJECT)}}
-                ray.init(address, runtime_env=environment, log_to_driver=False)
-            except ConnectionError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(1)
-        yield
-    finally:
-        ray.shutdown()
-        started = psutil.Process(process.pid)
-        for each in [*started.children(recursive=True), started]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
-        process.wait(30)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,6 @@ from tests.places import SHARED_MEDIA
 
 TURN_GAP_SECONDS = 0.5
 """Words of one speaker closer than this are one stretch of speech."""
-COLLAR_SECONDS = 0.25
 LANGUAGE_SECONDS = 5.0
 """The language is judged on recordings of at least this length."""
 CONFIDENCE_CLASSES = (0.0, 0.3, 0.5, 0.7, 0.9, 1.01)

@@ -1,7 +1,4 @@
-"""Camera RAW and a hostile file through the service that the acceptance tests share.
-
-``test_damaged_media`` sends many more, to a service of their own.
-"""
+"""Camera RAW and a hostile file through the service that the acceptance tests share."""
 
 from __future__ import annotations
 

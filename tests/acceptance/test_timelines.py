@@ -77,12 +77,13 @@ Call = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def recorded_job(service: Service, call: Call, material: Path) -> dict[str, Any]:
-    """The demo video with a recorder's file, and one of which each channel is transcribed."""
+def recorded_job(service: Service, call: Call, material: Path, files_url: str) -> dict[str, Any]:
+    """The demo video with a recorder's file, and one to fetch, of which each channel is
+    transcribed."""
     tracks = [
         {"fileName": "boom.wav"},
         {
-            "fileName": "field.wav",
+            "url": f"{files_url}/field.wav",
             "label": "Field",
             "perChannelTranscription": True,
             "syncMode": "offset",
@@ -94,12 +95,8 @@ def recorded_job(service: Service, call: Call, material: Path) -> dict[str, Any]
         "/jobs",
         {"fileName": "demo.mp4", "processingMode": "transcript", "audioTracks": tracks},
     )
-    uploads = {item["trackIndex"]: item["url"] for item in job["audioTrackUploadUrls"]}
-    for url, name in (
-        (job["uploadUrl"], "demo.mp4"),
-        (uploads[0], "boom.wav"),
-        (uploads[1], "field.wav"),
-    ):
+    [upload] = job["audioTrackUploadUrls"]
+    for url, name in ((job["uploadUrl"], "demo.mp4"), (upload["url"], "boom.wav")):
         answer = httpx.put(url, content=(material / name).read_bytes(), trust_env=False)
         assert answer.is_success, answer.text
     ended = service.ended(job["jobId"])

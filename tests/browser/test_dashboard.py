@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
-from benchmarks.dashboard import SCENES, long_job
-from storage import keys, people
+from storage import people
 from storage.types import Role
 from tests.browser.visits import (
     DESK,
@@ -26,6 +25,7 @@ from tests.browser.visits import (
     sign_in_path,
 )
 from tests.contract.calling import Caller, ContractApi
+from tests.contract.long_jobs import SCENES, long_job
 from tests.contract.runner_side import RunnerSide
 from tests.security.test_roles import join
 
@@ -184,18 +184,6 @@ def test_the_timeline_is_moved_by_keys(visits: Visits, caller: Caller, runner: R
     expect(lanes).to_have_attribute("aria-valuenow", "29")
 
 
-def test_a_key_is_rotated_by_keyboard(visits: Visits, caller: Caller, api: ContractApi) -> None:
-    page = visits.open(caller)
-    page.click("nav >> text=Keys")
-    page.focus("button:has-text('Rotate')")
-    page.keyboard.press("Enter")
-    secret = page.inner_text("#new-key")
-    assert api.client.get("/quota", headers={"X-API-Key": secret}).status_code == 200
-    assert caller.get("/quota").status_code == 401
-    page.click("text=Sign out")
-    expect(page.locator("h1")).to_have_text("You are signed out")
-
-
 @pytest.mark.long
 def test_a_running_job_moves_by_itself(visits: Visits, caller: Caller, runner: RunnerSide) -> None:
     job_id = runner.queued(caller, fileName="film.mp4")
@@ -211,18 +199,6 @@ def test_a_running_job_moves_by_itself(visits: Visits, caller: Caller, runner: R
     runner.publish_transcripts(lease)
     page.click("text=Show it")
     expect(page.locator(".segment")).to_have_count(1)
-
-
-@pytest.mark.long
-def test_without_scripts_jobs_are_listed_and_read(
-    visits: Visits, caller: Caller, runner: RunnerSide
-) -> None:
-    playable_job(runner, caller)
-    page = visits.open(caller, java_script_enabled=False)
-    page.click(".job h2 a")
-    expect(page.locator(".segment")).to_contain_text("track 1")
-    expect(page.locator(".scene")).to_have_count(2)
-    expect(page.locator("#find")).to_be_hidden()
 
 
 PLACES = {
@@ -301,27 +277,6 @@ def test_without_scripts_a_long_job_is_read_page_by_page(
     page.click("text=Back to the job")
     page.click("#scenes a[rel=next]")
     expect(page.locator(".scene")).to_have_count(24)
-
-
-@pytest.mark.long
-def test_an_account_is_suspended_by_keyboard(
-    visits: Visits, caller: Caller, api: ContractApi
-) -> None:
-    page = visits.open(None)
-    sign_in_as_operator(page, api)
-    for _ in range(4):  # past the skip link and the name to Accounts
-        page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    expect(page.locator("h1")).to_have_text("Accounts")
-    account = api.transact(lambda c: keys.get_account(c, str(caller.customer.account_id))).name
-    page.fill("#first", account)
-    page.keyboard.press("Enter")
-    page.focus(f"button:has-text('Suspend')[aria-label$='{account}']")
-    page.keyboard.press("Enter")
-    expect(page.locator("tbody tr").first).to_contain_text("Suspended")
-    assert caller.get("/quota").status_code == 403
-    page.click("text=Sign out")
-    expect(page.locator("pre")).to_have_text("vas sessions create --operator")
 
 
 HOSTILE = "<img src=x onerror=\"document.title='broken in'\">"

@@ -8,18 +8,14 @@ for a row that no test covers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from tests.contract import spec_rows_requests, spec_rows_rules, spec_rows_sentences
-from tests.contract.spec_text import Group, cells
+from tests.contract.spec_text import cells, groups
 
-GROUPS: tuple[Group, ...] = (
-    *spec_rows_requests.GROUPS,
-    *spec_rows_rules.GROUPS,
-    *spec_rows_sentences.GROUPS,
-)
+GROUPS = groups(Path(__file__).with_name("specification.md").read_text(encoding="utf-8"))
 ROWS: dict[str, str] = {
     f"{group.name}/{key}": text for group in GROUPS for key, text in group.rows.items()
 }

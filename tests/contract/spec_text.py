@@ -30,23 +30,31 @@ class Group:
     rows: dict[str, str]
 
 
-def table(name: str, heading: str, text: str, *, column: int = 0, keys: str = "") -> Group:
-    """Rows of a table, its header line first; keys are one column's, or ``keys`` in order."""
-    header, *lines = [line.strip() for line in text.strip().splitlines()]
-    names = keys.split() or [key_of(cells(line)[column]) for line in lines]
-    return Group(name, heading, header, dict(zip(names, lines, strict=True)))
+def groups(markdown: str) -> tuple[Group, ...]:
+    """The groups of ``specification.md``, each behind the comment with its name and its keys."""
+    return tuple(
+        _group(section.partition("\n")[0].strip("# "), *part.partition("-->")[::2])
+        for section in markdown.split("\n## ")
+        for part in section.split("<!-- ")[1:]
+    )
 
 
-def items(name: str, heading: str, text: str) -> Group:
-    """Items of a numbered or bulleted list, by their position from 1."""
-    lines = [line.strip() for line in text.strip().splitlines()]
-    return Group(name, heading, "", {str(number): line for number, line in enumerate(lines, 1)})
-
-
-def sentences(name: str, heading: str, text: str, keys: str) -> Group:
-    """Rows that one sentence states: the names in ``keys``, which all stand in it."""
-    found = " ".join(text.split())
-    return Group(name, heading, None, dict.fromkeys(keys.split(), found))
+def _group(heading: str, label: str, text: str) -> Group:
+    name, _, named = label.strip().partition(": ")
+    lines = text.strip().splitlines()
+    if lines[0].startswith("|"):
+        header, rows = lines[0], lines[2:]
+    elif _ITEM.match(lines[0]):
+        header, rows = "", lines
+    else:
+        return Group(name, heading, None, dict.fromkeys(named.split(), " ".join(lines)))
+    if named and not named.startswith("@"):
+        keys = named.split()
+    elif header:
+        keys = [key_of(cells(row)[int(named[1:] or 0)]) for row in rows]
+    else:
+        keys = [str(number) for number, _ in enumerate(rows, 1)]
+    return Group(name, heading, header, dict(zip(keys, rows, strict=True)))
 
 
 def cells(line: str) -> list[str]:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from models.backends.packaged.faces import FaceFinder
 from models.registry import MTCNN
-from tests.media.make_product_names import NAMES as PRODUCT_NAMES
 from tests.tables import every
 
 MEDIA = Path(__file__).parent
@@ -22,6 +21,8 @@ DEMO = MEDIA / "demo.mp4"
 TRUTH: dict[str, Any] = json.loads((MEDIA / "demo.truth.json").read_text())
 SPEECH_TRUTH: dict[str, Any] = json.loads((MEDIA / "speech" / "truth.json").read_text())
 NAMES = MEDIA / "product_names"
+PRODUCT_NAMES = ("Zorvane", "Quillbrix", "Nevastra", "Plumeris", "Tarkwell", "Vexalith", "Brimora",
+                 "Dulvane")  # fmt: skip
 NAMES_TRUTH: dict[str, Any] = json.loads((NAMES / "truth.json").read_text())
 FRAME_MS = 1000 // int(TRUTH["media"]["frame_rate"])
 

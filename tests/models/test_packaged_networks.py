@@ -19,8 +19,7 @@ from models.provider import open_model
 from models.registry import MTCNN, OPEN_NSFW, PACKAGED, PP_OCR
 from models.tasks import CLASSIFY_CONTENT, DESCRIBE_SCENES, READ_TEXT, Task
 from models.weights import PackagedWeights, WeightsError
-from tests.media.studio.indoors import GUEST, HOST
-from tests.media.studio.people import Pose, draw_person
+from tests.media.studio.people import GUEST, HOST, Pose, draw_person
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,7 @@ from models.registry import FIRE_RED, PACKAGED
 from models.tasks import DETECT_OBJECTS, DETECT_SOUNDS
 from models.weights import WeightsError
 from pipelines.media.audio import read_blocks
-from tests.media.studio.indoors import HOST
-from tests.media.studio.people import Pose, draw_person
+from tests.media.studio.people import HOST, Pose, draw_person
 from tests.places import SHARED_MEDIA
 
 

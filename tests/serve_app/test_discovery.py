@@ -9,7 +9,6 @@ import pytest
 
 from tests.serve_app.running_api import RunningApi, within_a_minute
 from tests.serve_app.test_jobs_api import expect_error
-from tests.tables import every
 
 
 @pytest.fixture
@@ -47,46 +46,6 @@ def test_the_price_table_is_the_one_decided(anonymous: Any) -> None:
             },
         },
     }
-
-
-ESTIMATES = [
-    ("durationSeconds=3600", 160, 3600),
-    ("durationSeconds=0", 2, 30),
-    ("durationSeconds=3600&mode=vision", 120, 3600),
-    ("durationSeconds=3600&mode=transcript&audioTracks=4", 160, 3600),
-    ("durationSeconds=3600&tier=raw", 220, 3600),
-    ("durationSeconds=3600&priorUsageSeconds=360000", 120, 3600),
-    ("durationSeconds=3600&priorUsageSeconds=358200&mode=vision", 105, 3600),
-    ("durationSeconds=45.2&mode=transcript", 1, 46),
-    ("durationSeconds=135&mode=transcript", 2, 135),
-]
-
-
-@every(("query", "cents", "billable"), ESTIMATES)
-def test_estimates(anonymous: Any, query: str, cents: int, billable: int) -> None:
-    estimate = anonymous(f"/pricing/estimate?{query}").json()["data"]
-    assert (estimate["cents"], estimate["billableSeconds"]) == (cents, billable)
-    assert estimate["usd"] == pytest.approx(cents / 100)
-    assert {"currency", "durationSeconds", "tier", "mode", "audioTracks"} <= set(estimate)
-
-
-@every(
-    ("query", "param"),
-    [
-        ("", "durationSeconds"),
-        ("durationSeconds=x", "durationSeconds"),
-        ("durationSeconds=-1", "durationSeconds"),
-        ("durationSeconds=2678401", "durationSeconds"),
-        ("durationSeconds=nan", "durationSeconds"),
-        ("durationSeconds=1&tier=gold", "tier"),
-        ("durationSeconds=1&mode=both", "mode"),
-        ("durationSeconds=1&audioTracks=0", "audioTracks"),
-        ("durationSeconds=1&audioTracks=17", "audioTracks"),
-        ("durationSeconds=1&priorUsageSeconds=-1", "priorUsageSeconds"),
-    ],
-)
-def test_bad_estimates_name_the_parameter(anonymous: Any, query: str, param: str) -> None:
-    expect_error(anonymous(f"/pricing/estimate?{query}"), 400, "INVALID_REQUEST", param)
 
 
 def test_the_interface_document_has_an_etag(anonymous: Any, api: RunningApi) -> None:

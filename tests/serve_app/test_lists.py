@@ -15,7 +15,6 @@ from storage import history, jobs
 from storage.job_records import LEGACY_FILTERS, JobSource, NewJob
 from storage.types import JobState, ProcessingMode, StageName, StageStatus
 from tests.serve_app.running_api import Customer, RunningApi
-from tests.serve_app.test_jobs_api import expect_error
 from tests.tables import every
 
 
@@ -144,28 +143,6 @@ def test_list_items_are_reduced_jobs(api: RunningApi, customer: Customer) -> Non
     assert not {"links", "warnings", "processedData"} & set(item)
     assert {"jobId", "state", "processingMode", "stages", "metadata", "createdAt"} <= set(item)
     assert all("error" not in stage for stage in item["stages"].values())
-
-
-@every(
-    ("query", "param"),
-    [
-        ("limit=0", "limit"),
-        ("limit=101", "limit"),
-        ("limit=x", "limit"),
-        ("limit=1&limit=2", "limit"),
-        ("cursor=", "cursor"),
-        ("cursor=nonsense", "cursor"),
-        ("cursor=" + "A" * 56, "cursor"),
-        ("state=done", "state"),
-        ("status=done", "status"),
-        ("state=queued&status=QUEUED", "status"),
-    ],
-)
-def test_bad_queries_name_the_parameter(
-    api: RunningApi, customer: Customer, query: str, param: str
-) -> None:
-    answer = api.client.get(f"/jobs?{query}", headers=customer.headers)
-    expect_error(answer, 400, "INVALID_REQUEST", param)
 
 
 def test_unknown_query_parameters_are_ignored(api: RunningApi, customer: Customer) -> None:

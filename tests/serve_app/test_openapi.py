@@ -67,90 +67,12 @@ BODIES: dict[str, type[BaseModel]] = {
 CONTRACT = Contract(DOCUMENT)
 validator = CONTRACT.validator
 
-SPECIFIED_STATUSES: dict[str, set[int]] = {
-    "createJob": {400, 401, 402, 403, 409, 413, 415, 422, 429, 500, 503},
-    "createJobFromUrl": {400, 401, 402, 403, 409, 415, 422, 429, 500, 503},
-    "createBatch": {400, 401, 402, 403, 409, 415, 422, 429, 500, 503},
-    "listJobs": {400, 401, 429, 500},
-    "getJob": {400, 401, 404, 429, 500},
-    "cancelJob": {401, 404, 409, 429, 500},
-    "cancelJobDeprecated": {401, 404, 409, 429, 500},
-    "getTranscript": {400, 401, 404, 409, 500},
-    "lintCaptions": {400, 401, 404, 409, 500},
-    "eraseJob": {202, 401, 404},
-    "getScenes": {401, 404, 409, 500},
-    "listAudioTracks": {401, 404, 500},
-    "getAudioTrack": {400, 401, 404, 500},
-    "getQuota": {401, 429},
-    "listWebhookDeliveries": {401, 429},
-    "sendTestWebhook": {400, 401, 429},
-    "getOpenApi": {429},
-    "getPricing": {429},
-    "estimatePrice": {400, 429},
-    "listFormats": {429},
-    "listKeys": {401},
-    "getKeysPortal": {401, 404},
-    "rotateKey": {401, 404},
-    "createSession": {400, 401},
-    "getWebhookSecret": {401},
-    "rotateWebhookSecret": {401},
-}
-"""Error statuses that the specification names for each operation."""
-
-
 KEYWORDS = {
     "$ref", "type", "enum", "const", "format", "pattern", "minimum", "maximum", "minLength",
     "maxLength", "items", "minItems", "maxItems", "properties", "required", "propertyNames",
     "additionalProperties", "maxProperties", "uniqueItems", "allOf", "anyOf", "oneOf", "not", "if",
     "then", "description", "examples",
 }  # fmt: skip
-
-
-ADDED_STATUSES: dict[str, set[int]] = {
-    "exportJob": {200, 400, 401, 404, 409},
-    "search": {200, 400, 401, 404, 409, 429},
-    "getChapters": {200, 401, 404, 409},
-    "getSummary": {200, 401, 404, 409},
-    "getReceipt": {200, 401, 404, 409},
-    "getReview": {200, 400, 401, 404, 409},
-    "compareJobs": {202, 400, 401, 404, 409},
-    "getComparison": {200, 400, 401, 404, 409},
-    "getPeople": {200, 401, 404, 409},
-    "deletePeople": {200, 401, 404, 409},
-    "nameVoice": {200, 400, 401, 404, 409},
-    "listVoices": {200, 401, 429},
-    "deleteVoice": {200, 401, 404, 409},
-    "getClip": {200, 206, 400, 401, 404, 409},
-    "editTranscript": {200, 400, 401, 404, 409},
-    "revertTranscript": {200, 400, 401, 404, 409},
-    "listTranscriptRevisions": {200, 400, 401, 404, 409},
-    "rerunJob": {202, 400, 401, 402, 404, 409, 410, 429, 503},
-    "redactJob": {202, 400, 401, 404, 409},
-    "createTranslation": {202, 400, 401, 402, 404, 409},
-    "listTranslations": {200, 401, 404, 409},
-    "getTranslation": {200, 400, 401, 404, 409},
-    "nameSpeaker": {200, 400, 401, 404, 409},
-    "resetSpeaker": {200, 400, 401, 404, 409},
-    "streamJobEvents": {200, 204, 401, 404, 429},
-    "listAuditLog": {200, 400, 401, 403},
-    "listWebhookEndpoints": {200, 401, 429},
-    "createWebhookEndpoint": {201, 400, 401, 429},
-    "getWebhookEndpoint": {200, 401, 404},
-    "changeWebhookEndpoint": {200, 400, 401, 404},
-    "deleteWebhookEndpoint": {200, 401, 404},
-    "rotateWebhookEndpoint": {200, 401, 404},
-    "listArchives": {200, 401, 429},
-    "createArchive": {201, 400, 401, 409, 422, 429},
-    "getArchive": {200, 401, 404},
-    "listArchiveObjects": {200, 400, 401, 404},
-    "listArchiveDuplicates": {200, 400, 401, 404},
-    "listDuplicates": {200, 400, 401, 404, 409},
-    "changeArchive": {200, 400, 401, 404},
-    "pauseArchive": {200, 401, 404},
-    "resumeArchive": {200, 401, 404},
-    "deleteArchive": {200, 401, 404},
-}
-"""Operations beyond the specification."""
 
 
 def by_id(operation: Operation) -> str:
@@ -226,18 +148,6 @@ SECURITY: dict[Auth, list[dict[str, list[str]]]] = {
 @every("operation", OPERATIONS, ids=by_id)
 def test_an_operation_documents_who_may_call_it(operation: Operation) -> None:
     assert operation.documented["security"] == SECURITY[operation.auth]
-
-
-@every("operation", OPERATIONS, ids=by_id)
-def test_an_operation_has_all_statuses_that_the_specification_names(operation: Operation) -> None:
-    statuses = {int(status) for status in operation.documented["responses"]}
-    assert (SPECIFIED_STATUSES | ADDED_STATUSES)[operation.operation_id] <= statuses
-
-
-def test_no_specified_operation_is_missing() -> None:
-    assert set(SPECIFIED_STATUSES | ADDED_STATUSES) == {
-        operation.operation_id for operation in OPERATIONS
-    }
 
 
 @every("code", sorted(set(ErrorCode) - OF_NO_OPERATION))
@@ -422,8 +332,6 @@ const none: components["schemas"]["CreateJobBody"] = {};
 console.log(none);
 """
 
-pytestmark = pytest.mark.long
-
 
 @pytest.fixture
 def document(tmp_path: Path) -> Path:
@@ -461,6 +369,7 @@ def run(folder: Path, tool: str, *arguments: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.long
 def test_redocly_remarks_only_on_what_is_unused_on_purpose(tmp_path: Path, document: Path) -> None:
     install(tmp_path, REDOCLY)
     done = run(tmp_path, "redocly", "lint", document.name, "--format=json")
@@ -473,6 +382,7 @@ def test_redocly_remarks_only_on_what_is_unused_on_purpose(tmp_path: Path, docum
     assert sorted(found) == sorted(("no-unused-components", name) for name in UNUSED), done.stderr
 
 
+@pytest.mark.long
 def test_spectral_remarks_only_on_what_is_unused_on_purpose(tmp_path: Path, document: Path) -> None:
     install(tmp_path, SPECTRAL)
     (tmp_path / "ruleset.yaml").write_text('extends: "spectral:oas"\n')
@@ -484,6 +394,7 @@ def test_spectral_remarks_only_on_what_is_unused_on_purpose(tmp_path: Path, docu
     assert sorted(found) == sorted(("oas3-unused-component", name) for name in UNUSED), done.stderr
 
 
+@pytest.mark.long
 def test_strict_typescript_takes_the_least_body_and_knows_errors(
     tmp_path: Path, document: Path
 ) -> None:

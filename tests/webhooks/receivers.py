@@ -93,6 +93,10 @@ class Receiver:
     def url(self) -> str:
         return f"https://{self.name}:{self.port}/hook"
 
+    @property
+    def last(self) -> Delivered:
+        return self.received[-1]
+
     @contextlib.contextmanager
     def running(self) -> Iterator[Receiver]:
         """Listen for the block; fails at its end if a delivery did not verify."""

@@ -35,6 +35,10 @@ class Looks:
     long_hair: bool
 
 
+HOST = Looks("#e0a988", "#3a2418", "#b5564e", "#4a6a45", "#27405f", "#e9e4da", long_hair=False)
+GUEST = Looks("#c98f6b", "#5b2a16", "#b8484c", "#5a3a20", "#7d2f3f", "#efe3cf", long_hair=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Pose:
     """Where the face is and what it does: ``unit`` is half the face's width in pixels."""

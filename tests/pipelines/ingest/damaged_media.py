@@ -120,8 +120,6 @@ DAMAGES: Mapping[str, Damage] = {
     "garbage behind": with_garbage,
 }
 
-WRONG_NAMES = ("film.wav", "film.gif", "film.mp3", "noextension", "film.mxf")
-
 
 def damaged_files(
     originals: Sequence[Path], folder: Path, *, seed: int, count: int
@@ -134,16 +132,6 @@ def damaged_files(
         path = folder / f"{number:03d}-{origin.name}"
         path.write_bytes(DAMAGES[kind](origin.read_bytes(), chance))
         yield DamagedFile(path, kind, origin.name)
-
-
-def misnamed_files(originals: Sequence[Path], folder: Path, *, seed: int) -> Iterator[DamagedFile]:
-    """Whole files under names that say something else."""
-    chance = random.Random(seed)
-    for number, name in enumerate(WRONG_NAMES):
-        origin = chance.choice(originals)
-        path = folder / f"misnamed-{number}-{name}"
-        path.write_bytes(origin.read_bytes())
-        yield DamagedFile(path, "wrong name", origin.name)
 
 
 # --- bombs ---
@@ -309,12 +297,6 @@ def vast_picture() -> bytes:
     return b"YUV4MPEG2 W60000 H60000 F25:1 Ip A1:1 C420\nFRAME\n" + bytes(100_000)
 
 
-def far_apart() -> bytes:
-    """Two packets of sound, 23 hours apart."""
-    near, late = _cluster(bytes(16_000)), _cluster(bytes(16_000), 23 * 3_600_000)
-    return matroska(element("1654ae6b", track(1)), near, late)
-
-
 def too_long() -> bytes:
     """Two packets of sound, 49 days apart."""
     late = _cluster(bytes(16_000), 0xFFFFFFFF)
@@ -347,27 +329,4 @@ BOMBS: Mapping[str, Callable[[], bytes]] = {
     "list.m3u8": playlist,
     "concat.txt": concat_script,
 }
-"""Small files that ask for much. ``far_apart`` stands aside: it is honest, and takes a while."""
-
-TAG_BOMBS: Mapping[str, tuple[str, Callable[[bytes], bytes]]] = {
-    "tags.wav": (".wav", tags_of_many_megabytes),
-    "id3.mp3": (".mp3", identity_tag_bomb),
-}
-
-
-def bombs(folder: Path) -> Iterator[DamagedFile]:
-    """Every bomb that needs no whole file to start from."""
-    for name, build in BOMBS.items():
-        path = folder / f"bomb-{name}"
-        path.write_bytes(build())
-        yield DamagedFile(path, "bomb", name)
-
-
-def tag_bombs(originals: Sequence[Path], folder: Path) -> Iterator[DamagedFile]:
-    """Bombs around a whole file, where there is one of the kind."""
-    for name, (suffix, build) in TAG_BOMBS.items():
-        origin = next((path for path in originals if path.suffix == suffix), None)
-        if origin is not None:
-            path = folder / f"bomb-{name}"
-            path.write_bytes(build(origin.read_bytes()))
-            yield DamagedFile(path, "bomb", origin.name)
+"""Small files that ask for much."""

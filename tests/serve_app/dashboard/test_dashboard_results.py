@@ -13,9 +13,9 @@ from html import unescape
 import httpx
 import pytest
 
-from benchmarks.dashboard import WORDS_A_LINE, long_scenes, long_transcript
 from serve_app.dashboard.results import spelled
 from storage.results import Kept
+from tests.contract.long_jobs import WORDS_A_LINE, long_scenes, long_transcript
 from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.dashboard.test_dashboard_pages import csrf, plain, signed_in
 from tests.serve_app.published_jobs import complete, created, track

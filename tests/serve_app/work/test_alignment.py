@@ -198,7 +198,7 @@ def test_a_wrong_word_that_is_corrected_is_where_it_is_spoken(
     complete(api, job, [spoken(truth)], [])
     add_sound(api, job, load(LIBRIVOX))
     texts, off_ms = [word for word, _, _ in truth], []
-    for at, (word, start_ms, _) in enumerate(truth[:3]):  # all: benchmarks/corrections.py
+    for at, (word, start_ms, _) in enumerate(truth[:3]):
         for nth, put in enumerate(("banana", word)):
             line = " ".join([*texts[:at], put, *texts[at + 1 :]])
             change = {"index": 0, "text": line}
