@@ -29,18 +29,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines import types
 from pipelines.backfill.manifest import Item, RowError
 from pipelines.backfill.places import OutputError, Place
 from pipelines.codec import from_json
-from pipelines.types import (
-    PipelineWarning,
-    Scene,
-    Speaker,
-    SpeakerTurn,
-    StageOutcome,
-    TrackOutcome,
-    TranscriptSegment,
-)
 from storage.objects import ObjectNotFoundError
 from storage.types import StageStatus
 
@@ -76,12 +68,12 @@ _TRACK = pa.struct(
         ("name", _TEXT),
         ("language", _TEXT),
         ("code", _TEXT),
-        ("speakers", pa.list_(pa.struct(_columns(Speaker)))),
-        ("turns", pa.list_(pa.struct(_columns(SpeakerTurn)))),
+        ("speakers", pa.list_(pa.struct(_columns(types.Speaker)))),
+        ("turns", pa.list_(pa.struct(_columns(types.SpeakerTurn)))),
     ]
 )
 _SCENE = [
-    ("still" if name == "thumbnail_key" else name, column) for name, column in _columns(Scene)
+    ("still" if name == "thumbnail_key" else name, column) for name, column in _columns(types.Scene)
 ]
 
 SCHEMAS: dict[str, pa.Schema] = {
@@ -102,9 +94,9 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("duration_ms", _MS),
             ("width", _COUNT),
             ("height", _COUNT),
-            ("stages", pa.list_(pa.struct(_columns(StageOutcome)))),
+            ("stages", pa.list_(pa.struct(_columns(types.StageOutcome)))),
             ("tracks", pa.list_(_TRACK)),
-            ("warnings", pa.list_(pa.struct(_columns(PipelineWarning)))),
+            ("warnings", pa.list_(pa.struct(_columns(types.PipelineWarning)))),
             ("overview", pa.struct(_SCENE)),
             ("scene_count", _COUNT),
             ("segment_count", _COUNT),
@@ -117,7 +109,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         [
             ("item_id", _TEXT),
             ("track", _COUNT),
-            *(each for each in _columns(TranscriptSegment) if each[0] != "words"),
+            *(each for each in _columns(types.TranscriptSegment) if each[0] != "words"),
         ]
     ),
     "words": pa.schema(
@@ -167,20 +159,20 @@ class ItemOutcome:
     """All that came of an item. Scenes' ``thumbnail_key`` is a name in the output's place."""
 
     item: Item
-    stages: tuple[StageOutcome, ...]
+    stages: tuple[types.StageOutcome, ...]
     duration_ms: int | None = None
     width: int | None = None
     height: int | None = None
-    scenes: tuple[Scene, ...] = ()
-    overview: Scene | None = None
+    scenes: tuple[types.Scene, ...] = ()
+    overview: types.Scene | None = None
     """None where vision did not complete."""
-    tracks: tuple[TrackOutcome, ...] = ()
-    warnings: tuple[PipelineWarning, ...] = ()
+    tracks: tuple[types.TrackOutcome, ...] = ()
+    warnings: tuple[types.PipelineWarning, ...] = ()
     seconds: float = 0.0
     """Wall time that it took."""
 
     @property
-    def failures(self) -> tuple[StageOutcome, ...]:
+    def failures(self) -> tuple[types.StageOutcome, ...]:
         """Stages that failed."""
         return tuple(it for it in self.stages if it.status is StageStatus.FAILED)
 
@@ -364,7 +356,7 @@ def rows_of(outcomes: Iterable[ItemOutcome]) -> Rows:
     return rows
 
 
-def _segments(track: TrackOutcome) -> tuple[TranscriptSegment, ...]:
+def _segments(track: types.TrackOutcome) -> tuple[types.TranscriptSegment, ...]:
     return () if track.transcript is None else track.transcript.segments
 
 
@@ -390,7 +382,7 @@ def _item_row(outcome: ItemOutcome) -> TableRow:
     }
 
 
-def _track_values(track: TrackOutcome) -> TableRow:
+def _track_values(track: types.TrackOutcome) -> TableRow:
     found = track.transcript
     return {
         "index": track.index,
@@ -402,13 +394,13 @@ def _track_values(track: TrackOutcome) -> TableRow:
     }
 
 
-def _scene_row(scene: Scene) -> TableRow:
+def _scene_row(scene: types.Scene) -> TableRow:
     """Return a scene's fields as they are, but for the key of its still: a name in the output."""
     values = asdict(scene)
     return {"still": values.pop("thumbnail_key"), **values}
 
 
-def _error_row(item: Item, failure: StageOutcome) -> TableRow:
+def _error_row(item: Item, failure: types.StageOutcome) -> TableRow:
     return {
         "item_id": item.id,
         "row": item.row,

@@ -23,13 +23,7 @@ from av.packet import Packet
 from av.stream import Stream
 from av.video.stream import VideoStream
 
-from pipelines.media.files import (
-    Decoders,
-    RangedFile,
-    is_picture_stream,
-    is_sound_stream,
-    pixel_aspect,
-)
+from pipelines.media import files
 from pipelines.media.timeline import Lane, Run
 from pipelines.media_types import PipelineWarning, WarningCode
 from pipelines.sandbox.child import MediaRefusedError
@@ -60,9 +54,9 @@ class Program:
         return f"{self.number} ({self.name})" if self.name else str(self.number)
 
 
-def programs_of(source: Path | RangedFile) -> list[Program]:
+def programs_of(source: Path | files.RangedFile) -> list[Program]:
     """By number; empty where the file is no transport stream, or has no tables."""
-    with nullcontext(source) if isinstance(source, RangedFile) else source.open("rb") as file:
+    with nullcontext(source) if isinstance(source, files.RangedFile) else source.open("rb") as file:
         file.seek(0)
         data = file.read(_HEAD_BYTES) or b""
         size, at = _framing(data)
@@ -233,7 +227,7 @@ class Tally:
     frame_aspect: float = 1.0
     """Of its pixels, by the decoder."""
     _attempts: int = 0
-    _decoders: Decoders = field(default_factory=Decoders)
+    _decoders: files.Decoders = field(default_factory=files.Decoders)
 
     @property
     def is_picture(self) -> bool:
@@ -264,7 +258,7 @@ class Tally:
             return
         self.frame = next(iter(frames), None)
         if self.frame is not None and self.is_picture:
-            self.frame_aspect = pixel_aspect(packet.stream)
+            self.frame_aspect = files.pixel_aspect(packet.stream)
 
     @property
     def start(self) -> Fraction:
@@ -322,7 +316,7 @@ def candidates(
     streams: list[Any] = [
         stream
         for stream in container.streams
-        if is_picture_stream(stream) or is_sound_stream(stream)
+        if files.is_picture_stream(stream) or files.is_sound_stream(stream)
     ]
     most = limits.max_streams
     if len(streams) > most:

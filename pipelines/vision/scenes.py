@@ -10,30 +10,13 @@ from itertools import islice
 import cv2
 import numpy as np
 
-from models.contracts import (
-    Box,
-    Picture,
-    SceneDescription,
-    SceneStills,
-    SeenObject,
-    TextLine,
-)
+from models import contracts
 from models.pictures import by_what_they_show, palette
 from models.provider import ModelProvider
 from models.tasks import DESCRIBE_SCENES, EMBED_PICTURES
+from pipelines import types
 from pipelines.codec import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
-from pipelines.types import (
-    ObjectTrack,
-    Scene,
-    ScreenText,
-    Segment,
-    StageCode,
-    StageError,
-    StillFrame,
-    Tag,
-    VideoSource,
-)
 from pipelines.vision.bars import WHOLE, cropped, inside, upright_box
 from pipelines.vision.camera_motion import camera_motion
 from pipelines.vision.cuts.selection import Cut
@@ -71,13 +54,13 @@ class ScenePlan:
     confidence: float
     still_times_ms: tuple[int, ...]
     motion_pairs_ms: tuple[tuple[int, int], ...]
-    active: Box = WHOLE
+    active: contracts.Box = WHOLE
     """The picture between bars, as stored."""
-    texts: tuple[ScreenText, ...] = ()
+    texts: tuple[types.ScreenText, ...] = ()
     """Writing in it."""
-    objects: tuple[SeenObject, ...] = ()
+    objects: tuple[contracts.SeenObject, ...] = ()
     """With boxes in the whole upright picture."""
-    tracks: tuple[ObjectTrack, ...] = ()
+    tracks: tuple[types.ObjectTrack, ...] = ()
     visible: tuple[int, ...] = ()
     """How many objects are seen about the time of each still; empty without a detector."""
 
@@ -87,7 +70,7 @@ class ScenePlan:
         return self.still_times_ms[len(self.still_times_ms) // 2]
 
     @property
-    def text(self) -> tuple[TextLine, ...]:
+    def text(self) -> tuple[contracts.TextLine, ...]:
         """What of the writing the middle still shows, or else what is there first."""
         own = [
             it
@@ -96,7 +79,7 @@ class ScenePlan:
         ]
         own = own or [it for it in self.texts if it.start_ms == self.texts[0].start_ms]
         by_place = sorted(own, key=lambda line: (line.box.top, line.box.left))
-        return tuple(TextLine(line.text, line.confidence, line.box) for line in by_place)
+        return tuple(contracts.TextLine(line.text, line.confidence, line.box) for line in by_place)
 
 
 @dataclass(frozen=True)
@@ -104,9 +87,9 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
     """Plans of neighbouring scenes to each stored as far as its stills show it (SCENES)."""
 
     name = "Describing the scenes"
-    code = StageCode.VISION_FAILED
+    code = types.StageCode.VISION_FAILED
     version = 14
-    video: VideoSource
+    video: types.VideoSource
     workspace: Workspace
     models: ModelProvider
     config: DescribeConfig
@@ -126,7 +109,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             described = describer.describe([each.stills for each in seen])
             self.workspace.check()
             orders = [said.stills or each.order for each, said in zip(seen, described, strict=True)]
-            tags: list[tuple[Tag, ...]] = [()] * len(seen)
+            tags: list[tuple[types.Tag, ...]] = [()] * len(seen)
             if self.tagger is not None:
                 shown = [
                     each.stills.stills[order[0]] for each, order in zip(seen, orders, strict=True)
@@ -165,7 +148,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             if not pictures:
                 span = f"{plan.start_ms} and {plan.end_ms} ms"
                 message = f"No picture between {span} could be decoded."
-                raise StageError(StageCode.VISION_FAILED, message)
+                raise types.StageError(types.StageCode.VISION_FAILED, message)
             orientation = looks[plan.still_times_ms[0]].orientation
             motion = camera_motion(active[plan.active], plan.motion_pairs_ms, orientation)
             seconds = (plan.end_ms - plan.start_ms) / 1000
@@ -174,7 +157,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             objects = tuple(replace(each, box=each.box.within(box)) for each in plan.objects)
             about = dict(zip(plan.still_times_ms, plan.visible, strict=False))
             visible = tuple(about[time] for time in times_ms) if about else ()
-            own = SceneStills(shown, seconds, motion, plan.text, objects, visible)
+            own = contracts.SceneStills(shown, seconds, motion, plan.text, objects, visible)
             scenes.append(_Seen(own, times_ms, pictures, box))
         return scenes
 
@@ -194,16 +177,16 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         return joined(parts)
 
     def _scene(
-        self, plan: ScenePlan, seen: _Seen, said: SceneDescription, order: Sequence[int]
-    ) -> Scene:
+        self, plan: ScenePlan, seen: _Seen, said: contracts.SceneDescription, order: Sequence[int]
+    ) -> types.Scene:
         part = self.video.part_of(segment_at(self.video, plan.middle_ms))
         stills = []
         for index in _shown(seen.times_ms, order, plan.end_ms - plan.start_ms):
             jpeg = thumbnail(seen.whole[index], self.config)
             key = self.workspace.key(f"vision/thumbnails/{digest(jpeg)}.jpg")
             self.workspace.store.write_bytes(key, jpeg)
-            stills.append(StillFrame(seen.times_ms[index], key))
-        return Scene(
+            stills.append(types.StillFrame(seen.times_ms[index], key))
+        return types.Scene(
             index=plan.index,
             start_ms=plan.start_ms,
             end_ms=plan.end_ms,
@@ -226,10 +209,10 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
 class _Seen:
     """A scene's pictures: those that the models get; with bars, and where these are not."""
 
-    stills: SceneStills
+    stills: contracts.SceneStills
     times_ms: tuple[int, ...]
-    whole: tuple[Picture, ...]
-    active: Box
+    whole: tuple[contracts.Picture, ...]
+    active: contracts.Box
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -247,17 +230,17 @@ def _shown(times_ms: Sequence[int], order: Sequence[int], length_ms: int) -> lis
     return [first, *islice(others, 1)]
 
 
-SCENES = Artifact.of(Scene, "vision/scenes", version=DescribeScenes.version)
+SCENES = Artifact.of(types.Scene, "vision/scenes", version=DescribeScenes.version)
 
 
-def _touched(video: VideoSource, plan: ScenePlan) -> list[Segment]:
+def _touched(video: types.VideoSource, plan: ScenePlan) -> list[types.Segment]:
     """Return segments that hold any frame of the plan, in order."""
     times = [*plan.still_times_ms, *(time for pair in plan.motion_pairs_ms for time in pair)]
     indices = {segment_at(video, time_ms).index for time_ms in times}
     return [segment for segment in video.segments if segment.index in indices]
 
 
-def thumbnail(still: Picture, config: DescribeConfig) -> bytes:
+def thumbnail(still: contracts.Picture, config: DescribeConfig) -> bytes:
     """Return a JPEG of the still, at most ``thumbnail_width_px`` wide."""
     height, width = still.shape[:2]
     if width > config.thumbnail_width_px:

@@ -25,28 +25,14 @@ from av.video.stream import VideoStream as AvVideoStream
 from models.contracts import Picture
 from pipelines.codec import from_json
 from pipelines.execution.chain import Workspace
+from pipelines.media import files
 from pipelines.media.decoding import decode_segment, rgb, seek, upright
-from pipelines.media.files import (
-    OPEN_OPTIONS,
-    Decoders,
-    chosen_stream,
-    has_guessed_times,
-    packet_time_ms,
-)
 from pipelines.media.sampling import PicturesOrder, PicturesRead, SharedPicture, read_pictures
 from pipelines.media_types import Orientation
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import ConfinedTask, TaskCrashedError, TaskRefusedError, run_confined
 from pipelines.types import Segment, VideoPart, VideoSource, VideoStream
-from pipelines.vision.features import (
-    FEATURES,
-    LUMA_HEIGHT,
-    LUMA_WIDTH,
-    Bytes,
-    FrameLook,
-    features_key,
-    kept_key,
-)
+from pipelines.vision import features
 from pipelines.vision.kept import keeps_pictures, kept_pictures
 
 _DECORD_LACKS = frozenset({"av1", "vvc"})
@@ -85,7 +71,7 @@ def fetch_stills(
     segment: Segment,
     stream: VideoStream,
     origin_ms: int,
-    wanted: Mapping[int, FrameLook],
+    wanted: Mapping[int, features.FrameLook],
     config: StillsConfig,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
@@ -130,7 +116,7 @@ class FrameTimes:
     def sources(self, video: VideoSource, workspace: Workspace) -> list[tuple[str, VideoPart]]:
         """Return what their pictures depend on, for the names of outputs."""
         return [
-            (features_key(video, segment, workspace), video.part_of(segment))
+            (features.features_key(video, segment, workspace), video.part_of(segment))
             for segment, _ in groupby(self.times_ms, key=lambda at: segment_at(video, at))
         ]
 
@@ -146,14 +132,14 @@ def stills_at(
     stills: dict[int, Picture] = {}
     store = workspace.store
     for segment, own in groupby(sorted(times_ms), key=lambda at: segment_at(video, at)):
-        missing, key = [*own], features_key(video, segment, workspace)
+        missing, key = [*own], features.features_key(video, segment, workspace)
         workspace.check()
         if keeps_pictures(video.part_of(segment).stream):
-            with store.local_copy(kept_key(key)) as path:
+            with store.local_copy(features.kept_key(key)) as path:
                 stills |= kept_pictures(path, missing, config.long_side_px)
             missing = [time_ms for time_ms in missing if time_ms not in stills]
         if missing:
-            looks = FEATURES.load(store, key).looks()
+            looks = features.FEATURES.load(store, key).looks()
             wanted = {time_ms: looks[time_ms] for time_ms in missing if time_ms in looks}
             part = video.part_of(segment)
             with store.local_copy(segment.key) as path:
@@ -196,12 +182,12 @@ def by_seeking(
     found: dict[int, Picture] = {}
     if stream.interlaced:
         return found
-    with av.open(str(path), options=OPEN_OPTIONS) as container:
-        source = chosen_stream(container, stream.index)
+    with av.open(str(path), options=files.OPEN_OPTIONS) as container:
+        source = files.chosen_stream(container, stream.index)
         source.codec_context.thread_count = 1
-        if has_guessed_times(source):
+        if files.has_guessed_times(source):
             return found
-        decoder = Decoders()[source]
+        decoder = files.Decoders()[source]
         for time_ms in sorted(times_ms):
             check()
             frame = _sought_frame(container, source, decoder, time_ms, origin_ms)
@@ -218,7 +204,7 @@ def _sought_frame(
     try:
         seek(container, stream, time_ms + origin_ms)
         for packet in islice(container.demux(stream), _MOST_PACKETS):
-            is_wanted = packet_time_ms(packet, origin_ms) == time_ms
+            is_wanted = files.packet_time_ms(packet, origin_ms) == time_ms
             decoder.skip_frame = "DEFAULT" if is_wanted else "NONREF"
             frames = decoder.decode(packet)
             if is_wanted:
@@ -233,7 +219,7 @@ def by_decord(
     path: Path,
     stream: VideoStream,
     origin_ms: int,
-    wanted: Mapping[int, FrameLook],
+    wanted: Mapping[int, features.FrameLook],
     finish: Finish = _as_it_is,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
@@ -325,9 +311,11 @@ def _shared_picture(memory: int, height: int, width: int) -> Picture:
     return np.frombuffer(data, np.uint8).reshape(height, width, 3)
 
 
-def _fit(picture: Picture, luma: Bytes) -> float:
+def _fit(picture: Picture, luma: features.Bytes) -> float:
     """Return how well the picture matches a frame's luma features; 0 if it is another picture."""
-    small = cv2.resize(picture, (LUMA_WIDTH, LUMA_HEIGHT), interpolation=cv2.INTER_AREA)
+    small = cv2.resize(
+        picture, (features.LUMA_WIDTH, features.LUMA_HEIGHT), interpolation=cv2.INTER_AREA
+    )
     grey = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float64)
     reference = luma.astype(np.float64)
     if float(np.abs(grey - reference).mean()) <= _SAME_PICTURE_LEVELS:
