@@ -447,10 +447,11 @@ def outcomes_of(rows: Rows) -> Iterator[ItemOutcome]:
             ]
             for track in row["tracks"]
         }
+        item = {it.name: row[it.name] for it in fields(Item) if row.get(it.name) is not None}
         yield from_json(
             ItemOutcome,
             {
-                "item": _item(row),
+                "item": item | {"id": row["item_id"], "language": row["asked_language"]},
                 "scenes": [_scene(scene) for scene in scenes[own,]],
                 "overview": _scene(row["overview"]) if row.get("overview") else None,
                 "tracks": [_track(track, spoken[track["index"]]) for track in row["tracks"]],
@@ -466,11 +467,6 @@ def _by(rows: Iterable[TableRow], *columns: str) -> defaultdict[tuple[Any, ...],
         rest = {name: value for name, value in row.items() if name not in columns}
         found[tuple(row[name] for name in columns)].append(rest)
     return found
-
-
-def _item(row: TableRow) -> TableRow:
-    item = {it.name: row[it.name] for it in fields(Item) if row.get(it.name) is not None}
-    return item | {"id": row["item_id"], "language": row["asked_language"]}
 
 
 def _scene(row: TableRow) -> TableRow:

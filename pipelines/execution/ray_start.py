@@ -52,27 +52,23 @@ def start_ray(free_port: Callable[[], int] | None = None, **options: Any) -> Non
                 ray.init(**options)
         except RayStartError:
             log.warning("Ray did not start (%s of %s)", attempt, _STARTS)
-            _end_late_processes(before)
+            # End what Ray has started since ``before``: ``ray.shutdown`` knows nothing of a node
+            # that did not come up, whose processes take what the next attempt is short of.
+            import ray
+
+            late = []
+            for process in set(psutil.Process().children(recursive=True)) - before:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if str(Path(ray.__file__).parent) in " ".join(process.cmdline()):
+                        process.kill()
+                        late.append(process)
+            psutil.wait_procs(late, _ENDING_SECONDS)
+            with quiet():
+                ray.shutdown()
             if attempt == _STARTS:
                 raise
         else:
             return
-
-
-def _end_late_processes(before: set[psutil.Process]) -> None:
-    """End what Ray has started since ``before``: ``ray.shutdown`` knows nothing of a node that did
-    not come up, whose processes take what the next attempt is short of."""
-    import ray
-
-    late = []
-    for process in set(psutil.Process().children(recursive=True)) - before:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if str(Path(ray.__file__).parent) in " ".join(process.cmdline()):
-                process.kill()
-                late.append(process)
-    psutil.wait_procs(late, _ENDING_SECONDS)
-    with quiet():
-        ray.shutdown()
 
 
 @contextlib.contextmanager

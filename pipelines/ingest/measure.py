@@ -35,11 +35,9 @@ from pipelines.sandbox.child import MediaRefusedError, MediaUnreadableError
 _TRANSFER_PQ = 16
 _TRANSFER_HLG = 18
 _TEXT_LENGTH = 200
-_NOTHING_USABLE = "The file has neither pictures nor sound that can be decoded."
 _NO_CLOCK = "Nearly all times in the file are far off each other; no timeline can be made of them."
 _ANIMATIONS = ("gif", "apng")
 """What holds still pictures as well."""
-_NO_LENGTH = "The media has no length: it ends where it begins."
 
 _UNNAMED_RAW = (
     "This is camera RAW footage ({family}): create the job with a file name that says so."
@@ -128,7 +126,7 @@ def _check_length(seconds: float, longest: int) -> None:
     if seconds > longest:
         raise MediaRefusedError(f"The file is longer than {longest} seconds, the limit.")
     if round(seconds * 1000) < 1:
-        raise MediaRefusedError(_NO_LENGTH)
+        raise MediaRefusedError("The media has no length: it ends where it begins.")
 
 
 def _read_through(
@@ -157,7 +155,7 @@ def _nothing_usable(path: Path) -> Exception:
     declared = headers.declared_bytes(path)
     if declared is not None and declared * (1 - _MISSING_SHARE) > path.stat().st_size:
         return MediaUnreadableError(_breaks_off("nothing"))
-    return files.NotMediaError(_NOTHING_USABLE)
+    return files.NotMediaError("The file has neither pictures nor sound that can be decoded.")
 
 
 def _breaks_off(what: str) -> str:

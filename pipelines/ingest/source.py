@@ -313,7 +313,6 @@ def _silence(samples: int) -> Iterator[Samples]:
 log = logging.getLogger("vas.raw")
 
 GIB = 1024**3
-OUTPUT_NAME = "decoded.mov"
 _COPY_BYTES = 4 << 20
 _EXTENSIONS = {"r3d": "R3D", "braw": "braw", "arri": "ari"}
 
@@ -372,7 +371,7 @@ def _decode(
     with temporary_folder("raw-", config.temporary_folder) as folder:
         source = folder / f"source.{_EXTENSIONS[family]}"
         source.symlink_to(path)
-        output = folder / OUTPUT_NAME
+        output = folder / "decoded.mov"
         command = [
             word.replace("{input}", str(source)).replace("{output}", str(output))
             for word in command_words(config.decoders[family])

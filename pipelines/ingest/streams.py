@@ -31,7 +31,6 @@ from pipelines.sandbox.child import MediaRefusedError
 _Stream = TypeVar("_Stream", bound=Stream)
 
 _HEAD_BYTES = 4 << 10
-_STEP_BYTES = 128 << 10
 _READ_BYTES = 8 << 20
 """Tables are repeated several times a second."""
 _PACKET_BYTES = (188, 192, 204)
@@ -66,7 +65,7 @@ def programs_of(source: Path | files.RangedFile) -> list[Program]:
             done += whole
             if any(tables.read(*packet) for packet in _packets(data[:whole], size)):
                 break
-            more = file.read(_STEP_BYTES) if done < _READ_BYTES else b""
+            more = file.read(128 << 10) if done < _READ_BYTES else b""
             data = data[whole:] + more if more else b""
     return [
         Program(number, tables.names.get(number, ""), frozenset(pids))

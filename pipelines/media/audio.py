@@ -270,7 +270,12 @@ def _measured(blocks: Iterable[Samples]) -> Iterator[Coded]:
         held, size = [samples[count * _HOP :]], 0
         if not count:
             continue
-        found = _energies(samples, count)
+        # (count, bands): logarithms; (count,): root mean squares.
+        rows = np.lib.stride_tricks.sliding_window_view(samples, _WINDOW)[::_HOP][:count]
+        spectrum = np.abs(np.fft.rfft(rows * np.hanning(_WINDOW).astype(np.float32), axis=1)) ** 2
+        bands = spectrum.astype(np.float32) @ _bands()
+        floor = 1e-6 + 1e-4 * bands.mean(axis=1, keepdims=True)
+        found = np.log(bands + floor), np.sqrt(np.mean(rows**2, axis=1))
         energies = np.concatenate([energies, found[0]])
         levels = np.concatenate([levels, found[1]])
         if len(energies) <= _FRAMES_APART:
@@ -284,15 +289,6 @@ def _measured(blocks: Iterable[Samples]) -> Iterator[Coded]:
 def _with_end(blocks: Iterable[Samples], end: Samples) -> Iterator[tuple[Samples, bool]]:
     yield from ((block, False) for block in blocks)
     yield end, True
-
-
-def _energies(samples: Samples, count: int) -> tuple[Samples, Samples]:
-    """(count, bands): logarithms; (count,): root mean squares."""
-    rows = np.lib.stride_tricks.sliding_window_view(samples, _WINDOW)[::_HOP][:count]
-    spectrum = np.abs(np.fft.rfft(rows * np.hanning(_WINDOW).astype(np.float32), axis=1)) ** 2
-    bands = spectrum.astype(np.float32) @ _bands()
-    floor = 1e-6 + 1e-4 * bands.mean(axis=1, keepdims=True)
-    return np.log(bands + floor), np.sqrt(np.mean(rows**2, axis=1))
 
 
 @functools.lru_cache(maxsize=1)

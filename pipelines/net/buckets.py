@@ -34,7 +34,6 @@ MAX_OBJECT_BYTES = 64 << 40
 MAX_ETAG_LENGTH = 256
 """S3's have up to 38 characters."""
 AMAZON = "https://s3.{region}.amazonaws.com"
-_GOOGLE = "https://storage.googleapis.com"
 _FIRST_REGION = "us-east-1"
 _SIGNED_SECONDS = 6 * 3600 + 900
 """As long as a fetch may take, attempts included, and a little more."""
@@ -164,7 +163,7 @@ class ClientBucket:
         if self.access.endpoint is not None:
             return self.access.endpoint.rstrip("/")
         if self.scheme == "gs":
-            return _GOOGLE
+            return "https://storage.googleapis.com"
         return AMAZON.format(region=self.access.region or _FIRST_REGION)
 
     def url(self, key: str = "", query: dict[str, str] | None = None) -> str:

@@ -273,7 +273,14 @@ def pictures_by_decord(
 
     def on_event(event: object) -> None:
         shared = from_json(SharedPicture, event)
-        take(shared.time_ms, _shared_picture(memory, shared.height, shared.width))
+        # The picture that lies in the shared memory; raises TaskCrashedError if it does not fit.
+        size = shared.height * shared.width * 3
+        if not 0 < size <= _LARGEST_PICTURE_BYTES:
+            raise TaskCrashedError("The process that reads the pictures answered nonsense.")
+        data = bytearray(size)
+        if os.preadv(memory, [data], 0) != size:
+            raise TaskCrashedError("The process that reads the pictures answered nonsense.")
+        take(shared.time_ms, np.frombuffer(data, np.uint8).reshape(shared.height, shared.width, 3))
 
     path = path.resolve()
     task = ConfinedTask(
@@ -297,18 +304,6 @@ def pictures_by_decord(
         os.close(memory)
     if read.unsuitable is not None:
         raise DecordUnsuitableError(read.unsuitable)
-
-
-def _shared_picture(memory: int, height: int, width: int) -> Picture:
-    """Return the picture that lies in the shared memory; raises TaskCrashedError if it does not
-    fit."""
-    size = height * width * 3
-    if not 0 < size <= _LARGEST_PICTURE_BYTES:
-        raise TaskCrashedError("The process that reads the pictures answered nonsense.")
-    data = bytearray(size)
-    if os.preadv(memory, [data], 0) != size:
-        raise TaskCrashedError("The process that reads the pictures answered nonsense.")
-    return np.frombuffer(data, np.uint8).reshape(height, width, 3)
 
 
 def _fit(picture: Picture, luma: features.Bytes) -> float:

@@ -212,7 +212,13 @@ def _regions(probability: Tensor) -> list[Quad]:
             continue
         growth = sides[0] * sides[1] * _UNCLIP_RATIO / (sides[0] + sides[1])
         grown = (centre, (sides[0] + growth, sides[1] + growth), angle)
-        quads.append(_ordered(cv2.boxPoints(grown)))
+        # Clockwise from the top left.
+        corners = cv2.boxPoints(grown)
+        points = np.asarray(corners, np.float32)
+        by_column = points[np.argsort(points[:, 0], kind="stable")]
+        left = by_column[:2][np.argsort(by_column[:2, 1], kind="stable")]
+        right = by_column[2:][np.argsort(by_column[2:, 1], kind="stable")]
+        quads.append(np.stack([left[0], right[0], right[1], left[1]]))
     return quads
 
 
@@ -223,15 +229,6 @@ def _mean_inside(probability: Tensor, corners: cv2.typing.MatLike) -> float:
     mask = np.zeros((bottom - top + 1, right - left + 1), np.uint8)
     cv2.fillPoly(mask, [(corners - (left, top)).astype(np.int32)], (1,))
     return float(cv2.mean(probability[top : bottom + 1, left : right + 1], mask)[0])
-
-
-def _ordered(corners: cv2.typing.MatLike) -> Quad:
-    """Clockwise from the top left."""
-    points = np.asarray(corners, np.float32)
-    by_column = points[np.argsort(points[:, 0], kind="stable")]
-    left = by_column[:2][np.argsort(by_column[:2, 1], kind="stable")]
-    right = by_column[2:][np.argsort(by_column[2:, 1], kind="stable")]
-    return np.stack([left[0], right[0], right[1], left[1]])
 
 
 def _straightened(picture: cv2.typing.MatLike, quad: Quad) -> Picture:
