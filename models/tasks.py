@@ -160,6 +160,17 @@ def _grey() -> contracts.Picture:
     return np.full((180, 320, 3), 128, dtype=np.uint8)
 
 
+def _nothing(wrong: str, right: str) -> Callable[[contracts.Probabilities], str]:
+    """Return a report of probabilities, none of which may be above a half."""
+
+    def report(probabilities: contracts.Probabilities) -> str:
+        if (probabilities > 0.5).any():
+            raise WrongAnswerError(wrong)
+        return right.format(len(probabilities))
+
+    return report
+
+
 class Transcriber(Protocol):
     """Speech to words."""
 
@@ -253,15 +264,13 @@ class SpeechDetector(Protocol):
         ...
 
 
-def _no_speech(probabilities: contracts.Probabilities) -> str:
-    if (probabilities > 0.5).any():
-        raise WrongAnswerError("found speech in noise")
-    return "finds no speech in faint noise"
-
-
 DETECT_SPEECH = Task(
     "detect_speech",
-    single(SpeechDetector.find_speech, lambda: _hiss(2.0), _no_speech),
+    single(
+        SpeechDetector.find_speech,
+        lambda: _hiss(2.0),
+        _nothing("found speech in noise", "finds no speech in faint noise"),
+    ),
     Purpose.TRANSCRIPT,
     former_name="detect",
 )
@@ -276,15 +285,13 @@ class SoundDetector(Protocol):
         ...
 
 
-def _no_sounds(probabilities: contracts.Probabilities) -> str:
-    if (probabilities > 0.5).any():
-        raise WrongAnswerError("found sounds in faint noise")
-    return "finds no speech and no music in faint noise"
-
-
 DETECT_SOUNDS = Task(
     "detect_sounds",
-    single(SoundDetector.find_sounds, lambda: _hiss(2.0), _no_sounds),
+    single(
+        SoundDetector.find_sounds,
+        lambda: _hiss(2.0),
+        _nothing("found sounds in faint noise", "finds no speech and no music in faint noise"),
+    ),
     Purpose.TRANSCRIPT,
 )
 
@@ -298,15 +305,14 @@ class SpeakerSegmenter(Protocol):
         ...
 
 
-def _silent(activity: contracts.SpeakerActivity) -> str:
-    if activity.speaking.any():
-        raise WrongAnswerError("found speakers in noise")
-    return "finds no speaker in faint noise"
-
-
+_NO_SPEAKER = _nothing("found speakers in noise", "finds no speaker in faint noise")
 SEGMENT_SPEAKERS = Task(
     "segment_speakers",
-    batched(SpeakerSegmenter.segment, lambda: _hiss(2.0), _silent),
+    batched(
+        SpeakerSegmenter.segment,
+        lambda: _hiss(2.0),
+        lambda activity: _NO_SPEAKER(activity.speaking),
+    ),
     Purpose.TRANSCRIPT,
 )
 
@@ -410,19 +416,14 @@ class BoundaryDetector(Protocol):
         ...
 
 
-def _grey_frames() -> contracts.BoundaryPictures:
-    return np.full((50, contracts.BOUNDARY_HEIGHT, contracts.BOUNDARY_WIDTH, 3), 128, np.uint8)
-
-
-def _no_boundaries(probabilities: contracts.Probabilities) -> str:
-    if (probabilities > 0.5).any():
-        raise WrongAnswerError("found cuts in grey frames")
-    return f"finds no cut in {len(probabilities)} grey frames"
-
-
+_BOUNDARY_FRAMES = (50, contracts.BOUNDARY_HEIGHT, contracts.BOUNDARY_WIDTH, 3)
 DETECT_BOUNDARIES = Task(
     "detect_boundaries",
-    single(BoundaryDetector.detect_boundaries, _grey_frames, _no_boundaries),
+    single(
+        BoundaryDetector.detect_boundaries,
+        lambda: np.full(_BOUNDARY_FRAMES, 128, np.uint8),
+        _nothing("found cuts in grey frames", "finds no cut in {} grey frames"),
+    ),
     Purpose.VISION,
 )
 

@@ -97,7 +97,8 @@ def _backfill(options: argparse.Namespace, place: places.Place, access: places.S
         limits=FetchLimits(max_bytes=options.max_bytes),
         raw=RawConfig(decoders=dict(options.raw_decoder)),
     )
-    policy = _content_policy(options)
+    hashes = options.blocked_hashes
+    policy = ContentPolicy(blocked_hashes=read_blocklist(hashes)) if hashes else ContentPolicy()
     with _ray(options.address):
         profile = _profile(options)
         output = begin_output(place, _kind(profile, options))
@@ -231,12 +232,6 @@ def _pacing(options: argparse.Namespace) -> driver.Pacing:
         part_seconds=options.part_seconds,
         progress_seconds=options.progress_seconds,
     )
-
-
-def _content_policy(options: argparse.Namespace) -> ContentPolicy:
-    if options.blocked_hashes is None:
-        return ContentPolicy()
-    return ContentPolicy(blocked_hashes=read_blocklist(options.blocked_hashes))
 
 
 def _print(line: str) -> None:

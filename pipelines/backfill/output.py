@@ -42,7 +42,8 @@ Rows = dict[str, list[TableRow]]
 """Table name -> its rows."""
 
 _TEXT, _MS, _COUNT = pa.string(), pa.int64(), pa.int32()
-_TEXTS = pa.list_(_TEXT)
+_OF_ITEM = {"id": "item_id", "language": "asked_language"}
+"""Fields of an item -> their columns, where these are called otherwise."""
 
 
 def _columns(cls: type) -> list[tuple[str, pa.DataType]]:
@@ -58,7 +59,7 @@ def _arrow_type(hint: Any, name: str) -> pa.DataType:
     if isinstance(hint, type) and is_dataclass(hint):
         return pa.struct(_columns(hint))
     if hint is int:
-        return _MS if name.endswith("_ms") else _COUNT
+        return _MS if name.endswith("_ms") or name == "row" else _COUNT
     return {float: pa.float64(), bool: pa.bool_()}.get(hint, _TEXT)
 
 
@@ -79,17 +80,7 @@ _SCENE = [
 SCHEMAS: dict[str, pa.Schema] = {
     "items": pa.schema(
         [
-            ("item_id", _TEXT),
-            ("row", _MS),
-            ("source", _TEXT),
-            ("name", _TEXT),
-            ("mode", _TEXT),
-            ("asked_language", _TEXT),
-            ("keyterms", _TEXTS),
-            ("speakers_expected", _COUNT),
-            ("channels", _TEXT),
-            ("provider", _TEXT),
-            ("metadata", _TEXT),
+            *((_OF_ITEM.get(name, name), column) for name, column in _columns(Item)),
             ("status", _TEXT),
             ("duration_ms", _MS),
             ("width", _COUNT),
@@ -342,7 +333,10 @@ def rows_of(outcomes: Iterable[ItemOutcome]) -> Rows:
         item_id = {"item_id": outcome.item.id}
         rows["items"].append(_item_row(outcome))
         rows["scenes"] += [item_id | _scene_row(scene) for scene in outcome.scenes]
-        rows["errors"] += [_error_row(outcome.item, failure) for failure in outcome.failures]
+        for failure in outcome.failures:
+            of_item = {"row": outcome.item.row, "source": outcome.item.source, "column": None}
+            why = {"stage": failure.stage, "code": failure.code, "message": failure.message}
+            rows["errors"].append(item_id | of_item | why)
         for track in outcome.tracks:
             own = item_id | {"track": track.index}
             for segment in _segments(track):
@@ -361,11 +355,9 @@ def _segments(track: types.TrackOutcome) -> tuple[types.TranscriptSegment, ...]:
 
 
 def _item_row(outcome: ItemOutcome) -> TableRow:
-    item = asdict(outcome.item)
+    item = {_OF_ITEM.get(name, name): value for name, value in asdict(outcome.item).items()}
     segments = [segment for track in outcome.tracks for segment in _segments(track)]
     return {
-        "item_id": item.pop("id"),
-        "asked_language": item.pop("language"),
         **item,
         "status": outcome.status,
         "duration_ms": outcome.duration_ms,
@@ -398,18 +390,6 @@ def _scene_row(scene: types.Scene) -> TableRow:
     """Return a scene's fields as they are, but for the key of its still: a name in the output."""
     values = asdict(scene)
     return {"still": values.pop("thumbnail_key"), **values}
-
-
-def _error_row(item: Item, failure: types.StageOutcome) -> TableRow:
-    return {
-        "item_id": item.id,
-        "row": item.row,
-        "source": item.source,
-        "stage": failure.stage,
-        "code": failure.code,
-        "column": None,
-        "message": failure.message,
-    }
 
 
 def row_error_values(error: RowError) -> TableRow:

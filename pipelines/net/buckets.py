@@ -389,17 +389,10 @@ def _object(fields: dict[str, str], is_encoded: bool) -> BucketObject:
         raise ValueError("the size of an object")
     if len(etag) > MAX_ETAG_LENGTH:
         raise ValueError("the length of an entity tag")
-    return BucketObject(
-        key=key,
-        size_bytes=int(size),
-        etag=etag or None,
-        modified_at=_moment(fields.get("LastModified")),
-    )
-
-
-def _moment(text: str | None) -> datetime | None:
-    """Return None too for years that no object is of: some servers write the year 1 for no time."""
+    text = fields.get("LastModified")
     moment = datetime.fromisoformat(text) if text else None
-    if moment is None or not _YEARS[0] <= moment.year <= _YEARS[1]:
-        return None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    if moment is not None and not _YEARS[0] <= moment.year <= _YEARS[1]:
+        moment = None  # No object is of such a year: some servers write the year 1 for no time.
+    if moment is not None:
+        moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return BucketObject(key=key, size_bytes=int(size), etag=etag or None, modified_at=moment)

@@ -48,7 +48,6 @@ from pipelines.vision.scenes import (
     ScenePlan,
     scenes_between,
     still_times,
-    whole_video,
 )
 from pipelines.vision.screen_text import (
     READINGS,
@@ -166,7 +165,11 @@ class VisionPlan:
             for made in chain(*(each.scenes for each in looked)):
                 scene = SCENES.load(self._store, made.key)
                 texts[scene.index] = scene.on_screen_text
-            whole = with_objects(_whole(self.scenes, self._video), seen, all_stills=True)
+            # The whole video as one scene, with stills that its scenes have too.
+            shown = {round((len(self.scenes) - 1) * share) for share in _OVERVIEW_SHARES}
+            middles = tuple(self.scenes[index].middle_ms for index in sorted(shown))
+            whole = ScenePlan(len(self.scenes), 0, self._video.duration_ms, 1.0, middles, ())
+            whole = with_objects(whole, seen, all_stills=True)
             whole = replace(whole, texts=together([texts[index] for index in sorted(texts)]))
             rest.append(_between_bars(whole, self._video, self.found))
         return rest
@@ -221,7 +224,8 @@ def plan_vision(
         ),
         config.max_scenes_a_task,
     )
-    borders = scenes_between(found.cuts, video.duration_ms) or [whole_video(video.duration_ms)]
+    end_ms = video.duration_ms
+    borders = scenes_between(found.cuts, end_ms) or [SceneBorders(0, end_ms, 1.0, 0, end_ms)]
     scenes = [
         _between_bars(_plan(index, each, found), video, found) for index, each in enumerate(borders)
     ]
@@ -300,13 +304,6 @@ def damage_warnings(damaged_ms: Sequence[int]) -> Iterator[types.PipelineWarning
 
 _OVERVIEW_SHARES = (0.15, 0.5, 0.85)
 """Which of a video's scenes are shown of it as a whole, by their places among all."""
-
-
-def _whole(plans: Sequence[ScenePlan], video: types.VideoSource) -> ScenePlan:
-    """Return the whole video as one scene, with stills that its scenes have too."""
-    shown = {round((len(plans) - 1) * share) for share in _OVERVIEW_SHARES}
-    middles = tuple(plans[index].middle_ms for index in sorted(shown))
-    return ScenePlan(len(plans), 0, video.duration_ms, 1.0, middles, ())
 
 
 def _overview(overview: types.Scene, scenes: Sequence[types.Scene]) -> types.Scene:

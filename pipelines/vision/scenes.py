@@ -29,7 +29,7 @@ from pipelines.vision.features import (
     joined,
     nearest_frame,
 )
-from pipelines.vision.stills import StillsConfig, segment_at, stills_at
+from pipelines.vision.stills import segment_at, stills_at
 from pipelines.vision.tags import Tagger
 
 
@@ -137,8 +137,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         features = self._features(plans)
         looks = features.looks()
         times = {time for plan in plans for time in plan.still_times_ms}
-        config = StillsConfig(self.config.still_long_side_px)
-        stills = stills_at(self.video, times, self.workspace, config)
+        stills = stills_at(self.video, times, self.workspace, self.config.still_long_side_px)
         active = {plan.active: inside(features, plan.active) for plan in plans}
         scenes = []
         for plan in plans:
@@ -287,11 +286,6 @@ def scenes_between(cuts: Sequence[Cut], duration_ms: int) -> list[SceneBorders]:
         SceneBorders(opening.time_ms, ending.time_ms, opening.confidence, *_clear(opening, ending))
         for opening, ending in zip(openings, endings, strict=True)
     ]
-
-
-def whole_video(duration_ms: int) -> SceneBorders:
-    """Return a video without cuts."""
-    return SceneBorders(0, duration_ms, 1.0, 0, duration_ms)
 
 
 def _clear(opening: Cut, ending: Cut) -> tuple[int, int]:

@@ -59,32 +59,25 @@ class DecordUnsuitableError(Exception):
     """decord cannot give the stills of this file; the message is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class StillsConfig:
-    """``long_side_px`` bounds the stills' width and height."""
-
-    long_side_px: int = 960
-
-
 def fetch_stills(
     path: Path,
     segment: Segment,
     stream: VideoStream,
     origin_ms: int,
     wanted: Mapping[int, features.FrameLook],
-    config: StillsConfig,
+    long_side_px: int,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
     """Return stills at the times ``wanted`` (with what is known of those frames), upright.
 
-    Times at which nothing can be decoded are left out. ``path`` is the
-    segment's object on this machine. One picture of full size is in memory at a
-    time. Whatever ``check`` raises ends the reading.
+    ``long_side_px`` bounds their width and height. Times at which nothing can be decoded are left
+    out. ``path`` is the segment's object on this machine. One picture of full size is in memory at
+    a time. Whatever ``check`` raises ends the reading.
     """
 
     def finish(time_ms: int, picture: Picture) -> Picture:
         shape = wanted[time_ms].aspect, wanted[time_ms].orientation
-        return upright(picture, *shape, config.long_side_px, interlaced=stream.interlaced)
+        return upright(picture, *shape, long_side_px, interlaced=stream.interlaced)
 
     stills: dict[int, Picture] = {}
     others = {at: look for at, look in wanted.items() if stream.interlaced or not look.is_key}
@@ -122,7 +115,7 @@ class FrameTimes:
 
 
 def stills_at(
-    video: VideoSource, times_ms: Collection[int], workspace: Workspace, config: StillsConfig
+    video: VideoSource, times_ms: Collection[int], workspace: Workspace, long_side_px: int
 ) -> dict[int, Picture]:
     """Return stills at these frame times, rising, of segments whose features are stored.
 
@@ -136,7 +129,7 @@ def stills_at(
         workspace.check()
         if keeps_pictures(video.part_of(segment).stream):
             with store.local_copy(features.kept_key(key)) as path:
-                stills |= kept_pictures(path, missing, config.long_side_px)
+                stills |= kept_pictures(path, missing, long_side_px)
             missing = [time_ms for time_ms in missing if time_ms not in stills]
         if missing:
             looks = features.FEATURES.load(store, key).looks()
@@ -144,7 +137,13 @@ def stills_at(
             part = video.part_of(segment)
             with store.local_copy(segment.key) as path:
                 stills |= fetch_stills(
-                    path, segment, part.stream, part.origin_ms, wanted, config, workspace.check
+                    path,
+                    segment,
+                    part.stream,
+                    part.origin_ms,
+                    wanted,
+                    long_side_px,
+                    workspace.check,
                 )
     return dict(sorted(stills.items()))
 
