@@ -160,10 +160,10 @@ def _grey() -> contracts.Picture:
     return np.full((180, 320, 3), 128, dtype=np.uint8)
 
 
-def _nothing(wrong: str, right: str) -> Callable[[contracts.Probabilities], str]:
+def _nothing(wrong: str, right: str) -> Callable[[npt.NDArray[Any]], str]:
     """Return a report of probabilities, none of which may be above a half."""
 
-    def report(probabilities: contracts.Probabilities) -> str:
+    def report(probabilities: npt.NDArray[Any]) -> str:
         if (probabilities > 0.5).any():
             raise WrongAnswerError(wrong)
         return right.format(len(probabilities))

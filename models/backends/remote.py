@@ -227,7 +227,11 @@ class AnsweringServer:
     async def _described(self, scene: contracts.SceneStills) -> contracts.SceneDescription:
         stills = questions.middle_stills(scene.stills, self._most_stills)
         content: list[Any] = [{"type": "text", "text": questions.scene_question(scene)}]
-        content += [{"type": "image_url", "image_url": {"url": _data_url(it)}} for it in stills]
+        for still in stills:
+            quality = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
+            _, jpeg = cv2.imencode(".jpg", cv2.cvtColor(still, cv2.COLOR_RGB2BGR), quality)
+            url = f"data:image/jpeg;base64,{base64.b64encode(jpeg.tobytes()).decode()}"
+            content.append({"type": "image_url", "image_url": {"url": url}})
         for room in _SCENE_ROOMS:
             answer = scene_answer(await self._chat(content, questions.SCENE_SCHEMA, room))
             if answer is not None:
@@ -312,7 +316,13 @@ class AnsweringServer:
         }
         fields |= {"language": language} if language else {}
         fields |= {"prompt": ", ".join(chunk.keyterms)} if chunk.keyterms else {}
-        file = ("chunk.wav", _wav(chunk), "audio/wav")
+        stream = io.BytesIO()
+        with wave.open(stream, "wb") as wav:
+            wav.setnchannels(1)
+            wav.setsampwidth(2)
+            wav.setframerate(contracts.SAMPLE_RATE_HZ)
+            wav.writeframes((chunk.samples.clip(-1, 1) * 32767).astype("<i2").tobytes())
+        file = ("chunk.wav", stream.getvalue(), "audio/wav")
         answer = await self._server.post(
             "/audio/transcriptions", data=fields | self._model.body, files={"file": file}
         )
@@ -425,22 +435,6 @@ def scene_answer(text: str) -> questions.SceneAnswer | None:
             }
         )
     )
-
-
-def _data_url(still: contracts.Picture) -> str:
-    quality = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
-    _, jpeg = cv2.imencode(".jpg", cv2.cvtColor(still, cv2.COLOR_RGB2BGR), quality)
-    return f"data:image/jpeg;base64,{base64.b64encode(jpeg.tobytes()).decode()}"
-
-
-def _wav(chunk: contracts.AudioChunk) -> bytes:
-    stream = io.BytesIO()
-    with wave.open(stream, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(contracts.SAMPLE_RATE_HZ)
-        file.writeframes((chunk.samples.clip(-1, 1) * 32767).astype("<i2").tobytes())
-    return stream.getvalue()
 
 
 def _words(said: _Transcription, seconds: float) -> tuple[contracts.Word, ...]:

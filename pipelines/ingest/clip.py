@@ -226,7 +226,10 @@ class _Found:
         templates = self.templates
         for number, packet in packets:
             time_ms, leads = self._time_ms(packet), number == self.leader.index
-            if self._is_past(packet):
+            # Nothing of the packet's stream that follows is shown before it is decoded.
+            ticks = packet.pts if packet.dts is None else packet.dts
+            begins_ms = files.rounded_ms(ticks or 0, packet.time_base) - self.order.origin_ms
+            if begins_ms >= self.order.end_ms:
                 done.add(number)
                 if len(done) == len(self.streams):
                     return
@@ -292,13 +295,6 @@ class _Found:
     def _time_ms(self, packet: Packet[Any]) -> int:
         """When the packet is shown, from the media's start; ``_begin`` yields none without."""
         return files.rounded_ms(packet.pts or 0, packet.time_base) - self.order.origin_ms
-
-    def _is_past(self, packet: Packet[Any]) -> bool:
-        """Return whether nothing of the packet's stream that follows is shown before the end."""
-        if packet.dts is None:
-            return self._time_ms(packet) >= self.order.end_ms
-        time_ms = files.rounded_ms(packet.dts, packet.time_base) - self.order.origin_ms
-        return time_ms >= self.order.end_ms
 
 
 def _format(stream: Any) -> tuple[Any, ...]:

@@ -279,6 +279,10 @@ def _video(tally: Tally, stop: Fraction, origin_ms: int) -> VideoStream:
     if orientation.swaps_sides:
         width, height = height, width
     interval = tally.interval
+    # The rate that the container names, where the packets bear it out: a few frames with times in
+    # whole milliseconds do not distinguish 24 from 23.976 by themselves.
+    named = (stream.guessed_rate, stream.base_rate, stream.average_rate) if interval else ()
+    borne_out = (it for it in named if it and abs(it - 1 / interval) <= _RATE_TOLERANCE / interval)
     return VideoStream(
         index=tally.stream.index,
         codec=files.codec_name(tally.stream),
@@ -288,7 +292,7 @@ def _video(tally: Tally, stop: Fraction, origin_ms: int) -> VideoStream:
         sample_aspect=aspect,
         decoder_aspect=tally.frame_aspect,
         frame_rate=float(1 / interval) if interval else 0.0,
-        exact_rate=_exact_rate(stream, 1 / interval) if interval else None,
+        exact_rate=next((str(Fraction(it)) for it in borne_out), None),
         frame_count=tally.packets,
         interlaced=bool(frame.interlaced_frame),
         pixel_format=frame.format.name,
@@ -298,17 +302,6 @@ def _video(tally: Tally, stop: Fraction, origin_ms: int) -> VideoStream:
         start_ms=files.seconds_ms(tally.start) - origin_ms,
         end_ms=max(files.seconds_ms(stop), files.seconds_ms(tally.last) + 1) - origin_ms,
     )
-
-
-def _exact_rate(stream: Any, measured: Fraction) -> str | None:
-    """Return the rate that the container names, where the packets bear it out.
-
-    A few frames with times in whole milliseconds do not distinguish 24 from 23.976 by themselves.
-    """
-    for named in (stream.guessed_rate, stream.base_rate, stream.average_rate):
-        if named and abs(named - measured) <= measured * _RATE_TOLERANCE:
-            return str(Fraction(named))
-    return None
 
 
 def _audio(tally: Tally) -> AudioStream:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import RawIOBase
@@ -259,8 +260,8 @@ def _measured(blocks: Iterable[Samples]) -> Iterator[Coded]:
     """Frames, some at a time; the first is centred on the track's start."""
     held, energies = [np.zeros(_WINDOW // 2, np.float32)], np.zeros((0, BITS + _BANDS_APART))
     levels, size = np.zeros(0, np.float32), 0
-    ending = [np.zeros(_WINDOW // 2, np.float32)]
-    for block, is_last in _with_end(blocks, ending[0]):
+    ending = [(np.zeros(_WINDOW // 2, np.float32), True)]
+    for block, is_last in itertools.chain(((each, False) for each in blocks), ending):
         held.append(block)
         size += len(block)
         if size < _BLOCK_FRAMES * _HOP and not is_last:
@@ -284,11 +285,6 @@ def _measured(blocks: Iterable[Samples]) -> Iterator[Coded]:
         quiet = np.minimum(levels[_FRAMES_APART:], levels[:-_FRAMES_APART]) < _SILENCE
         yield _coded((apart[_FRAMES_APART:] - apart[:-_FRAMES_APART]).astype(np.float32), quiet)
         energies, levels = energies[-_FRAMES_APART:], levels[-_FRAMES_APART:]
-
-
-def _with_end(blocks: Iterable[Samples], end: Samples) -> Iterator[tuple[Samples, bool]]:
-    yield from ((block, False) for block in blocks)
-    yield end, True
 
 
 @functools.lru_cache(maxsize=1)

@@ -107,16 +107,13 @@ def word_calibrations() -> Mapping[str, WordCalibration]:
 def calibrated(found: TranscriptResult, calibration: WordCalibration) -> TranscriptResult:
     """Return the transcript with such confidences; a segment's is the share of its words that is
     right."""
-    segments = tuple(_calibrated(segment, calibration) for segment in found.segments)
-    return replace(found, segments=segments, calibrated=True)
-
-
-def _calibrated(segment: TranscriptSegment, calibration: WordCalibration) -> TranscriptSegment:
-    words = tuple(
-        replace(word, confidence=calibration.confidence(word.confidence)) for word in segment.words
-    )
-    mean = sum(word.confidence for word in words) / len(words)
-    return replace(segment, confidence=mean, words=words)
+    segments = []
+    for segment in found.segments:
+        right = [calibration.confidence(word.confidence) for word in segment.words]
+        pairs = zip(segment.words, right, strict=True)
+        words = tuple(replace(word, confidence=share) for word, share in pairs)
+        segments.append(replace(segment, confidence=sum(right) / len(right), words=words))
+    return replace(found, segments=tuple(segments), calibrated=True)
 
 
 _VOICES_SHARE, _REGIONS_SHARE = 0.2, 0.05

@@ -48,6 +48,7 @@ from pipelines.vision.scenes import (
     ScenePlan,
     scenes_between,
     still_times,
+    whole_video,
 )
 from pipelines.vision.screen_text import (
     READINGS,
@@ -224,8 +225,7 @@ def plan_vision(
         ),
         config.max_scenes_a_task,
     )
-    end_ms = video.duration_ms
-    borders = scenes_between(found.cuts, end_ms) or [SceneBorders(0, end_ms, 1.0, 0, end_ms)]
+    borders = scenes_between(found.cuts, video.duration_ms) or [whole_video(video.duration_ms)]
     scenes = [
         _between_bars(_plan(index, each, found), video, found) for index, each in enumerate(borders)
     ]

@@ -288,6 +288,11 @@ def scenes_between(cuts: Sequence[Cut], duration_ms: int) -> list[SceneBorders]:
     ]
 
 
+def whole_video(duration_ms: int) -> SceneBorders:
+    """Return a video without cuts."""
+    return SceneBorders(0, duration_ms, 1.0, 0, duration_ms)
+
+
 def _clear(opening: Cut, ending: Cut) -> tuple[int, int]:
     """From the end of one transition to the start of the next, if anything is left there."""
     start_ms = max(opening.time_ms, opening.end_ms)

@@ -37,7 +37,7 @@ from pipelines.vision.cuts.measures import (
     mean_difference,
     sides,
 )
-from pipelines.vision.features import CHROMA_HEIGHT, CHROMA_WIDTH, Bytes, FrameFeatures
+from pipelines.vision.features import CHROMA_HEIGHT, CHROMA_WIDTH, FrameFeatures
 
 Levels = npt.NDArray[np.float32]
 
@@ -240,7 +240,8 @@ def _unlike(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> _En
     The cheapest tests come first: most pairs fail early.
     """
     ends = window.luma[np.array([a, b])]
-    side = _blank_side(ends)
+    kinds = blanks(ends)  # black goes first
+    side = next((kind for kind in (Blank.BLACK, Blank.WHITE) if kind in kinds), None)
     if side is None and contrast(ends).min() < _PLAIN_CONTRAST:
         return None
     alike = 0.0 if side is not None else likeness(ends[0], ends[1])
@@ -269,14 +270,6 @@ def _extent(share: Floats) -> tuple[int, int]:
     begin = int(still[-1]) if len(still) else 0
     done = np.flatnonzero(share[begin:] >= 0.95)
     return begin, begin + int(done[0]) if len(done) else len(share) - 1
-
-
-def _blank_side(ends: Bytes) -> Blank | None:
-    """Return the kind of blank that one of the two pictures is; black goes first."""
-    kinds = blanks(ends)
-    if Blank.BLACK in kinds:
-        return Blank.BLACK
-    return Blank.WHITE if Blank.WHITE in kinds else None
 
 
 Item = TypeVar("Item")
