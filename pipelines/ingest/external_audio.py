@@ -18,12 +18,12 @@ from pipelines.ingest.sync import CERTAIN, Alignment, find_alignment
 from pipelines.types import (
     AudioStream,
     AudioTrack,
-    FailedTrack,
     IngestResult,
     MediaInfo,
     PipelineWarning,
     StageCode,
     StageError,
+    TrackOutcome,
     WarningCode,
 )
 
@@ -247,7 +247,7 @@ class _PlacedTracks:
     camera: AudioTrack | None
     main_seconds: float
     tracks: list[AudioTrack] = field(default_factory=list)
-    failed: list[FailedTrack] = field(default_factory=list)
+    failed: list[TrackOutcome] = field(default_factory=list)
     warnings: list[PipelineWarning] = field(default_factory=list)
 
     def add(self, external: ProbedExternal, context: IngestContext) -> None:
@@ -266,7 +266,7 @@ class _PlacedTracks:
             track = found.get(pick.file_name)
             if track is None:
                 code = StageCode.EXTERNAL_AUDIO_FAILED
-                self.failed.append(FailedTrack(index, pick.name, code))
+                self.failed.append(TrackOutcome(index, pick.name, code=code))
             else:
                 self.tracks.append(replace(track, index=index))
 
