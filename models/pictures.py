@@ -305,7 +305,19 @@ def palette(
 
     Of graphics ``on_white`` without their ground, unless there is nothing else.
     """
-    colours, weights = _histogram(stills, on_white)
+    # Mean colours (n, 3) of the occupied cells of a 32 x 32 x 32 cube, and their shares.
+    size = (_SAMPLE_WIDTH, _SAMPLE_HEIGHT)
+    # Means of lettering and what is behind it are the ground's colour in part.
+    how = cv2.INTER_NEAREST if on_white else cv2.INTER_AREA
+    small = [cv2.resize(still, size, interpolation=how) for still in stills]
+    pixels = np.concatenate([picture.reshape(-1, 3) for picture in small]).astype(np.int64)
+    drawn = pixels[pixels.min(axis=1) < _GROUND_LEVEL]
+    if on_white and len(drawn):
+        pixels = drawn
+    cells = (pixels[:, 0] >> 3) << 10 | (pixels[:, 1] >> 3) << 5 | pixels[:, 2] >> 3
+    _, cell, counts = np.unique(cells, return_inverse=True, return_counts=True)
+    sums = [np.bincount(cell, weights=pixels[:, channel]) for channel in range(3)]
+    colours, weights = np.stack(sums, axis=1) / counts[:, None], counts / len(pixels)
     centres, shares = _clusters(oklab(colours), weights)
     centres, shares = _merged(centres, shares)
     # Large ones and strong colours before greys.
@@ -329,22 +341,6 @@ def srgb(lab: Floats) -> npt.NDArray[np.uint8]:
     linear = np.clip(lms @ np.linalg.inv(_RGB_TO_LMS).T, 0, 1)
     gamma = np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
     return np.asarray(np.rint(gamma * 255), np.uint8)
-
-
-def _histogram(stills: Sequence[Picture], on_white: bool) -> tuple[Floats, Floats]:
-    """Mean colours (n, 3) of the occupied cells of a 32 x 32 x 32 cube, and their shares."""
-    size = (_SAMPLE_WIDTH, _SAMPLE_HEIGHT)
-    # Means of lettering and what is behind it are the ground's colour in part.
-    how = cv2.INTER_NEAREST if on_white else cv2.INTER_AREA
-    small = [cv2.resize(still, size, interpolation=how) for still in stills]
-    pixels = np.concatenate([picture.reshape(-1, 3) for picture in small]).astype(np.int64)
-    drawn = pixels[pixels.min(axis=1) < _GROUND_LEVEL]
-    if on_white and len(drawn):
-        pixels = drawn
-    cells = (pixels[:, 0] >> 3) << 10 | (pixels[:, 1] >> 3) << 5 | pixels[:, 2] >> 3
-    _, cell, counts = np.unique(cells, return_inverse=True, return_counts=True)
-    sums = [np.bincount(cell, weights=pixels[:, channel]) for channel in range(3)]
-    return np.stack(sums, axis=1) / counts[:, None], counts / len(pixels)
 
 
 def _clusters(points: Floats, weights: Floats) -> tuple[Floats, Floats]:

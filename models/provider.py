@@ -172,18 +172,18 @@ class GatheredModel:
         self._changed = threading.Condition()
         self._came_seconds = self._apart_seconds = 0.0
         if row.max_batch == 1:
-            setattr(self, task.method_name, self._alone)
+            # Of a model that takes no batches, one call at a time.
+            def alone(given: Any) -> Any:
+                with self._changed:
+                    return getattr(self._model(), task.method_name)(given)
+
+            setattr(self, task.method_name, alone)
             return
         for _ in range(row.concurrent_batches):
             threading.Thread(target=self._work, name=task.name, daemon=True).start()
         is_single = task.call.shape is Shape.SINGLE
         answer = (lambda item: self._answer([item])) if is_single else self._answer
         setattr(self, task.method_name, answer)
-
-    def _alone(self, given: Any) -> Any:
-        """The answer of a model that takes no batches, to one call at a time."""
-        with self._changed:
-            return getattr(self._model(), self._task.method_name)(given)
 
     def _answer(self, inputs: Sequence[Any]) -> Any:
         calls = [(each, Future[Any]()) for each in inputs]
@@ -197,21 +197,18 @@ class GatheredModel:
             self._changed.notify_all()
         return self._task.gathered([answer.result() for _, answer in calls])
 
-    def _next_batch(self) -> list[tuple[Any, Future[Any]]]:
-        most, waiting = self._row.max_batch, self._waiting
-        with self._changed:
-            self._changed.wait_for(lambda: waiting)
-            while len(waiting) < most and self._changed.wait(self._patience_seconds):
-                pass  # another input has come
-            return [waiting.popleft() for _ in range(min(most, len(waiting)))]
-
     @property
     def _patience_seconds(self) -> float:
         return max(GATHERING_SECONDS, min(2 * self._apart_seconds, MOST_GATHERING_SECONDS))
 
     def _work(self) -> None:
+        most, waiting = self._row.max_batch, self._waiting
         while True:
-            batch = self._next_batch()
+            with self._changed:
+                self._changed.wait_for(lambda: waiting)
+                while len(waiting) < most and self._changed.wait(self._patience_seconds):
+                    pass  # another input has come
+                batch = [waiting.popleft() for _ in range(min(most, len(waiting)))]
             started = time.perf_counter()
             inputs = [each for each, _ in batch]
             try:

@@ -15,30 +15,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from models import tasks
 from models.backends import Backend
-from models.tasks import (
-    ALIGN,
-    CLASSIFY_CONTENT,
-    DESCRIBE_SCENES,
-    DETECT_BOUNDARIES,
-    DETECT_OBJECTS,
-    DETECT_SOUNDS,
-    DETECT_SPEECH,
-    EMBED_FACES,
-    EMBED_PHRASES,
-    EMBED_PICTURES,
-    EMBED_TEXT,
-    EMBED_VOICE,
-    READ_TEXT,
-    RECOGNIZE_ENTITIES,
-    SEGMENT_SPEAKERS,
-    SUMMARIZE,
-    TRANSCRIBE,
-    TRANSLATE_SPEECH,
-    TRANSLATE_TEXT,
-    Task,
-    get_task,
-)
 from models.weights import Carrier, Checkpoint, PackagedWeights, RemoteModel, WeightFile
 
 
@@ -297,8 +275,8 @@ ENGLISH_NAMES = PackagedWeights(
     ),
 )
 
-PACKAGED: dict[Task[Any], Backend] = {
-    TRANSCRIBE: Backend(
+PACKAGED: dict[tasks.Task[Any], Backend] = {
+    tasks.TRANSCRIBE: Backend(
         "models.backends.packaged.transcriber:open_transcriber",
         {"model": WHISPER_BASE},
         dtype="int8",
@@ -307,58 +285,58 @@ PACKAGED: dict[Task[Any], Backend] = {
         memory_bytes=1_300_000_000,
         languages="99 languages",
     ),
-    ALIGN: Backend(
+    tasks.ALIGN: Backend(
         "models.backends.packaged.transcriber:open_transcriber",
         {"model": WHISPER_BASE},
         dtype="int8",
-        shares=TRANSCRIBE,
+        shares=tasks.TRANSCRIBE,
         languages="99 languages",
     ),
-    TRANSLATE_SPEECH: Backend(
+    tasks.TRANSLATE_SPEECH: Backend(
         "models.backends.packaged.transcriber:open_transcriber",
         {"model": WHISPER_BASE},
-        shares=TRANSCRIBE,
+        shares=tasks.TRANSCRIBE,
         languages="from 99 languages into English",
     ),
-    DETECT_SPEECH: Backend(
+    tasks.DETECT_SPEECH: Backend(
         "models.backends.packaged.sounds:open_speech_detector", {"model": SILERO_VAD}
     ),
-    SEGMENT_SPEAKERS: Backend(
+    tasks.SEGMENT_SPEAKERS: Backend(
         "models.backends.packaged.voices:open_speaker_segmenter", {"model": SEGMENTATION}
     ),
-    DETECT_SOUNDS: Backend(
+    tasks.DETECT_SOUNDS: Backend(
         "models.backends.packaged.sounds:open_sound_detector", {"model": FIRE_RED}
     ),
-    EMBED_VOICE: Backend(
+    tasks.EMBED_VOICE: Backend(
         "models.backends.packaged.voices:open_speaker_embedder", {"model": CAM_PLUS}
     ),
-    DESCRIBE_SCENES: Backend(
+    tasks.DESCRIBE_SCENES: Backend(
         "models.backends.packaged.describer:open_describer", {"faces": MTCNN}, languages="English"
     ),
-    CLASSIFY_CONTENT: Backend(
+    tasks.CLASSIFY_CONTENT: Backend(
         "models.backends.packaged.pictures:open_classifier", {"model": OPEN_NSFW}
     ),
-    DETECT_OBJECTS: Backend(
+    tasks.DETECT_OBJECTS: Backend(
         "models.backends.packaged.pictures:open_object_detector", {"model": SSD_MOBILENET}
     ),
-    DETECT_BOUNDARIES: Backend(
+    tasks.DETECT_BOUNDARIES: Backend(
         "models.backends.packaged.pictures:open_boundary_detector", {"model": TRANSNETV2}
     ),
-    EMBED_FACES: Backend(
+    tasks.EMBED_FACES: Backend(
         "models.backends.packaged.faces:open_face_embedder",
         {"model": SFACE, "faces": MTCNN},
     ),
-    READ_TEXT: Backend(
+    tasks.READ_TEXT: Backend(
         "models.backends.packaged.text_reader:open_text_reader",
         {"model": PP_OCR},
         languages="Chinese, Japanese, English and 46 more in Latin script",
     ),
-    EMBED_TEXT: Backend(
+    tasks.EMBED_TEXT: Backend(
         "models.backends.packaged.texts:open_text_embedder",
         {"model": SENTENCE_ENCODER},
         languages="16 languages",
     ),
-    RECOGNIZE_ENTITIES: Backend(
+    tasks.RECOGNIZE_ENTITIES: Backend(
         "models.backends.packaged.texts:open_entity_recognizer",
         {"model": ENGLISH_NAMES},
         languages="English",
@@ -430,8 +408,8 @@ OPTIONAL_ROLES = frozenset({"align"})
 
 _ALIGNERS = {"align_en": ENGLISH_ALIGNER, "align": MULTILINGUAL_ALIGNER}
 
-_ON_A_PROCESSOR: dict[Task[Any], Backend] = {
-    TRANSCRIBE: Backend(
+_ON_A_PROCESSOR: dict[tasks.Task[Any], Backend] = {
+    tasks.TRANSCRIBE: Backend(
         "models.backends.transformers.whisper:open_whisper",
         {"model": WHISPER_SMALL, **_ALIGNERS},
         max_batch=2,
@@ -440,72 +418,72 @@ _ON_A_PROCESSOR: dict[Task[Any], Backend] = {
         # 1: languages are detected in shorter windows, words placed in speech with silence after.
         revision=1,
     ),
-    ALIGN: Backend(
+    tasks.ALIGN: Backend(
         "models.backends.transformers.whisper:open_whisper",
         {"model": WHISPER_SMALL, **_ALIGNERS},
-        shares=TRANSCRIBE,
+        shares=tasks.TRANSCRIBE,
         revision=1,
         languages="99 languages",
     ),
-    TRANSLATE_SPEECH: Backend(
+    tasks.TRANSLATE_SPEECH: Backend(
         "models.backends.transformers.whisper:open_whisper",
         {"model": WHISPER_SMALL},
-        shares=TRANSCRIBE,
+        shares=tasks.TRANSCRIBE,
         languages="from 99 languages into English",
     ),
-    TRANSLATE_TEXT: Backend(
+    tasks.TRANSLATE_TEXT: Backend(
         "models.backends.transformers.texts:open_translator",
         {"model": TRANSLATOR},
         max_batch=8,
         languages="between 100 languages",
     ),
-    DESCRIBE_SCENES: Backend(
+    tasks.DESCRIBE_SCENES: Backend(
         "models.backends.transformers.describer:open_describer",
         {"model": DESCRIBER_2B},
         languages="English",
     ),
-    CLASSIFY_CONTENT: Backend(
+    tasks.CLASSIFY_CONTENT: Backend(
         "models.backends.transformers.pictures:open_classifier", {"model": CLASSIFIER}, max_batch=8
     ),
-    DETECT_OBJECTS: Backend(
+    tasks.DETECT_OBJECTS: Backend(
         "models.backends.transformers.pictures:open_object_detector",
         {"model": OBJECT_DETECTOR},
         max_batch=4,
     ),
-    SUMMARIZE: Backend(
+    tasks.SUMMARIZE: Backend(
         "models.backends.transformers.describer:open_describer",
         {"model": DESCRIBER_2B},
-        shares=DESCRIBE_SCENES,
+        shares=tasks.DESCRIBE_SCENES,
     ),
-    EMBED_TEXT: Backend(
+    tasks.EMBED_TEXT: Backend(
         "models.backends.transformers.texts:open_text_embedder",
         {"model": SENTENCES},
         max_batch=8,
         languages="50 languages",
     ),
-    EMBED_PICTURES: Backend(
+    tasks.EMBED_PICTURES: Backend(
         "models.backends.transformers.pictures:open_picture_embedder",
         {"model": PICTURES},
         max_batch=4,
     ),
-    EMBED_PHRASES: Backend(
+    tasks.EMBED_PHRASES: Backend(
         "models.backends.transformers.pictures:open_picture_embedder",
         {"model": PICTURES},
-        shares=EMBED_PICTURES,
+        shares=tasks.EMBED_PICTURES,
         languages="English best; trained on 109",
     ),
 }
 
-_ON_A_GPU: dict[Task[Any], dict[str, Any]] = {
-    TRANSCRIBE: {
+_ON_A_GPU: dict[tasks.Task[Any], dict[str, Any]] = {
+    tasks.TRANSCRIBE: {
         "weights": {"model": WHISPER_TURBO, **_ALIGNERS},
         # 6.7 GiB of one H200.
         "gpu_memory_bytes": 9 << 30,
         "max_batch": 32,
         "batch_wait_seconds": 0.1,
     },
-    ALIGN: {"weights": {"model": WHISPER_TURBO, **_ALIGNERS}},
-    DESCRIBE_SCENES: {
+    tasks.ALIGN: {"weights": {"model": WHISPER_TURBO, **_ALIGNERS}},
+    tasks.DESCRIBE_SCENES: {
         "weights": {"model": DESCRIBER_4B},
         # 19.0 GiB of one H200, 13.9 scenes a second.
         "gpu_memory_bytes": 22 << 30,
@@ -513,24 +491,24 @@ _ON_A_GPU: dict[Task[Any], dict[str, Any]] = {
         "revision": 1,
         "batch_wait_seconds": 0.1,
     },
-    TRANSLATE_TEXT: {"gpu_memory_bytes": 2 << 30, "max_batch": 32},
+    tasks.TRANSLATE_TEXT: {"gpu_memory_bytes": 2 << 30, "max_batch": 32},
     # Revision 1: stills are resized on the device.
-    CLASSIFY_CONTENT: {
+    tasks.CLASSIFY_CONTENT: {
         "gpu_memory_bytes": 1 << 30,
         "max_batch": 32,
         "batch_wait_seconds": 0.05,
         "revision": 1,
     },
-    DETECT_OBJECTS: {
+    tasks.DETECT_OBJECTS: {
         "gpu_memory_bytes": 2 << 30,
         "max_batch": 32,
         "batch_wait_seconds": 0.05,
         "revision": 1,
     },
-    SUMMARIZE: {"weights": {"model": DESCRIBER_4B}, "revision": 1},
-    EMBED_TEXT: {"gpu_memory_bytes": 1 << 30, "max_batch": 32},
-    EMBED_PICTURES: {"gpu_memory_bytes": 2 << 30, "max_batch": 32},
-    EMBED_PHRASES: {},
+    tasks.SUMMARIZE: {"weights": {"model": DESCRIBER_4B}, "revision": 1},
+    tasks.EMBED_TEXT: {"gpu_memory_bytes": 1 << 30, "max_batch": 32},
+    tasks.EMBED_PICTURES: {"gpu_memory_bytes": 2 << 30, "max_batch": 32},
+    tasks.EMBED_PHRASES: {},
 }
 """What of the rows above is other on a GPU. All models fit on one of CARD_BYTES. Whisper turbo was
 not trained to translate. Memory is what was measured at the batch (README of the benchmarks), and
@@ -555,16 +533,22 @@ _TORCH_SEGMENTATION = Backend(
     max_batch=32,
 )
 
-_PACKAGED_ON_A_GPU: dict[Task[Any], Backend] = {
-    DETECT_BOUNDARIES: replace(PACKAGED[DETECT_BOUNDARIES], device="cuda"),
-    EMBED_FACES: replace(PACKAGED[EMBED_FACES], device="cuda"),
-    EMBED_VOICE: replace(PACKAGED[EMBED_VOICE], device="cuda", max_batch=32),
-    READ_TEXT: replace(PACKAGED[READ_TEXT], device="cuda", max_batch=16),
+_PACKAGED_ON_A_GPU: dict[tasks.Task[Any], Backend] = {
+    tasks.DETECT_BOUNDARIES: replace(PACKAGED[tasks.DETECT_BOUNDARIES], device="cuda"),
+    tasks.EMBED_FACES: replace(PACKAGED[tasks.EMBED_FACES], device="cuda"),
+    tasks.EMBED_VOICE: replace(PACKAGED[tasks.EMBED_VOICE], device="cuda", max_batch=32),
+    tasks.READ_TEXT: replace(PACKAGED[tasks.READ_TEXT], device="cuda", max_batch=16),
 }
 """These need little, and get no replicas: they run where the inputs are, on a GPU in a process that
 sees one and has an onnxruntime for it."""
 
-REMOTE_TASKS = (TRANSCRIBE, DESCRIBE_SCENES, SUMMARIZE, TRANSLATE_TEXT, EMBED_TEXT)
+REMOTE_TASKS = (
+    tasks.TRANSCRIBE,
+    tasks.DESCRIBE_SCENES,
+    tasks.SUMMARIZE,
+    tasks.TRANSLATE_TEXT,
+    tasks.EMBED_TEXT,
+)
 """What models of other servers can do."""
 _REMOTE_MARK = "+"
 _OF_WHO_LOADS = (
@@ -584,13 +568,13 @@ def own_profile(profile: str) -> str:
 
 
 @functools.cache
-def _rows_with_remote(profile: str) -> dict[Task[Any], Backend]:
+def _rows_with_remote(profile: str) -> dict[tasks.Task[Any], Backend]:
     """Raises KeyError for a profile that there is not."""
     named, _, table = profile.partition(_REMOTE_MARK)
     if not table:
         raise KeyError(profile)
     rows = dict(REGISTRY[named])
-    models = {get_task(name): RemoteModel(**each) for name, each in json.loads(table).items()}
+    models = {tasks.get_task(name): RemoteModel(**each) for name, each in json.loads(table).items()}
     for task, model in models.items():
         sharing = [each for each in rows if rows[each].shares is task]
         for each in sharing:
@@ -607,37 +591,42 @@ def _rows_with_remote(profile: str) -> dict[Task[Any], Backend]:
     return rows
 
 
-class _Registry(dict[str, dict[Task[Any], Backend]]):
-    def __missing__(self, profile: str) -> dict[Task[Any], Backend]:
+class _Registry(dict[str, dict[tasks.Task[Any], Backend]]):
+    def __missing__(self, profile: str) -> dict[tasks.Task[Any], Backend]:
         return _rows_with_remote(profile)
 
 
 REGISTRY = _Registry(
     {
         "packaged": PACKAGED
-        | {task: _ON_A_PROCESSOR[task] for task in (EMBED_PICTURES, EMBED_PHRASES, TRANSLATE_TEXT)},
+        | {
+            task: _ON_A_PROCESSOR[task]
+            for task in (tasks.EMBED_PICTURES, tasks.EMBED_PHRASES, tasks.TRANSLATE_TEXT)
+        },
         "cpu": PACKAGED
         | _ON_A_PROCESSOR
         | {
-            TRANSCRIBE: _CTRANSLATE2_WHISPER,
-            ALIGN: replace(_CTRANSLATE2_WHISPER, shares=TRANSCRIBE, memory_bytes=0, own_files=()),
-            TRANSLATE_SPEECH: replace(
+            tasks.TRANSCRIBE: _CTRANSLATE2_WHISPER,
+            tasks.ALIGN: replace(
+                _CTRANSLATE2_WHISPER, shares=tasks.TRANSCRIBE, memory_bytes=0, own_files=()
+            ),
+            tasks.TRANSLATE_SPEECH: replace(
                 _CTRANSLATE2_WHISPER,
-                shares=TRANSCRIBE,
+                shares=tasks.TRANSCRIBE,
                 memory_bytes=0,
                 own_files=(),
                 languages="from 99 languages into English",
             ),
         },
         "cpu-transformers": PACKAGED | _ON_A_PROCESSOR,
-        "gpu": {task: row for task, row in PACKAGED.items() if task is not TRANSLATE_SPEECH}
+        "gpu": {task: row for task, row in PACKAGED.items() if task is not tasks.TRANSLATE_SPEECH}
         | {
             task: replace(row, device="cuda", **_ON_A_GPU[task])
             for task, row in _ON_A_PROCESSOR.items()
-            if task is not TRANSLATE_SPEECH
+            if task is not tasks.TRANSLATE_SPEECH
         }
         | _PACKAGED_ON_A_GPU
-        | {SEGMENT_SPEAKERS: _TORCH_SEGMENTATION},
+        | {tasks.SEGMENT_SPEAKERS: _TORCH_SEGMENTATION},
     }
 )
 """Profile -> task -> row. ``cpu-transformers`` is ``cpu`` with Whisper through transformers and

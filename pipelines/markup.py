@@ -95,7 +95,6 @@ _PAGE = re.compile(
 A_PAGE = "It is a web page, not media"
 _ELSEWHERE = "give the address of the file itself, which a browser downloads instead of showing it"
 _SHARED = "share the file with everyone who has the link"
-_PLAYER = "it shows a player, not a file: upload the file, if you have a right to it"
 NEEDS: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("drive.google.com", "docs.google.com", "drive.usercontent.google.com"),
@@ -118,7 +117,7 @@ NEEDS: tuple[tuple[tuple[str, ...], str], ...] = (
             "youtube.com", "youtu.be", "tiktok.com", "instagram.com", "facebook.com", "fb.watch",
             "x.com", "twitter.com", "twitch.tv", "dailymotion.com", "bilibili.com", "loom.com",
         ),
-        _PLAYER,
+        "it shows a player, not a file: upload the file, if you have a right to it",
     ),
 )  # fmt: skip
 """What a link to a page of such a host, or of one below it, needs."""

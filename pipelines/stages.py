@@ -231,7 +231,7 @@ class StageRunner:
                 tracks.append(TrackOutcome(track.index, track.name, code=error.code))
             else:
                 tracks.append(TrackOutcome(track.index, track.name, found))
-        tracks += [TrackOutcome(it.index, it.name, code=it.code) for it in ingested.failed_tracks]
+        tracks += ingested.failed_tracks
         if all(track.transcript is None for track in tracks):
             raise last_error
         return tuple(tracks)

@@ -139,15 +139,6 @@ class AudioTrack:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedTrack:
-    """A track that there is nothing to transcribe of, beside others that there is."""
-
-    index: int
-    name: str
-    code: StageCode
-
-
-@dataclass(frozen=True, slots=True)
 class ClipSpan:
     """Where a clip lies on the timeline of several."""
 
@@ -171,8 +162,8 @@ class IngestResult:
     video: VideoSource | None
     tracks: tuple[AudioTrack, ...]
     warnings: tuple[PipelineWarning, ...] = ()
-    failed_tracks: tuple[FailedTrack, ...] = ()
-    """Their indices and those of ``tracks`` count together."""
+    failed_tracks: tuple[TrackOutcome, ...] = ()
+    """There is nothing to transcribe of; their indices and those of ``tracks`` count together."""
     clips: tuple[ClipSpan, ...] = ()
     """Of a timeline of several clips."""
 

@@ -10,16 +10,7 @@ from typing import Annotated, Any
 import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from models.contracts import (
-    CameraMotion,
-    Excerpt,
-    Picture,
-    SceneDescription,
-    SceneStills,
-    ShotAngle,
-    ShotType,
-    SummarySentence,
-)
+from models import contracts
 
 
 class UnusableAnswerError(RuntimeError):
@@ -49,8 +40,8 @@ class SceneAnswer(BaseModel):
     # Plain sentences in English: it also bounds how many tokens an answer can take.
     description: str = Field(pattern=r"^[A-Z][ !#-~À-ÿ]{10,238}[.!?]$")
     objects: list[ObjectName] = Field(max_length=MAX_OBJECTS)
-    shot_type: ShotType
-    shot_angle: ShotAngle
+    shot_type: contracts.ShotType
+    shot_angle: contracts.ShotAngle
 
     @classmethod
     def find(cls, text: str) -> SceneAnswer | None:
@@ -64,15 +55,17 @@ class SceneAnswer(BaseModel):
 SCENE_SCHEMA = SceneAnswer.model_json_schema()
 
 
-def middle_stills(stills: tuple[Picture, ...], most: int) -> tuple[Picture, ...]:
+def middle_stills(
+    stills: tuple[contracts.Picture, ...], most: int
+) -> tuple[contracts.Picture, ...]:
     first = max(0, len(stills) - most) // 2
     return stills[first : first + most]
 
 
-def scene_question(scene: SceneStills) -> str:
+def scene_question(scene: contracts.SceneStills) -> str:
     """The question with what was measured; writing is quoted so that it is not taken for orders."""
     parts = [_QUESTION]
-    if scene.camera_motion is not CameraMotion.UNKNOWN:
+    if scene.camera_motion is not contracts.CameraMotion.UNKNOWN:
         motion = scene.camera_motion.value.replace("_", " ")
         parts.append(f"The camera's measured movement: {motion}.")
     if scene.text:
@@ -83,11 +76,11 @@ def scene_question(scene: SceneStills) -> str:
     return " ".join(parts)
 
 
-def scene_description(answer: SceneAnswer) -> SceneDescription:
+def scene_description(answer: SceneAnswer) -> contracts.SceneDescription:
     text = re.sub(r"\s+", " ", answer.description).strip()
     if text and text[-1] not in ".!?":
         text += "."
-    return SceneDescription(
+    return contracts.SceneDescription(
         description=text[:1].upper() + text[1:],
         objects=tuple(sorted(set(answer.objects))),
         shot_type=answer.shot_type,
@@ -108,7 +101,7 @@ class _Sentence(BaseModel):
     text: str = Field(pattern=_SENTENCE)
 
 
-def summary_schema(excerpt: Excerpt) -> dict[str, Any]:
+def summary_schema(excerpt: contracts.Excerpt) -> dict[str, Any]:
     """A list of one to ``max_sentences`` sentences, whose lines are among the excerpt's."""
     sentence = {
         "type": "object",
@@ -123,7 +116,7 @@ def summary_schema(excerpt: Excerpt) -> dict[str, Any]:
     return {"type": "array", "items": sentence, "minItems": 1, "maxItems": most}
 
 
-def summary_question(excerpt: Excerpt) -> str:
+def summary_question(excerpt: contracts.Excerpt) -> str:
     """The task, then the lines, which are marked as no orders."""
     sentences = "one sentence" if excerpt.max_sentences == 1 else (
         f"at most {excerpt.max_sentences} sentences"
@@ -137,18 +130,20 @@ def summary_question(excerpt: Excerpt) -> str:
     )
 
 
-def complete_sentences(text: str, excerpt: Excerpt) -> tuple[SummarySentence, ...]:
+def complete_sentences(
+    text: str, excerpt: contracts.Excerpt
+) -> tuple[contracts.SummarySentence, ...]:
     """The sentences of an answer that may be cut off; whatever is no whole sentence is left out."""
     try:
         found = pydantic_core.from_json(text, allow_partial=True)
     except ValueError:
         return ()
-    sentences: list[SummarySentence] = []
+    sentences: list[contracts.SummarySentence] = []
     for each in found if isinstance(found, list) else []:
         try:
             sentence = TypeAdapter(_Sentence).validate_python(each)
         except ValidationError:
             continue
         if 0 <= sentence.line < len(excerpt.lines):
-            sentences.append(SummarySentence(sentence.line, sentence.text))
+            sentences.append(contracts.SummarySentence(sentence.line, sentence.text))
     return tuple(sentences[: excerpt.max_sentences])

@@ -32,39 +32,9 @@ import httpx
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from models.backends import Backend
+from models import contracts
+from models.backends import Backend, questions
 from models.backends.decoded_text import Decoded, is_silence
-from models.backends.questions import (
-    MAX_OBJECTS,
-    SCENE_SCHEMA,
-    SUMMARY_ROOM,
-    ObjectName,
-    SceneAnswer,
-    UnusableAnswerError,
-    complete_sentences,
-    middle_stills,
-    scene_description,
-    scene_question,
-    summary_question,
-    summary_schema,
-)
-from models.contracts import (
-    SAMPLE_RATE_HZ,
-    TEXT_DIMENSIONS,
-    AudioChunk,
-    ChunkTranscript,
-    Excerpt,
-    Picture,
-    SceneDescription,
-    SceneStills,
-    ShotAngle,
-    ShotType,
-    SourceText,
-    SummarySentence,
-    Vectors,
-    Word,
-    language_named,
-)
 from models.weights import RemoteModel
 
 log = logging.getLogger("vas.models")
@@ -196,27 +166,32 @@ class AnsweringServer:
         )
         self._server = _Server(model, client, asyncio.Semaphore(model.concurrency))
 
-    def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
+    def transcribe(self, chunks: Sequence[contracts.AudioChunk]) -> list[contracts.ChunkTranscript]:
         """One transcript a chunk, in order. Raises RemoteModelError."""
         return self._answers(self._transcribed, chunks)
 
-    def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
+    def describe(self, scenes: Sequence[contracts.SceneStills]) -> list[contracts.SceneDescription]:
         """One description a scene, in order. Raises RemoteModelError, UnusableAnswerError."""
         return self._answers(self._described, scenes)
 
-    def summarize(self, excerpts: Sequence[Excerpt]) -> list[tuple[SummarySentence, ...]]:
+    def summarize(
+        self, excerpts: Sequence[contracts.Excerpt]
+    ) -> list[tuple[contracts.SummarySentence, ...]]:
         """The sentences of each excerpt, in order. Raises RemoteModelError, UnusableAnswerError."""
         return self._answers(self._summed_up, excerpts)
 
-    def translate_texts(self, texts: Sequence[SourceText]) -> list[str]:
+    def translate_texts(self, texts: Sequence[contracts.SourceText]) -> list[str]:
         """One translation a text, in order. Raises RemoteModelError, UnusableAnswerError."""
         return self._answers(self._translated, texts)
 
-    def embed_texts(self, texts: Sequence[str]) -> Vectors:
+    def embed_texts(self, texts: Sequence[str]) -> contracts.Vectors:
         """Unit vectors, shape (texts, TEXT_DIMENSIONS), one a row, in order; shorter ones are
         filled up with zeros. Raises RemoteModelError, UnusableAnswerError."""
         some = [texts[at : at + _TEXTS_AT_ONCE] for at in range(0, len(texts), _TEXTS_AT_ONCE)]
-        found = [np.empty((0, TEXT_DIMENSIONS), np.float32), *self._answers(self._embedded, some)]
+        found = [
+            np.empty((0, contracts.TEXT_DIMENSIONS), np.float32),
+            *self._answers(self._embedded, some),
+        ]
         return np.concatenate(found)
 
     def _answers(
@@ -249,29 +224,33 @@ class AnsweringServer:
         answer = await self._server.post("/chat/completions", json=order | self._model.body)
         return _fitting(_Chat, answer).choices[0].message.content or ""
 
-    async def _described(self, scene: SceneStills) -> SceneDescription:
-        stills = middle_stills(scene.stills, self._most_stills)
-        content: list[Any] = [{"type": "text", "text": scene_question(scene)}]
-        content += [{"type": "image_url", "image_url": {"url": _data_url(it)}} for it in stills]
+    async def _described(self, scene: contracts.SceneStills) -> contracts.SceneDescription:
+        stills = questions.middle_stills(scene.stills, self._most_stills)
+        content: list[Any] = [{"type": "text", "text": questions.scene_question(scene)}]
+        for still in stills:
+            quality = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
+            _, jpeg = cv2.imencode(".jpg", cv2.cvtColor(still, cv2.COLOR_RGB2BGR), quality)
+            url = f"data:image/jpeg;base64,{base64.b64encode(jpeg.tobytes()).decode()}"
+            content.append({"type": "image_url", "image_url": {"url": url}})
         for room in _SCENE_ROOMS:
-            answer = scene_answer(await self._chat(content, SCENE_SCHEMA, room))
+            answer = scene_answer(await self._chat(content, questions.SCENE_SCHEMA, room))
             if answer is not None:
-                return scene_description(answer)
-        raise UnusableAnswerError(f"The answer of {self._model.model} is no description.")
+                return questions.scene_description(answer)
+        raise questions.UnusableAnswerError(f"The answer of {self._model.model} is no description.")
 
-    async def _summed_up(self, excerpt: Excerpt) -> tuple[SummarySentence, ...]:
+    async def _summed_up(self, excerpt: contracts.Excerpt) -> tuple[contracts.SummarySentence, ...]:
         # An object around the list, and no pattern of all scripts, which not all servers take.
-        listed = summary_schema(excerpt)
+        listed = questions.summary_schema(excerpt)
         listed["items"]["properties"]["text"] = {"type": "string", "maxLength": 200}
         schema = _object(sentences=listed)
-        text = await self._chat(summary_question(excerpt), schema, SUMMARY_ROOM)
+        text = await self._chat(questions.summary_question(excerpt), schema, questions.SUMMARY_ROOM)
         found = _json_in(text).get("sentences")
-        sentences = complete_sentences(json.dumps(found), excerpt)
+        sentences = questions.complete_sentences(json.dumps(found), excerpt)
         if not sentences:
-            raise UnusableAnswerError(f"The answer of {self._model.model} is no summary.")
+            raise questions.UnusableAnswerError(f"The answer of {self._model.model} is no summary.")
         return sentences
 
-    async def _translated(self, source: SourceText) -> str:
+    async def _translated(self, source: contracts.SourceText) -> str:
         quoted = json.dumps(source.text, ensure_ascii=False)
         question = (
             f"Translate the text in quotation marks from {source.language} into {source.target} "
@@ -282,48 +261,53 @@ class AnsweringServer:
         schema = _object(translation={"type": "string", "maxLength": most})
         found = _json_in(await self._chat(question, schema, most)).get("translation")
         if not isinstance(found, str) or not 0 < len(found) <= most:
-            raise UnusableAnswerError(f"The answer of {self._model.model} is no translation.")
+            raise questions.UnusableAnswerError(
+                f"The answer of {self._model.model} is no translation."
+            )
         return _printed(found)
 
-    async def _embedded(self, texts: Sequence[str]) -> Vectors:
+    async def _embedded(self, texts: Sequence[str]) -> contracts.Vectors:
         order = {"model": self._model.model, "input": [*texts], "encoding_format": "float"}
         answer = await self._server.post("/embeddings", json=order | self._model.body)
         rows = sorted(_fitting(_Embeddings, answer).data, key=lambda each: each.index)
-        found = np.zeros((len(texts), TEXT_DIMENSIONS), np.float32)
+        found = np.zeros((len(texts), contracts.TEXT_DIMENSIONS), np.float32)
         for index, row in enumerate(rows):
             norm = math.hypot(*row.embedding)
             if index != row.index or index >= len(texts) or not 0 < norm < math.inf:
-                raise UnusableAnswerError("The answer has other vectors than were asked for.")
-            if len(row.embedding) > TEXT_DIMENSIONS:
-                raise UnusableAnswerError(
-                    f"Vectors of {len(row.embedding)} numbers do not fit: {TEXT_DIMENSIONS} at "
+                raise questions.UnusableAnswerError(
+                    "The answer has other vectors than were asked for."
+                )
+            if len(row.embedding) > contracts.TEXT_DIMENSIONS:
+                raise questions.UnusableAnswerError(
+                    f"Vectors of {len(row.embedding)} numbers do not fit: "
+                    f"{contracts.TEXT_DIMENSIONS} at "
                     'most, which some models make where "body" has {"dimensions": 512}.'
                 )
             found[index, : len(row.embedding)] = np.asarray(row.embedding) / norm
         if len(rows) != len(texts):
-            raise UnusableAnswerError("The answer has other vectors than were asked for.")
+            raise questions.UnusableAnswerError("The answer has other vectors than were asked for.")
         return found
 
-    async def _transcribed(self, chunk: AudioChunk) -> ChunkTranscript:
+    async def _transcribed(self, chunk: contracts.AudioChunk) -> contracts.ChunkTranscript:
         hint = chunk.language or (chunk.languages[0] if len(chunk.languages) == 1 else None)
         said = await self._heard(chunk, hint)
-        language = hint or (language_named(said.language) if said.language else None)
+        language = hint or (contracts.language_named(said.language) if said.language else None)
         if chunk.languages and language not in chunk.languages:
             hint = language = chunk.languages[0]
             said = await self._heard(chunk, hint) if chunk.has_words else said
         sure = 1.0 if hint else None
         ranked = ((language, sure or _UNTOLD_CONFIDENCE),) if language else ()
         if not chunk.has_words:
-            return ChunkTranscript((), None, languages=ranked)
+            return contracts.ChunkTranscript((), None, languages=ranked)
         doubts = [it.avg_logprob for it in said.segments if it.avg_logprob is not None]
         mean = min(0.0, sum(doubts) / len(doubts)) if doubts else None
         silent = min((it.no_speech_prob or 0.0 for it in said.segments), default=0.0)
-        words = _words(said, len(chunk.samples) / SAMPLE_RATE_HZ)
+        words = _words(said, len(chunk.samples) / contracts.SAMPLE_RATE_HZ)
         if mean is not None and is_silence(Decoded(said.text, mean, silent)):
             words = ()
-        return ChunkTranscript(words, language, sure, mean, ranked)
+        return contracts.ChunkTranscript(words, language, sure, mean, ranked)
 
-    async def _heard(self, chunk: AudioChunk, language: str | None) -> _Transcription:
+    async def _heard(self, chunk: contracts.AudioChunk, language: str | None) -> _Transcription:
         fields: dict[str, Any] = {
             "model": self._model.model,
             "response_format": "verbose_json",
@@ -332,7 +316,13 @@ class AnsweringServer:
         }
         fields |= {"language": language} if language else {}
         fields |= {"prompt": ", ".join(chunk.keyterms)} if chunk.keyterms else {}
-        file = ("chunk.wav", _wav(chunk), "audio/wav")
+        stream = io.BytesIO()
+        with wave.open(stream, "wb") as wav:
+            wav.setnchannels(1)
+            wav.setsampwidth(2)
+            wav.setframerate(contracts.SAMPLE_RATE_HZ)
+            wav.writeframes((chunk.samples.clip(-1, 1) * 32767).astype("<i2").tobytes())
+        file = ("chunk.wav", stream.getvalue(), "audio/wav")
         answer = await self._server.post(
             "/audio/transcriptions", data=fields | self._model.body, files={"file": file}
         )
@@ -391,7 +381,7 @@ def _fitting(kind: type[Fitting], answer: Any) -> Fitting:
     except ValidationError as error:
         places = {".".join(map(str, each["loc"])) for each in error.errors(include_input=False)}
         message = f"The server's answer is none as OpenAI's are: {', '.join(sorted(places)[:5])}."
-        raise UnusableAnswerError(message) from None
+        raise questions.UnusableAnswerError(message) from None
 
 
 def _object(**properties: Any) -> dict[str, Any]:
@@ -419,7 +409,7 @@ def _printed(text: str) -> str:
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())
 
 
-def scene_answer(text: str) -> SceneAnswer | None:
+def scene_answer(text: str) -> questions.SceneAnswer | None:
     """What of an answer fits the schema, to which not all servers hold their models; None where
     that is no description."""
     found = _json_in(text)
@@ -429,13 +419,15 @@ def scene_answer(text: str) -> SceneAnswer | None:
     said = whole[0] if whole else f"{said[:_MOST_DESCRIBED]}."
     names = found.get("objects")
     objects = [str(each).strip().lower() for each in names] if isinstance(names, list) else []
-    pattern = ObjectName.__metadata__[0].metadata[0].pattern  # type: ignore[attr-defined]
-    kinds = {"shot_type": ShotType, "shot_angle": ShotAngle}
-    return SceneAnswer.find(
+    pattern = questions.ObjectName.__metadata__[0].metadata[0].pattern  # type: ignore[attr-defined]
+    kinds = {"shot_type": contracts.ShotType, "shot_angle": contracts.ShotAngle}
+    return questions.SceneAnswer.find(
         json.dumps(
             {
                 "description": said[:1].upper() + said[1:],
-                "objects": [each for each in objects if re.match(pattern, each)][:MAX_OBJECTS],
+                "objects": [each for each in objects if re.match(pattern, each)][
+                    : questions.MAX_OBJECTS
+                ],
                 **{
                     name: found[name] if found.get(name) in [*kind] else "unknown"
                     for name, kind in kinds.items()
@@ -445,27 +437,11 @@ def scene_answer(text: str) -> SceneAnswer | None:
     )
 
 
-def _data_url(still: Picture) -> str:
-    quality = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
-    _, jpeg = cv2.imencode(".jpg", cv2.cvtColor(still, cv2.COLOR_RGB2BGR), quality)
-    return f"data:image/jpeg;base64,{base64.b64encode(jpeg.tobytes()).decode()}"
-
-
-def _wav(chunk: AudioChunk) -> bytes:
-    stream = io.BytesIO()
-    with wave.open(stream, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(SAMPLE_RATE_HZ)
-        file.writeframes((chunk.samples.clip(-1, 1) * 32767).astype("<i2").tobytes())
-    return stream.getvalue()
-
-
-def _words(said: _Transcription, seconds: float) -> tuple[Word, ...]:
+def _words(said: _Transcription, seconds: float) -> tuple[contracts.Word, ...]:
     """In order, inside the chunk, with the marks that only the text has; a segment's words share
     its time by their letters where the server times none."""
     parts = said.segments or [_HeardSegment(text=said.text, end=seconds)]
-    found: list[Word] = []
+    found: list[contracts.Word] = []
     at, after = 0, 0.0
     for each in sorted(
         said.words or itertools.chain(*map(_spread, parts)), key=lambda it: it.start
@@ -477,7 +453,7 @@ def _words(said: _Transcription, seconds: float) -> tuple[Word, ...]:
         if any(map(str.isalnum, bare)) and after < seconds:
             start = min(max(after, each.start), seconds)
             after = min(max(start, each.end), seconds)
-            found.append(Word(bare, start, after, _confidence(each, said)))
+            found.append(contracts.Word(bare, start, after, _confidence(each, said)))
     return tuple(found)
 
 

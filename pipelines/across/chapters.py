@@ -132,7 +132,20 @@ def find_chapters(
     starts = [0, *(_snapped(units[at - 1], units[at], cuts_ms) for at in firsts[1:])]
     bounds = [*starts, max(duration_ms, starts[-1] + 1)]
     groups = [units[a:b] for a, b in pairwise([*firsts, len(units)])]
-    titles = _titles(groups)
+    # For each chapter the phrase that distinguishes it best, as it was spoken.
+    counts = [Counter(term for unit in group for term in unit.terms) for group in groups]
+    spread = Counter(term for each in counts for term in each)
+    titles = []
+    for number, (group, own) in enumerate(zip(groups, counts, strict=True), start=1):
+        weights = {
+            term: math.log1p(count) * math.log1p(len(groups) / spread[term]) * min(2, count)
+            for term, count in own.items()
+        }
+        texts = [segment.text for unit in group for segment in unit.segments]
+        telling = heapq.nlargest(_TITLE_SEGMENTS, texts, key=lambda text: _gain(text, weights))
+        phrases = [phrase for text in telling for phrase in _phrases(text)]
+        best = max(phrases, key=lambda phrase: _weight(phrase, weights), default="")
+        titles.append(best[:1].upper() + best[1:] or f"Chapter {number}")
     return [
         Chapter(index, start, end, title)
         for index, ((start, end), title) in enumerate(zip(pairwise(bounds), titles, strict=True))
@@ -198,13 +211,16 @@ def _segmentation(units: Sequence[_Unit], vectors: Vector | None = None) -> list
             sums = np.cumsum(vectors[rows], axis=0, dtype=np.float64)
             count = np.arange(1, len(sums) + 1)
             costs += _SCATTER_WEIGHT * (count - (sums * sums).sum(axis=1) / count)
-        opening = 0.0
+        opening, begin_ms = 0.0, 0
         if start:
-            pause_ms = max(0, units[start].start_ms - units[start - 1].end_ms)
+            begin_ms = units[start].start_ms
+            pause_ms = max(0, begin_ms - units[start - 1].end_ms)
             opening = boundary_cost * (1 - _PAUSE_BONUS * min(_PAUSE_MS, pause_ms) / _PAUSE_MS)
         for length, cost in enumerate(costs, start=1):
             end = start + length
-            if _too_short(units, start, end):
+            end_ms = units[end].start_ms if end < len(units) else units[-1].end_ms
+            # Less than a chapter, unless it is all that there is.
+            if length < len(units) and end_ms - begin_ms < SHORTEST_MS:
                 continue
             if (reached := best[start] + opening + cost) < best[end]:
                 best[end], came_from[end] = reached, start
@@ -262,15 +278,6 @@ def _voices(units: Sequence[_Unit]) -> npt.NDArray[np.float64]:
     return voices
 
 
-def _too_short(units: Sequence[_Unit], start: int, end: int) -> bool:
-    """Return whether units are less than a chapter, unless they are all that there is."""
-    if start == 0 and end == len(units):
-        return False
-    begin_ms = 0 if start == 0 else units[start].start_ms
-    end_ms = units[end].start_ms if end < len(units) else units[-1].end_ms
-    return end_ms - begin_ms < SHORTEST_MS
-
-
 def _snapped(before: _Unit, after: _Unit, cuts_ms: Sequence[int]) -> int:
     """Return the cut nearest to the first word after the boundary, or the middle of the pause."""
     first, last = before.end_ms - _SNAP_MS, after.start_ms + _SNAP_MS
@@ -278,24 +285,6 @@ def _snapped(before: _Unit, after: _Unit, cuts_ms: Sequence[int]) -> int:
     if near:
         return min(near, key=lambda cut: abs(cut - after.start_ms))
     return max(1, (min(before.end_ms, after.start_ms) + after.start_ms) // 2)
-
-
-def _titles(groups: Sequence[Sequence[_Unit]]) -> list[str]:
-    """For each chapter the phrase that distinguishes it best, as it was spoken."""
-    counts = [Counter(term for unit in group for term in unit.terms) for group in groups]
-    spread = Counter(term for each in counts for term in each)
-    titles = []
-    for number, (group, own) in enumerate(zip(groups, counts, strict=True), start=1):
-        weights = {
-            term: math.log1p(count) * math.log1p(len(groups) / spread[term]) * min(2, count)
-            for term, count in own.items()
-        }
-        texts = [segment.text for unit in group for segment in unit.segments]
-        telling = heapq.nlargest(_TITLE_SEGMENTS, texts, key=lambda text: _gain(text, weights))
-        phrases = [phrase for text in telling for phrase in _phrases(text)]
-        best = max(phrases, key=lambda phrase: _weight(phrase, weights), default="")
-        titles.append(best[:1].upper() + best[1:] or f"Chapter {number}")
-    return titles
 
 
 def _phrases(text: str) -> list[str]:

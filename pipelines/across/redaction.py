@@ -41,10 +41,7 @@ where names were not looked for."""
 _NAMED = frozenset({PersonalData.NAME, PersonalData.PLACE})
 """Found by a model, in English only."""
 
-_KINDS = {
-    EntityKind.PERSON: PersonalData.NAME,
-    EntityKind.PLACE: PersonalData.PLACE,
-}
+_KINDS = {EntityKind.PERSON: PersonalData.NAME, EntityKind.PLACE: PersonalData.PLACE}
 
 _PAUSE_MS = 3_000
 """What is spoken after a longer one, or by somebody else, does not continue a number."""
@@ -160,7 +157,9 @@ def find_personal_data(
         recognized = recognizer().recognize_entities(shown)
         for at, (text, entities) in enumerate(zip(shown, recognized, strict=True)):
             named, cued = [*_by_model(entities)], [*_by_cue(text)]
-            if _is_line(text) and (texts[at].isupper() or not (named or cued)):
+            small = any(it[0].islower() for it in _WORD.findall(text))
+            is_line = _LINE.fullmatch(text) and not small
+            if is_line and (texts[at].isupper() or not (named or cued)):
                 named = [*_in_line(text, named, recognizer())]
             found[at] += (it for it in (*named, *cued) if it.kind in kinds)
     for text, own in zip(texts, found, strict=True):
@@ -206,11 +205,6 @@ def _by_words(text: str, known: Known) -> Iterator[PersonalSpan]:
             kind = known.kinds.get(known.phrase(phrase))
             if kind is not None and (words[at][0][0].isupper() or not {*phrase} <= _ALSO_WORDS):
                 yield PersonalSpan(words[at].start(), words[at + size - 1].end(), kind)
-
-
-def _is_line(text: str) -> bool:
-    words = _WORD.findall(text)
-    return bool(_LINE.fullmatch(text)) and all(not it[0].islower() for it in words)
 
 
 def _in_line(

@@ -141,7 +141,13 @@ _NO_NUMBERS = (_DATE, _YEARS, _THOUSANDS)
 
 def find_patterns(text: str) -> list[PersonalSpan]:
     """Return all in the text, in order, none inside another."""
-    found = [*_written_addresses(text)]
+    found, behind = [], 0
+    for it in _EMAIL.finditer(text):
+        start = it.start()
+        while start > behind and _LOCAL_PART.match(text, start - 1):
+            start -= 1
+        behind = it.end()
+        found.append(PersonalSpan(start, behind, PersonalData.EMAIL))
     for dotted in _DOTTED.finditer(text):
         domain = _DOMAIN.match(text, dotted.start(), dotted.end())
         before = text, max(0, dotted.start() - _CUE_CHARACTERS), dotted.start()
@@ -152,20 +158,19 @@ def find_patterns(text: str) -> list[PersonalSpan]:
         ):
             found.append(PersonalSpan(domain.start(), domain.end(), PersonalData.EMAIL))
     tokens = [_Token(it[0], it.start(), it.end()) for it in _TOKEN.finditer(text)]
-    found += _spoken_addresses(tokens)
-    found += (it for it in _addresses_without_at(tokens) if _has_cue(text, it))
+    for at, token in enumerate(tokens):
+        if token.word in _AT:
+            last, first = _after_domain(tokens, at + 1), _before_at(tokens, at)
+            if last is not None and first < at:
+                spoken = PersonalSpan(tokens[first].start, tokens[last - 1].end, PersonalData.EMAIL)
+                found.append(spoken)
+    found += (
+        it
+        for it in _addresses_without_at(tokens)
+        if "mail" in text[max(0, it.start - _CUE_CHARACTERS) : it.start].lower()
+    )
     found += _numbers(text, tokens)
     return without_overlaps(found)
-
-
-def _written_addresses(text: str) -> Iterator[PersonalSpan]:
-    behind = 0
-    for it in _EMAIL.finditer(text):
-        start = it.start()
-        while start > behind and _LOCAL_PART.match(text, start - 1):
-            start -= 1
-        behind = it.end()
-        yield PersonalSpan(start, behind, PersonalData.EMAIL)
 
 
 def without_overlaps(found: Sequence[PersonalSpan]) -> list[PersonalSpan]:
@@ -187,18 +192,6 @@ class _Token:
     @property
     def word(self) -> str:
         return self.text.lower()
-
-
-def _spoken_addresses(tokens: Sequence[_Token]) -> Iterator[PersonalSpan]:
-    for at, token in enumerate(tokens):
-        if token.word in _AT:
-            last, first = _after_domain(tokens, at + 1), _before_at(tokens, at)
-            if last is not None and first < at:
-                yield PersonalSpan(tokens[first].start, tokens[last - 1].end, PersonalData.EMAIL)
-
-
-def _has_cue(text: str, span: PersonalSpan) -> bool:
-    return "mail" in text[max(0, span.start - _CUE_CHARACTERS) : span.start].lower()
 
 
 def _addresses_without_at(tokens: Sequence[_Token]) -> Iterator[PersonalSpan]:
@@ -379,7 +372,8 @@ def _kind(run: _Run, before: str) -> PersonalData | None:  # noqa: PLR0911
         len(digits) >= 10 and (_IBAN_CUE.search(before) or _IBAN.match(code))
     ):
         return PersonalData.IBAN
-    is_national = _is_national(code, run.written)
+    known = any(re.fullmatch(form, code) and check(code) for form, check in _NATIONAL)
+    is_national = known or _SOCIAL_SECURITY.fullmatch(run.written) is not None
     if _NATIONAL_CUE.search(before) or (is_national and (code != digits or "-" in run.written)):
         return PersonalData.NATIONAL_NUMBER
     is_card = 13 <= len(digits) <= 19 and luhn.is_valid(digits)
@@ -407,8 +401,3 @@ _NATIONAL: tuple[tuple[str, Callable[[str], bool]], ...] = (
 )
 _SOCIAL_SECURITY = re.compile(r"(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4}")
 """United States; others are found by the words before them."""
-
-
-def _is_national(code: str, written: str) -> bool:
-    known = any(re.fullmatch(form, code) and check(code) for form, check in _NATIONAL)
-    return known or _SOCIAL_SECURITY.fullmatch(written) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -99,10 +100,22 @@ def review_of(
     """Return what to check in ``budget_ms`` of listening; segments ``checked`` by a person are
     right."""
     spoken = _of_segments(segments, [*warnings], language, checked, media_ms)
-    doubted = [*spoken, *_of_cuts(scenes, media_ms)]
+    of_cuts = (
+        Doubt(
+            max(0, scene.start_ms - AROUND_CUT_MS),
+            min(media_ms, scene.start_ms + AROUND_CUT_MS),
+            frozenset({ReviewReason.CUT}),
+            Expected(wrong_cuts=1 - scene.confidence),
+        )
+        for scene in scenes[1:]
+    )
+    doubted = [*spoken, *of_cuts]
     chosen = _chosen([each for each in doubted if each.expected.errors > 0], budget_ms)
     found = sorted(chosen, key=lambda each: (-each.worth, each.start_ms))[:MOST_INTERVALS]
-    before, corrected = _sum(doubted), _sum(found)
+    before, corrected = (
+        functools.reduce(Expected.plus, (each.expected for each in some), Expected())
+        for some in (doubted, found)
+    )
     after = Expected(
         max(0.0, before.wrong_words - corrected.wrong_words),
         max(0.0, before.wrong_cuts - corrected.wrong_cuts),
@@ -143,16 +156,6 @@ def _of_segments(
         )
 
 
-def _of_cuts(scenes: Sequence[Scene], media_ms: int) -> Iterator[Doubt]:
-    for scene in scenes[1:]:
-        yield Doubt(
-            max(0, scene.start_ms - AROUND_CUT_MS),
-            min(media_ms, scene.start_ms + AROUND_CUT_MS),
-            frozenset({ReviewReason.CUT}),
-            Expected(wrong_cuts=1 - scene.confidence),
-        )
-
-
 def _chosen(doubted: Sequence[Doubt], budget_ms: int) -> list[Doubt]:
     """Greedily by what they are worth, neighbours merged, no longer together than the budget."""
     rest = sorted(doubted, key=lambda each: (-each.worth, each.start_ms))
@@ -189,10 +192,3 @@ def _merged(intervals: Iterable[Doubt]) -> list[Doubt]:
         else:
             merged.append(each)
     return merged
-
-
-def _sum(intervals: Iterable[Doubt]) -> Expected:
-    total = Expected()
-    for each in intervals:
-        total = total.plus(each.expected)
-    return total

@@ -31,38 +31,15 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from models.profiles import (
-    check_own_weights,
-    check_weights,
-    choose_profile,
-    digest_of,
-    missing_checkpoints,
-    own_digest,
-    profile_named,
-)
+from models import profiles
 from models.provider import LocalModels
 from models.registry import REGISTRY, own_profile, with_remote
 from models.tasks import TRANSCRIBE, Purpose, tasks_for
 from models.weights import RemoteModel, WeightsError
-from pipelines.backfill.driver import (
-    MOST_GPUS,
-    BackfillTally,
-    Pacing,
-    RunStoppedError,
-    run_items,
-    spell_seconds,
-)
+from pipelines.backfill import driver, places
 from pipelines.backfill.items import ItemWork, SourceRules
 from pipelines.backfill.manifest import Manifest, ManifestError, read_manifest
 from pipelines.backfill.output import Output, begin_output
-from pipelines.backfill.places import (
-    WORK_FOLDER,
-    OutputError,
-    Place,
-    PlaceError,
-    S3Access,
-    place_at,
-)
 from pipelines.execution.ray_data import forget_datasets
 from pipelines.execution.ray_start import RayStartError, start_ray
 from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
@@ -82,7 +59,7 @@ from storage.types import StageStatus
 ALL_DONE, WITH_ERRORS, NOT_BEGUN, NOT_FINISHED = 0, 1, 2, 3
 
 GIB = 1024**3
-CANNOT_BEGIN = (ManifestError, OutputError, PlaceError, BlocklistError, WeightsError)
+CANNOT_BEGIN = (ManifestError, places.OutputError, places.PlaceError, BlocklistError, WeightsError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,19 +67,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         # Addresses by options, secrets by the environment: the service's names, else boto3's.
-        access = S3Access(
+        access = places.S3Access(
             endpoint_url=options.s3_endpoint_url,
             region=options.s3_region,
             access_key_id=os.environ.get("VAS_S3_ACCESS_KEY_ID"),
             secret_access_key=os.environ.get("VAS_S3_SECRET_ACCESS_KEY"),
         )
-        place = place_at(options.out, access)
+        place = places.place_at(options.out, access)
         with place.locked():
             return _backfill(options, place, access)
     except CANNOT_BEGIN as error:
         _print(str(error))
         return NOT_BEGUN
-    except (RunStoppedError, ObjectStoreUnavailableError, RayStartError) as error:
+    except (driver.RunStoppedError, ObjectStoreUnavailableError, RayStartError) as error:
         _print(f"{error} The same command goes on from here.")
         return NOT_FINISHED
     except KeyboardInterrupt:
@@ -110,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return NOT_FINISHED
 
 
-def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> int:
+def _backfill(options: argparse.Namespace, place: places.Place, access: places.S3Access) -> int:
     manifest = read_manifest(
         options.manifest, access, include=options.include, outside=place.address_of("")
     )
@@ -120,7 +97,8 @@ def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> in
         limits=FetchLimits(max_bytes=options.max_bytes),
         raw=RawConfig(decoders=dict(options.raw_decoder)),
     )
-    policy = _content_policy(options)
+    hashes = options.blocked_hashes
+    policy = ContentPolicy(blocked_hashes=read_blocklist(hashes)) if hashes else ContentPolicy()
     with _ray(options.address):
         profile = _profile(options)
         output = begin_output(place, _kind(profile, options))
@@ -136,7 +114,9 @@ def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> in
             rules=rules,
             ingest=IngestConfig(segment_seconds=options.segment_seconds),
             vision=VisionConfig(
-                describe=DescribeConfig(models=digest_of(profile, tasks_for(Purpose.VISION))),
+                describe=DescribeConfig(
+                    models=profiles.digest_of(profile, tasks_for(Purpose.VISION))
+                ),
                 features=FeaturesConfig(decode_threads=max(1, int(options.cpus_an_item))),
                 policy=policy,
                 cuts=CutConfig(by=options.cuts),
@@ -144,7 +124,7 @@ def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> in
             own_whisper=options.whisper_weights,
         )
         _run(manifest, work, output, _pacing(options))
-    place.delete_folder(WORK_FOLDER)
+    place.delete_folder(places.WORK_FOLDER)
     # What is in the output of this manifest decides.
     finished = output.finished()
     statuses = [finished[item.id] for item in manifest.items]
@@ -153,7 +133,7 @@ def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> in
     return WITH_ERRORS if failed or manifest.errors else ALL_DONE
 
 
-def _run(manifest: Manifest, work: ItemWork, output: Output, pacing: Pacing) -> None:
+def _run(manifest: Manifest, work: ItemWork, output: Output, pacing: driver.Pacing) -> None:
     finished = output.finished()
     waiting = [item for item in manifest.items if item.id not in finished]
     before = len(manifest.items) - len(waiting)
@@ -164,13 +144,15 @@ def _run(manifest: Manifest, work: ItemWork, output: Output, pacing: Pacing) -> 
     if not waiting:
         return
     started = time.monotonic()
-    tally = BackfillTally(
+    tally = driver.BackfillTally(
         total=len(manifest.items), finished_before=before, started_seconds=started
     )
     with stop_signals() as is_stopped:
-        run_items(waiting, work, output, tally, pacing=pacing, report=_print, is_stopped=is_stopped)
+        driver.run_items(
+            waiting, work, output, tally, pacing=pacing, report=_print, is_stopped=is_stopped
+        )
     now = time.monotonic()
-    _print(f"{tally.line(now)}; {spell_seconds(now - started)} in all.")
+    _print(f"{tally.line(now)}; {driver.spell_seconds(now - started)} in all.")
 
 
 @contextlib.contextmanager
@@ -217,15 +199,17 @@ def _profile(options: argparse.Namespace) -> str:
     gpus = options.gpus
     if gpus is None:
         gpus = ray.cluster_resources().get("GPU", 0.0)
-    choice = choose_profile(options.profile, gpus=gpus, models_dir=options.models_dir)
+    choice = profiles.choose_profile(options.profile, gpus=gpus, models_dir=options.models_dir)
     if options.models_dir is not None:
-        missing = missing_checkpoints(choice.profile, options.models_dir)
+        missing = profiles.missing_checkpoints(choice.profile, options.models_dir)
         if missing:
             names = ", ".join(checkpoint.origin for checkpoint in missing)
-            raise OutputError(f"{options.models_dir} lacks weights of {choice.profile}: {names}.")
-    check_weights(choice.profile, options.models_dir)
+            raise places.OutputError(
+                f"{options.models_dir} lacks weights of {choice.profile}: {names}."
+            )
+    profiles.check_weights(choice.profile, options.models_dir)
     if options.whisper_weights is not None:
-        check_own_weights(choice.profile, TRANSCRIBE, options.whisper_weights)
+        profiles.check_own_weights(choice.profile, TRANSCRIBE, options.whisper_weights)
     return with_remote(choice.profile, options.remote_models)
 
 
@@ -235,25 +219,19 @@ def _kind(profile: str, options: argparse.Namespace) -> dict[str, Any]:
     kind: dict[str, Any] = {"profile": own_profile(profile), "cuts": str(options.cuts)}
     if options.remote_models:
         kind["remote_models"] = {name: it.identity for name, it in options.remote_models.items()}
-    return kind if own is None else kind | {"whisper_weights": own_digest(own)}
+    return kind if own is None else kind | {"whisper_weights": profiles.own_digest(own)}
 
 
-def _pacing(options: argparse.Namespace) -> Pacing:
-    return Pacing(
+def _pacing(options: argparse.Namespace) -> driver.Pacing:
+    return driver.Pacing(
         concurrency=options.concurrency,
         work_bytes=options.work_bytes,
         cpus=options.cpus_an_item,
-        gpus=MOST_GPUS if options.gpus is None else max(1, options.gpus),
+        gpus=driver.MOST_GPUS if options.gpus is None else max(1, options.gpus),
         part_items=options.part_items,
         part_seconds=options.part_seconds,
         progress_seconds=options.progress_seconds,
     )
-
-
-def _content_policy(options: argparse.Namespace) -> ContentPolicy:
-    if options.blocked_hashes is None:
-        return ContentPolicy()
-    return ContentPolicy(blocked_hashes=read_blocklist(options.blocked_hashes))
 
 
 def _print(line: str) -> None:
@@ -280,7 +258,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     models_dir = os.environ.get("VAS_MODELS_DIR")
     add(
         "--profile",
-        type=profile_named,
+        type=profiles.profile_named,
         choices=["auto", *REGISTRY],
         default="auto",
         help="models; default: auto",

@@ -16,14 +16,7 @@ from pipelines.backfill.items import OUTCOME_NAME, FinishedItem, ItemWork, outco
 from pipelines.backfill.manifest import Item
 from pipelines.backfill.operators import ItemOperator, Unit, operators_of
 from pipelines.backfill.output import Output
-from pipelines.execution.ray_data import (
-    Admission,
-    Pool,
-    StreamOperator,
-    UnderWay,
-    items_as_they_come,
-    streamed,
-)
+from pipelines.execution import ray_data
 from storage.objects import ObjectStore
 
 if TYPE_CHECKING:
@@ -140,7 +133,7 @@ class _Committer:
             self.first_seconds = now_seconds
         self.store.delete_keys(each for each in keys if each != key)
         self.folders.append(item.folder)
-        Admission.under_way.end(item.source_bytes)
+        ray_data.Admission.under_way.end(item.source_bytes)
         self.tally.add(failed=item.failed, media_seconds=item.media_seconds)
 
     def commit_if_due(self, now_seconds: float) -> None:
@@ -196,7 +189,7 @@ def run_items(
 
 def _finished(dataset: Dataset) -> Generator[FinishedItem | None, None, None]:
     """Yield the items as they come, None after each moment without one. Raises RunStoppedError."""
-    with contextlib.closing(items_as_they_come(dataset, _TICK_SECONDS)) as done:
+    with contextlib.closing(ray_data.items_as_they_come(dataset, _TICK_SECONDS)) as done:
         try:
             for each in done:
                 yield None if each is None else each[1]
@@ -207,13 +200,13 @@ def _finished(dataset: Dataset) -> Generator[FinishedItem | None, None, None]:
 
 def _dataset(items: Sequence[Item], work: ItemWork, pacing: Pacing) -> Dataset:
     """1:1 an item, through the operators of the profile."""
-    Admission.under_way = UnderWay(pacing.concurrency, pacing.work_bytes)
+    ray_data.Admission.under_way = ray_data.UnderWay(pacing.concurrency, pacing.work_bytes)
     operators = operators_of(work.profile)
     rows = []
     for number, each in enumerate(operators):
         gpus = each.gpus(work.profile)
-        pool = Pool(gpus, each.rows, pacing.gpus) if gpus else None
+        pool = ray_data.Pool(gpus, each.rows, pacing.gpus) if gpus else None
         threads = each.rows if gpus else 1
         opened = functools.partial(ItemOperator, work, operators, number, threads=threads)
-        rows.append(StreamOperator(each.name, opened, pacing.cpus, pool))
-    return streamed([Unit(item) for item in items], rows)
+        rows.append(ray_data.StreamOperator(each.name, opened, pacing.cpus, pool))
+    return ray_data.streamed([Unit(item) for item in items], rows)

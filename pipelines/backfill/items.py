@@ -15,6 +15,7 @@ from pathlib import Path
 from models.profiles import digest_of
 from models.provider import ModelProvider, ObserveBatch, unobserved
 from models.tasks import TRANSCRIBE, Purpose, tasks_for
+from pipelines import types
 from pipelines.backfill.manifest import Item
 from pipelines.backfill.output import ItemOutcome
 from pipelines.backfill.places import Place, S3Access, file_at
@@ -28,17 +29,6 @@ from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.speakers import SpeakerRules
 from pipelines.stages import MediaStages, StageRunner, skip_reason
-from pipelines.types import (
-    AudioTrack,
-    IngestResult,
-    Scene,
-    StageCode,
-    StageError,
-    StageOutcome,
-    TrackOutcome,
-    TranscriptResult,
-    transcript_warnings,
-)
 from pipelines.vision.pipeline import VisionConfig
 from storage.objects import ObjectNotFoundError, ObjectStore, ObjectStoreUnavailableError
 from storage.types import SkipReason, StageName, StageStatus
@@ -113,7 +103,7 @@ def stage_of(program: str) -> StageName:
     return StageName(program.partition("-")[0])
 
 
-def programs_of(item: Item, ingested: IngestResult) -> list[str]:
+def programs_of(item: Item, ingested: types.IngestResult) -> list[str]:
     """Return what is done with an item once it is ingested, all of it side by side."""
     programs = []
     if skip_reason(StageName.VISION, item.mode, ingested.media) is None:
@@ -166,7 +156,7 @@ class ItemRun:
             mapper=self.mapper,
         )
 
-    def ingest(self) -> IngestResult:
+    def ingest(self) -> types.IngestResult:
         workspace = self.workspace
         key = fetch_source(
             self.item, workspace.key("source"), workspace.store, self.work.rules, self.control
@@ -174,56 +164,58 @@ class ItemRun:
         media = SourceMedia((ClipFile(key, self.item.name),))
         return self.stages.ingest(self.stages.probe(media, self.control), self.control)
 
-    def carry_out(self, program: str, ingested: IngestResult) -> ItemOutcome:
+    def carry_out(self, program: str, ingested: types.IngestResult) -> ItemOutcome:
         """Return the program's share of the outcome."""
         if program == VISION:
             return self._vision(ingested)
         track = ingested.tracks[int(program.rpartition("-")[2])]
         # Without its fingerprints: outcomes are JSON, and nothing looks for duplicates in them.
         found = replace(self.stages.transcribe(track, ingested, self.control), sound_print=None)
-        return ItemOutcome(self.item, (), tracks=(TrackOutcome(track.index, track.name, found),))
+        return ItemOutcome(
+            self.item, (), tracks=(types.TrackOutcome(track.index, track.name, found),)
+        )
 
-    def _vision(self, ingested: IngestResult) -> ItemOutcome:
+    def _vision(self, ingested: types.IngestResult) -> ItemOutcome:
         """Return scenes and overview with their stills in the output."""
         found = self.stages.vision(ingested, self.control)
         return ItemOutcome(
             self.item,
-            (StageOutcome(StageName.VISION, StageStatus.COMPLETED),),
+            (types.StageOutcome(StageName.VISION, StageStatus.COMPLETED),),
             scenes=tuple(self._with_stills(each, f"{each.index:05d}") for each in found.scenes),
             overview=self._with_stills(found.overview, "overview"),
             warnings=found.warnings,
         )
 
-    def _with_stills(self, scene: Scene, name: str) -> Scene:
+    def _with_stills(self, scene: types.Scene, name: str) -> types.Scene:
         names = scene.still_names(f"{STILLS_FOLDER}/{self.item.folder}/{name}")
         for key, out in names.items():
             self.work.out.write_bytes(out, self.workspace.store.read_bytes(key))
         return scene.at_keys(names)
 
-    def failed(self, program: str, error: StageError) -> ItemOutcome:
+    def failed(self, program: str, error: types.StageError) -> ItemOutcome:
         """Return the share of a program that failed; of all of them where it was to ingest."""
         stage = stage_of(program)
-        outcome = StageOutcome(stage, StageStatus.FAILED, None, error.code, error.message)
+        outcome = types.StageOutcome(stage, StageStatus.FAILED, None, error.code, error.message)
         if stage is not StageName.INGEST:
             return ItemOutcome(self.item, (outcome,))
         skipped = (
-            StageOutcome(each, StageStatus.SKIPPED, SkipReason.JOB_FAILED)
+            types.StageOutcome(each, StageStatus.SKIPPED, SkipReason.JOB_FAILED)
             for each in (StageName.VISION, StageName.TRANSCRIPT)
         )
         return ItemOutcome(self.item, (outcome, *skipped))
 
     async def joined(
-        self, ingested: IngestResult, shares: Mapping[str, ItemOutcome]
+        self, ingested: types.IngestResult, shares: Mapping[str, ItemOutcome]
     ) -> ItemOutcome:
         """Return the outcome of the item, of whose programs these are the shares."""
         picture, seen = ingested.media.video, shares.get(VISION)
         reason = skip_reason(StageName.VISION, self.item.mode, ingested.media)
-        skipped = StageOutcome(StageName.VISION, StageStatus.SKIPPED, reason)
+        skipped = types.StageOutcome(StageName.VISION, StageStatus.SKIPPED, reason)
         spoken, tracks = await self._transcript(ingested, shares)
         return ItemOutcome(
             item=self.item,
             stages=(
-                StageOutcome(StageName.INGEST, StageStatus.COMPLETED),
+                types.StageOutcome(StageName.INGEST, StageStatus.COMPLETED),
                 skipped if seen is None else seen.stages[0],
                 spoken,
             ),
@@ -236,30 +228,30 @@ class ItemRun:
             warnings=(
                 *ingested.warnings,
                 *(() if seen is None else seen.warnings),
-                *transcript_warnings(tracks),
+                *types.transcript_warnings(tracks),
             ),
         )
 
     async def _transcript(
-        self, ingested: IngestResult, shares: Mapping[str, ItemOutcome]
-    ) -> tuple[StageOutcome, tuple[TrackOutcome, ...]]:
+        self, ingested: types.IngestResult, shares: Mapping[str, ItemOutcome]
+    ) -> tuple[types.StageOutcome, tuple[types.TrackOutcome, ...]]:
         stage = StageName.TRANSCRIPT
         if reason := skip_reason(stage, self.item.mode, ingested.media):
-            return StageOutcome(stage, StageStatus.SKIPPED, reason), ()
+            return types.StageOutcome(stage, StageStatus.SKIPPED, reason), ()
 
-        async def transcript(track: AudioTrack, _: Control) -> TranscriptResult:
+        async def transcript(track: types.AudioTrack, _: Control) -> types.TranscriptResult:
             share = shares[track_program(ingested.tracks.index(track))]
             for each in share.tracks:
                 if each.transcript is not None:
                     return each.transcript
             [failed] = share.failures
-            raise StageError(StageCode(failed.code or stage), failed.message or "")
+            raise types.StageError(types.StageCode(failed.code or stage), failed.message or "")
 
         try:
             tracks = await self.runner.run_tracks(ingested, self.control, transcript)
-        except StageError as error:
+        except types.StageError as error:
             return self.failed(stage, error).stages[0], ()
-        return StageOutcome(stage, StageStatus.COMPLETED), tracks
+        return types.StageOutcome(stage, StageStatus.COMPLETED), tracks
 
 
 def fetch_source(
@@ -299,9 +291,9 @@ def _copy(source: str, key: str, store: ObjectStore, access: S3Access) -> None:
         with store.writer(key) as sink:
             place.copy_to(name, sink)
     except ObjectNotFoundError:
-        raise StageError(StageCode.FETCH_FAILED, "There is no such file.") from None
+        raise types.StageError(types.StageCode.FETCH_FAILED, "There is no such file.") from None
     except (ObjectStoreUnavailableError, OSError) as error:
         # An OSError says which machine's path it was: only the reason is for the table.
         reason = error.strerror if isinstance(error, OSError) else error
         message = f"The source cannot be read: {reason}."
-        raise StageError(StageCode.FETCH_FAILED, message) from error
+        raise types.StageError(types.StageCode.FETCH_FAILED, message) from error

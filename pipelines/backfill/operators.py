@@ -257,7 +257,6 @@ class Wave:
 
 
 _INGESTED = "ingested.json"
-_FoundCuts = tuple[Found, ...]
 
 
 class ItemOperator:
@@ -315,8 +314,7 @@ class ItemOperator:
         store, key = self._work.out.work_store(), self._key(unit, f"cuts/{digest(*items)}.json")
         if not store.exists(key):
             store.write_bytes(key, encode(mapped()))
-        found: tuple[Found, ...] = decode(_FoundCuts, store.read_bytes(key))
-        return cast("list[Out]", [*found])
+        return cast("list[Out]", [*decode(tuple[Found, ...], store.read_bytes(key))])
 
     def _key(self, unit: Unit, name: str) -> str:
         return f"{unit.item.folder}/runs/{self._work.run}/{name}"

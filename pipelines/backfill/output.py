@@ -29,18 +29,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines import types
 from pipelines.backfill.manifest import Item, RowError
 from pipelines.backfill.places import OutputError, Place
 from pipelines.codec import from_json
-from pipelines.types import (
-    PipelineWarning,
-    Scene,
-    Speaker,
-    SpeakerTurn,
-    StageOutcome,
-    TrackOutcome,
-    TranscriptSegment,
-)
 from storage.objects import ObjectNotFoundError
 from storage.types import StageStatus
 
@@ -50,7 +42,8 @@ Rows = dict[str, list[TableRow]]
 """Table name -> its rows."""
 
 _TEXT, _MS, _COUNT = pa.string(), pa.int64(), pa.int32()
-_TEXTS = pa.list_(_TEXT)
+_OF_ITEM = {"id": "item_id", "language": "asked_language"}
+"""Fields of an item -> their columns, where these are called otherwise."""
 
 
 def _columns(cls: type) -> list[tuple[str, pa.DataType]]:
@@ -66,7 +59,7 @@ def _arrow_type(hint: Any, name: str) -> pa.DataType:
     if isinstance(hint, type) and is_dataclass(hint):
         return pa.struct(_columns(hint))
     if hint is int:
-        return _MS if name.endswith("_ms") else _COUNT
+        return _MS if name.endswith("_ms") or name == "row" else _COUNT
     return {float: pa.float64(), bool: pa.bool_()}.get(hint, _TEXT)
 
 
@@ -76,35 +69,25 @@ _TRACK = pa.struct(
         ("name", _TEXT),
         ("language", _TEXT),
         ("code", _TEXT),
-        ("speakers", pa.list_(pa.struct(_columns(Speaker)))),
-        ("turns", pa.list_(pa.struct(_columns(SpeakerTurn)))),
+        ("speakers", pa.list_(pa.struct(_columns(types.Speaker)))),
+        ("turns", pa.list_(pa.struct(_columns(types.SpeakerTurn)))),
     ]
 )
 _SCENE = [
-    ("still" if name == "thumbnail_key" else name, column) for name, column in _columns(Scene)
+    ("still" if name == "thumbnail_key" else name, column) for name, column in _columns(types.Scene)
 ]
 
 SCHEMAS: dict[str, pa.Schema] = {
     "items": pa.schema(
         [
-            ("item_id", _TEXT),
-            ("row", _MS),
-            ("source", _TEXT),
-            ("name", _TEXT),
-            ("mode", _TEXT),
-            ("asked_language", _TEXT),
-            ("keyterms", _TEXTS),
-            ("speakers_expected", _COUNT),
-            ("channels", _TEXT),
-            ("provider", _TEXT),
-            ("metadata", _TEXT),
+            *((_OF_ITEM.get(name, name), column) for name, column in _columns(Item)),
             ("status", _TEXT),
             ("duration_ms", _MS),
             ("width", _COUNT),
             ("height", _COUNT),
-            ("stages", pa.list_(pa.struct(_columns(StageOutcome)))),
+            ("stages", pa.list_(pa.struct(_columns(types.StageOutcome)))),
             ("tracks", pa.list_(_TRACK)),
-            ("warnings", pa.list_(pa.struct(_columns(PipelineWarning)))),
+            ("warnings", pa.list_(pa.struct(_columns(types.PipelineWarning)))),
             ("overview", pa.struct(_SCENE)),
             ("scene_count", _COUNT),
             ("segment_count", _COUNT),
@@ -117,7 +100,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         [
             ("item_id", _TEXT),
             ("track", _COUNT),
-            *(each for each in _columns(TranscriptSegment) if each[0] != "words"),
+            *(each for each in _columns(types.TranscriptSegment) if each[0] != "words"),
         ]
     ),
     "words": pa.schema(
@@ -167,20 +150,20 @@ class ItemOutcome:
     """All that came of an item. Scenes' ``thumbnail_key`` is a name in the output's place."""
 
     item: Item
-    stages: tuple[StageOutcome, ...]
+    stages: tuple[types.StageOutcome, ...]
     duration_ms: int | None = None
     width: int | None = None
     height: int | None = None
-    scenes: tuple[Scene, ...] = ()
-    overview: Scene | None = None
+    scenes: tuple[types.Scene, ...] = ()
+    overview: types.Scene | None = None
     """None where vision did not complete."""
-    tracks: tuple[TrackOutcome, ...] = ()
-    warnings: tuple[PipelineWarning, ...] = ()
+    tracks: tuple[types.TrackOutcome, ...] = ()
+    warnings: tuple[types.PipelineWarning, ...] = ()
     seconds: float = 0.0
     """Wall time that it took."""
 
     @property
-    def failures(self) -> tuple[StageOutcome, ...]:
+    def failures(self) -> tuple[types.StageOutcome, ...]:
         """Stages that failed."""
         return tuple(it for it in self.stages if it.status is StageStatus.FAILED)
 
@@ -350,7 +333,10 @@ def rows_of(outcomes: Iterable[ItemOutcome]) -> Rows:
         item_id = {"item_id": outcome.item.id}
         rows["items"].append(_item_row(outcome))
         rows["scenes"] += [item_id | _scene_row(scene) for scene in outcome.scenes]
-        rows["errors"] += [_error_row(outcome.item, failure) for failure in outcome.failures]
+        for failure in outcome.failures:
+            of_item = {"row": outcome.item.row, "source": outcome.item.source, "column": None}
+            why = {"stage": failure.stage, "code": failure.code, "message": failure.message}
+            rows["errors"].append(item_id | of_item | why)
         for track in outcome.tracks:
             own = item_id | {"track": track.index}
             for segment in _segments(track):
@@ -364,16 +350,14 @@ def rows_of(outcomes: Iterable[ItemOutcome]) -> Rows:
     return rows
 
 
-def _segments(track: TrackOutcome) -> tuple[TranscriptSegment, ...]:
+def _segments(track: types.TrackOutcome) -> tuple[types.TranscriptSegment, ...]:
     return () if track.transcript is None else track.transcript.segments
 
 
 def _item_row(outcome: ItemOutcome) -> TableRow:
-    item = asdict(outcome.item)
+    item = {_OF_ITEM.get(name, name): value for name, value in asdict(outcome.item).items()}
     segments = [segment for track in outcome.tracks for segment in _segments(track)]
     return {
-        "item_id": item.pop("id"),
-        "asked_language": item.pop("language"),
         **item,
         "status": outcome.status,
         "duration_ms": outcome.duration_ms,
@@ -390,7 +374,7 @@ def _item_row(outcome: ItemOutcome) -> TableRow:
     }
 
 
-def _track_values(track: TrackOutcome) -> TableRow:
+def _track_values(track: types.TrackOutcome) -> TableRow:
     found = track.transcript
     return {
         "index": track.index,
@@ -402,22 +386,10 @@ def _track_values(track: TrackOutcome) -> TableRow:
     }
 
 
-def _scene_row(scene: Scene) -> TableRow:
+def _scene_row(scene: types.Scene) -> TableRow:
     """Return a scene's fields as they are, but for the key of its still: a name in the output."""
     values = asdict(scene)
     return {"still": values.pop("thumbnail_key"), **values}
-
-
-def _error_row(item: Item, failure: StageOutcome) -> TableRow:
-    return {
-        "item_id": item.id,
-        "row": item.row,
-        "source": item.source,
-        "stage": failure.stage,
-        "code": failure.code,
-        "column": None,
-        "message": failure.message,
-    }
 
 
 def row_error_values(error: RowError) -> TableRow:
@@ -455,10 +427,11 @@ def outcomes_of(rows: Rows) -> Iterator[ItemOutcome]:
             ]
             for track in row["tracks"]
         }
+        item = {it.name: row[it.name] for it in fields(Item) if row.get(it.name) is not None}
         yield from_json(
             ItemOutcome,
             {
-                "item": _item(row),
+                "item": item | {"id": row["item_id"], "language": row["asked_language"]},
                 "scenes": [_scene(scene) for scene in scenes[own,]],
                 "overview": _scene(row["overview"]) if row.get("overview") else None,
                 "tracks": [_track(track, spoken[track["index"]]) for track in row["tracks"]],
@@ -474,11 +447,6 @@ def _by(rows: Iterable[TableRow], *columns: str) -> defaultdict[tuple[Any, ...],
         rest = {name: value for name, value in row.items() if name not in columns}
         found[tuple(row[name] for name in columns)].append(rest)
     return found
-
-
-def _item(row: TableRow) -> TableRow:
-    item = {it.name: row[it.name] for it in fields(Item) if row.get(it.name) is not None}
-    return item | {"id": row["item_id"], "language": row["asked_language"]}
 
 
 def _scene(row: TableRow) -> TableRow:

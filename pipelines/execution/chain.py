@@ -298,16 +298,12 @@ def release_free_memory() -> None:
     It keeps pages that are free among others that are not, more of them the longer
     a process works on pieces of changing size. Other Python threads go on meanwhile.
     """
-    trim = _malloc_trim()
-    if trim is not None:
-        trim(0)
+    if _MALLOC_TRIM is not None:
+        _MALLOC_TRIM(0)
 
 
-@functools.cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    """See malloc_trim(3)."""
-    found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return found
+_MALLOC_TRIM: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""See malloc_trim(3)."""
 
 
 _FRAME_SECONDS, _PIXEL_SECONDS = 0.0001, 1.3e-9

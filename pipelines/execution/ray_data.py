@@ -32,7 +32,7 @@ from pipelines.execution.chain import (
 from pipelines.types import StageCode, StageStoppedError
 
 if TYPE_CHECKING:
-    from ray.data import Dataset, TaskPoolStrategy
+    from ray.data import Dataset
 
 
 def map_on_ray(items: Sequence[In], step: Step[In, Out], control: Control) -> list[Out]:
@@ -109,10 +109,13 @@ Coming: TypeAlias = Generator[tuple[int, Any] | None, None, None]
 
 
 def _sharded(items: Sequence[In], step: Step[In, Out]) -> Coming:
+    from ray.data import TaskPoolStrategy
+
     need, task = step.resources, ItemTask(functools.partial(attempt, step))
     dataset = items_dataset(items).map(
         task,
-        compute=task_pool(items, need.concurrency),
+        # A task an item, of which at most so many are with Ray, which warns of a bound above them.
+        compute=TaskPoolStrategy(size=max(1, min(len(items), need.concurrency or _MOST_TASKS))),
         num_cpus=need.cpus,
         num_gpus=need.gpus or None,
     )
@@ -314,14 +317,6 @@ def _is_pool(operator: Any) -> bool:
 _MOST_TASKS = 1000
 """That Ray has at a time, running and waiting. Of more it would take in all before it looks for the
 first result, and keep 35 KB for each; an autoscaler starts as many processors for them."""
-
-
-def task_pool(items: Sequence[object], concurrency: int | None) -> TaskPoolStrategy:
-    """Return a task an item, of which at most so many are with Ray at once."""
-    from ray.data import TaskPoolStrategy
-
-    # Ray warns of a bound above the number of items.
-    return TaskPoolStrategy(size=max(1, min(len(items), concurrency or _MOST_TASKS)))
 
 
 class Row(TypedDict):

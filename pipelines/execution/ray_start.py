@@ -52,27 +52,23 @@ def start_ray(free_port: Callable[[], int] | None = None, **options: Any) -> Non
                 ray.init(**options)
         except RayStartError:
             log.warning("Ray did not start (%s of %s)", attempt, _STARTS)
-            _end_late_processes(before)
+            # End what Ray has started since ``before``: ``ray.shutdown`` knows nothing of a node
+            # that did not come up, whose processes take what the next attempt is short of.
+            import ray
+
+            late = []
+            for process in set(psutil.Process().children(recursive=True)) - before:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if str(Path(ray.__file__).parent) in " ".join(process.cmdline()):
+                        process.kill()
+                        late.append(process)
+            psutil.wait_procs(late, _ENDING_SECONDS)
+            with quiet():
+                ray.shutdown()
             if attempt == _STARTS:
                 raise
         else:
             return
-
-
-def _end_late_processes(before: set[psutil.Process]) -> None:
-    """End what Ray has started since ``before``: ``ray.shutdown`` knows nothing of a node that did
-    not come up, whose processes take what the next attempt is short of."""
-    import ray
-
-    late = []
-    for process in set(psutil.Process().children(recursive=True)) - before:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if str(Path(ray.__file__).parent) in " ".join(process.cmdline()):
-                process.kill()
-                late.append(process)
-    psutil.wait_procs(late, _ENDING_SECONDS)
-    with quiet():
-        ray.shutdown()
 
 
 @contextlib.contextmanager
@@ -119,7 +115,9 @@ def _registered(get_node: Callable[..., Any], *of_node: str) -> Any:
         try:
             return get_node(*of_node)
         except RuntimeError as error:
-            if not _raylet_runs():
+            # Whether this process still has the raylet that it started: one that ended never comes.
+            raylets = [each for each in psutil.Process().children() if each.name() == "raylet"]
+            if all(each.status() == psutil.STATUS_ZOMBIE for each in raylets):
                 raise RayStartError("Ray's raylet has ended while it started.") from error
             if time.monotonic() > deadline:
                 message = "Ray's processes do not start in time: the machine is too busy."
@@ -142,14 +140,6 @@ def _started_with_ports(
     given = options.get("metrics_export_port")
     ports = {name: free_port() for name in _AGENT_PORTS}
     return start(*arguments, **options | ports | ({"metrics_export_port": given} if given else {}))
-
-
-def _raylet_runs() -> bool:
-    """Whether this process still has the raylet that it started: one that has ended never comes."""
-    children = psutil.Process().children()
-    return any(
-        child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE for child in children
-    )
 
 
 @contextlib.contextmanager

@@ -20,18 +20,8 @@ from av.container import InputContainer
 from av.packet import Packet
 
 from pipelines.ingest.streams import Program, beside, programs_of
+from pipelines.media import files
 from pipelines.media.audio import silenced
-from pipelines.media.files import (
-    RangedFile,
-    Source,
-    codec_name,
-    demuxed,
-    is_sound_stream,
-    open_media,
-    packet_time_ms,
-    packets_of,
-    rounded_ms,
-)
 from pipelines.sandbox.child import Emit, MediaRefusedError
 
 _STEPS_BACK_MS = (0, 1_500, 5_000, 30_000, None)
@@ -49,7 +39,7 @@ _HELD_BYTES = 512 << 20
 class ClipOrder:
     """``[start_ms, end_ms)`` of the file, to be written to ``folder / NAME``."""
 
-    source: Source
+    source: files.Source
     is_ranged: bool
     """Bytes are fetched as they are read (``RangedFile``); not of joined files."""
     picture: int | None
@@ -82,7 +72,7 @@ def copy(order: ClipOrder, emit: Emit) -> CutClip:
     Raises MediaRefusedError where the codecs cannot be carried, or nothing lies between the times.
     """
     path, target = order.source.path, order.folder / NAME
-    file = RangedFile(path, emit) if order.is_ranged else path
+    file = files.RangedFile(path, emit) if order.is_ranged else path
     with _opened(order, file) as source:
         is_mp4 = "mp4" in source.format.name
     for container in ("mp4", "matroska") if is_mp4 else ("matroska",):
@@ -95,14 +85,16 @@ def copy(order: ClipOrder, emit: Emit) -> CutClip:
     raise MediaRefusedError("No clip can be cut out of a file of this kind without encoding it.")
 
 
-def _opened(order: ClipOrder, file: Path | RangedFile) -> InputContainer:
-    if not isinstance(file, RangedFile):
+def _opened(order: ClipOrder, file: Path | files.RangedFile) -> InputContainer:
+    if not isinstance(file, files.RangedFile):
         return order.source.open()
     file.seek(0)
-    return open_media(file)
+    return files.open_media(file)
 
 
-def _copied(order: ClipOrder, file: Path | RangedFile, target: Path, container: str) -> CutClip:
+def _copied(
+    order: ClipOrder, file: Path | files.RangedFile, target: Path, container: str
+) -> CutClip:
     programs = programs_of(file)
     with _opened(order, file) as source:
         found = _Found.in_file(source, order, programs)
@@ -112,7 +104,7 @@ def _copied(order: ClipOrder, file: Path | RangedFile, target: Path, container: 
             copies = {
                 number: output.add_stream_from_template(stream)
                 for number, stream in found.templates.items()
-                if not (order.muted and is_sound_stream(stream))
+                if not (order.muted and files.is_sound_stream(stream))
             }
             sounds = {
                 number: _MutedSound.into(output, stream, order, found.key_seconds)
@@ -121,7 +113,7 @@ def _copied(order: ClipOrder, file: Path | RangedFile, target: Path, container: 
             }
             bounds: list[int] = []
             for number, packet in packets:
-                time_ms = packet_time_ms(packet, order.origin_ms)
+                time_ms = files.packet_time_ms(packet, order.origin_ms)
                 bounds += [] if time_ms is None else [time_ms]
                 if number in sounds:
                     output.mux(sounds[number].add(packet))
@@ -200,7 +192,7 @@ class _Found:
     def in_file(
         cls, source: InputContainer, order: ClipOrder, programs: Sequence[Program]
     ) -> _Found:
-        sounds: list[Any] = [stream for stream in source.streams if is_sound_stream(stream)]
+        sounds: list[Any] = [stream for stream in source.streams if files.is_sound_stream(stream)]
         streams = sounds
         if order.picture is not None:
             picture = source.streams[order.picture]
@@ -234,7 +226,10 @@ class _Found:
         templates = self.templates
         for number, packet in packets:
             time_ms, leads = self._time_ms(packet), number == self.leader.index
-            if self._is_past(packet):
+            # Nothing of the packet's stream that follows is shown before it is decoded.
+            ticks = packet.pts if packet.dts is None else packet.dts
+            begins_ms = files.rounded_ms(ticks or 0, packet.time_base) - self.order.origin_ms
+            if begins_ms >= self.order.end_ms:
                 done.add(number)
                 if len(done) == len(self.streams):
                     return
@@ -286,7 +281,7 @@ class _Found:
     def _read(self, source: InputContainer, step_ms: int | None) -> Iterator[_Numbered]:
         """Yield packets from that long before the start on; None: from the beginning."""
         if self.order.source.repairs:
-            yield from packets_of(self.order.source, source, self.streams)
+            yield from files.packets_of(self.order.source, source, self.streams)
             return
         if step_ms is None:
             ticks = self.leader.start_time or 0
@@ -294,23 +289,16 @@ class _Found:
             at_ms = max(0, self.order.start_ms - step_ms) + self.order.origin_ms
             ticks = round(at_ms / (1000 * self.leader.time_base))
         source.seek(ticks, backward=True, stream=self.leader)
-        for packet in demuxed(source, self.streams):
+        for packet in files.demuxed(source, self.streams):
             yield packet.stream.index, packet
 
     def _time_ms(self, packet: Packet[Any]) -> int:
         """When the packet is shown, from the media's start; ``_begin`` yields none without."""
-        return rounded_ms(packet.pts or 0, packet.time_base) - self.order.origin_ms
-
-    def _is_past(self, packet: Packet[Any]) -> bool:
-        """Return whether nothing of the packet's stream that follows is shown before the end."""
-        if packet.dts is None:
-            return self._time_ms(packet) >= self.order.end_ms
-        time_ms = rounded_ms(packet.dts, packet.time_base) - self.order.origin_ms
-        return time_ms >= self.order.end_ms
+        return files.rounded_ms(packet.pts or 0, packet.time_base) - self.order.origin_ms
 
 
 def _format(stream: Any) -> tuple[Any, ...]:
     """Return what a copy must have in common with what it is written after."""
     context = stream.codec_context
     rate = context.sample_rate if stream.type == "audio" else (context.width, context.height)
-    return codec_name(stream), rate, context.extradata
+    return files.codec_name(stream), rate, context.extradata

@@ -11,28 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from pipelines.ingest import timecode
 from pipelines.ingest.media_pass import TrackPick
 from pipelines.ingest.pipeline import IngestContext, ingest, read_wav_labels
 from pipelines.ingest.sync import CERTAIN, Alignment, find_alignment
-from pipelines.ingest.timecode import (
-    CannotPlaceError,
-    Clocks,
-    DayTime,
-    SyncMode,
-    WavLabels,
-    from_labels,
-    start_by_rule,
-    start_of,
-)
 from pipelines.types import (
     AudioStream,
     AudioTrack,
-    FailedTrack,
     IngestResult,
     MediaInfo,
     PipelineWarning,
     StageCode,
     StageError,
+    TrackOutcome,
     WarningCode,
 )
 
@@ -56,7 +47,7 @@ class ExternalFile:
     key: str
     name: str
     label: str | None = None
-    sync_mode: SyncMode = SyncMode.AUTO
+    sync_mode: timecode.SyncMode = timecode.SyncMode.AUTO
     offset_ms: int | None = None
     per_channel: bool = False
     channels: tuple[int, ...] | None = None
@@ -101,11 +92,11 @@ def probe_external(
     files: Sequence[ExternalFile], main: MainFile, context: IngestContext
 ) -> tuple[ProbedExternal, ...]:
     """Return what the files hold. Raises StageError EXTERNAL_AUDIO_FAILED if none can be used."""
-    main_start: DayTime | None = None
-    if any(file.sync_mode is not SyncMode.OFFSET for file in files):
+    main_start: timecode.DayTime | None = None
+    if any(file.sync_mode is not timecode.SyncMode.OFFSET for file in files):
         media = main.media
-        main_start = start_of(media.timecode, media.timecode_rate, main.frame_rate)
-        main_start = main_start or from_labels(_labels(main.key, main.media, context))
+        main_start = timecode.start_of(media.timecode, media.timecode_rate, main.frame_rate)
+        main_start = main_start or timecode.from_labels(_labels(main.key, main.media, context))
     probed = tuple(
         _probe_file(file, main, main_start, context.piece(index, len(files)))
         for index, file in enumerate(files)
@@ -120,7 +111,7 @@ def probe_external(
 
 
 def _probe_file(
-    file: ExternalFile, main: MainFile, main_start: DayTime | None, context: IngestContext
+    file: ExternalFile, main: MainFile, main_start: timecode.DayTime | None, context: IngestContext
 ) -> ProbedExternal:
     """Return one file; an error becomes its problem."""
     context.control.check()
@@ -131,12 +122,12 @@ def _probe_file(
         labels = _labels(file.key, media, context)
         picks = _picks(file, media, labels)
         clock = media.timecode, media.timecode_rate, main.frame_rate
-        start = from_labels(labels) or start_of(*clock)
+        start = timecode.from_labels(labels) or timecode.start_of(*clock)
         lengths = media.duration_seconds, main.media.duration_seconds
-        clocks = Clocks(start, lengths[0], main_start, lengths[1])
-        start_seconds = start_by_rule(file.sync_mode, file.offset_ms, clocks)
+        clocks = timecode.Clocks(start, lengths[0], main_start, lengths[1])
+        start_seconds = timecode.start_by_rule(file.sync_mode, file.offset_ms, clocks)
         return ProbedExternal(file, picks, media, start_seconds)
-    except CannotPlaceError as error:
+    except timecode.CannotPlaceError as error:
         return _failed(file, str(error))
     except StageError as error:
         return _failed(file, error.message)
@@ -147,15 +138,17 @@ def _failed(file: ExternalFile, problem: str) -> ProbedExternal:
     return replace(failed, problem=failed.about(problem))
 
 
-def _labels(key: str, media: MediaInfo, context: IngestContext) -> WavLabels:
+def _labels(key: str, media: MediaInfo, context: IngestContext) -> timecode.WavLabels:
     """Return a WAV file's labels; none of any other file."""
     if media.container != "wav":
-        return WavLabels()
+        return timecode.WavLabels()
     with context.workspace.store.local_copy(key) as path:
         return read_wav_labels(path, context.config.limits, context.control.check)
 
 
-def _picks(file: ExternalFile, media: MediaInfo, labels: WavLabels) -> tuple[TrackPick, ...]:
+def _picks(
+    file: ExternalFile, media: MediaInfo, labels: timecode.WavLabels
+) -> tuple[TrackPick, ...]:
     """Return the tracks of a file: one a channel, or its first stream, or chosen channels mixed.
 
     Channels are counted through all streams of the file. Raises StageError.
@@ -254,7 +247,7 @@ class _PlacedTracks:
     camera: AudioTrack | None
     main_seconds: float
     tracks: list[AudioTrack] = field(default_factory=list)
-    failed: list[FailedTrack] = field(default_factory=list)
+    failed: list[TrackOutcome] = field(default_factory=list)
     warnings: list[PipelineWarning] = field(default_factory=list)
 
     def add(self, external: ProbedExternal, context: IngestContext) -> None:
@@ -273,7 +266,7 @@ class _PlacedTracks:
             track = found.get(pick.file_name)
             if track is None:
                 code = StageCode.EXTERNAL_AUDIO_FAILED
-                self.failed.append(FailedTrack(index, pick.name, code))
+                self.failed.append(TrackOutcome(index, pick.name, code=code))
             else:
                 self.tracks.append(replace(track, index=index))
 

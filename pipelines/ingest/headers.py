@@ -61,9 +61,6 @@ def is_cut_in_a_box(path: Path) -> bool:
         return kind in (b"mdat", b"moof", b"moov") and end > path.stat().st_size
 
 
-_MOST_CHILDREN = 10_000
-
-
 def timecode_rate(path: Path) -> str | None:
     """Return the frames a second that a QuickTime file's timecode track counts; None without one.
 
@@ -90,7 +87,7 @@ def _children(file: BinaryIO, first: int, end: int, *path: bytes) -> list[tuple[
     """Return where the contents of the boxes at a path of types are."""
     kind, *others = path
     found, at = list[tuple[int, int]](), first
-    for _count in range(_MOST_CHILDREN):
+    for _count in range(10_000):
         box = _box_at(file, at, end)
         if box is None:
             break
@@ -199,7 +196,6 @@ _RULES: tuple[_Rule, ...] = (
 
 
 MOST_JOINED_FILES = 4_000
-_SCANNED_BYTES = 1 << 20
 _LONGEST_TAG_BYTES = 4 << 20
 _OGG_BEGINNING = re.compile(rb"OggS\0\x02")
 """A page that begins a stream (RFC 3533, section 6)."""
@@ -322,7 +318,7 @@ def _past_ogg_beginnings(file: BinaryIO, at: int) -> int:
 def _found(pattern: re.Pattern[bytes], file: BinaryIO, at: int) -> int | None:
     overlap = b""
     file.seek(at)
-    while data := file.read(_SCANNED_BYTES):
+    while data := file.read(1 << 20):
         match = pattern.search(overlap + data)
         if match is not None:
             return at - len(overlap) + match.start()
@@ -447,8 +443,6 @@ def labels(arguments: dict[str, Any], _: Callable[[dict[str, Any]], None]) -> di
 
 RAW_FAMILY_NAMES = ("r3d", "braw", "arri")
 
-_INDEX_BYTES = 1 << 20
-_MOST_MOVIE_BOXES = 64
 _BRAW_CODECS = re.compile(rb"stsd.{12}(brxq|brhq|brst|brlt|brvn|brvl|brs2)", re.DOTALL)
 """Sample entries of Blackmagic RAW: constant bit rates and constant qualities."""
 
@@ -480,13 +474,13 @@ def _index(file: BinaryIO) -> bytes:
     for kind, at in _top_boxes(file, 0):
         if kind == b"moov":
             file.seek(at)
-            return file.read(_INDEX_BYTES)
+            return file.read(1 << 20)
     return b""
 
 
 def _top_boxes(file: BinaryIO, at: int) -> Iterator[tuple[bytes, int]]:
     """Kind and place of the top-level boxes from ``at`` on, the first of them."""
-    for _ in range(_MOST_MOVIE_BOXES):
+    for _ in range(64):
         file.seek(at)
         header = file.read(16)
         size = int.from_bytes(header[:4], "big")
@@ -498,7 +492,6 @@ def _top_boxes(file: BinaryIO, at: int) -> Iterator[tuple[bytes, int]]:
         at += size
 
 
-_KIND_BYTES = 4 << 10
 STILL = "It is a still picture, neither a video nor a sound."
 _WEBP_MOVES = (
     "It is an animated WebP, which cannot be decoded here: convert it to GIF, PNG or a video."
@@ -514,7 +507,7 @@ _STILL_HEADS = (b"\xff\xd8\xff", b"II*\0", b"MM\0*", b"\0\0\0\x0cJXL ", b"\xff\x
 def refusal_of(path: Path) -> str | None:
     """Why the file is refused before anything is decoded; None where it may be media."""
     with path.open("rb") as file:
-        head = file.read(_KIND_BYTES)
+        head = file.read(4 << 10)
     if is_web_page(head):
         return page_refusal()
     return STILL if _is_still(head) else _WEBP_MOVES if _is_moving_webp(head) else None
@@ -540,7 +533,6 @@ def _is_moving_webp(head: bytes) -> bool:
 
 _FRAMES_IN_A_ROW = 8
 """So many headers that agree are not there by chance."""
-_MOST_JUNK_BYTES = 16 << 20
 _FEWEST_ZEROS = 64
 _HEADER = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb]")
 """Of a frame of layer III (ISO/IEC 11172-3, 2.4.1.3), MPEG 2.5 too."""
@@ -556,7 +548,7 @@ def find_beginning(path: Path) -> int | None:
     """Return where a file begins behind zeros, or an MP3 behind anything, in bytes; None if
     nowhere."""
     with path.open("rb") as file:
-        data = file.read(_MOST_JUNK_BYTES)
+        data = file.read(16 << 20)
     zeros = len(data) - len(data.lstrip(b"\0"))
     if _FEWEST_ZEROS <= zeros < len(data):
         return zeros - zeros % 4  # the sizes with which some files begin have zeros too

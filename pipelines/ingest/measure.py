@@ -18,28 +18,9 @@ import av.error
 from av.container import InputContainer
 from av.video.frame import VideoFrame
 
-from pipelines.ingest.headers import (
-    STILL,
-    declared_bytes,
-    family_of,
-    find_beginning,
-    is_cut_in_a_box,
-    joined_at,
-    refusal_of,
-    timecode_rate,
-)
+from pipelines.ingest import headers
 from pipelines.ingest.streams import ProbeLimits, Tally, candidates, chosen
-from pipelines.media.files import (
-    PACKETS_PER_REPORT,
-    NotMediaError,
-    Reading,
-    Source,
-    codec_name,
-    is_transparent,
-    orientation_of,
-    packets_of,
-    seconds_ms,
-)
+from pipelines.media import files
 from pipelines.media.timeline import LONGEST_STILL_US, MOST_RUNS, Layout, NoClockError, lay_out
 from pipelines.media_types import (
     AudioStream,
@@ -54,11 +35,9 @@ from pipelines.sandbox.child import MediaRefusedError, MediaUnreadableError
 _TRANSFER_PQ = 16
 _TRANSFER_HLG = 18
 _TEXT_LENGTH = 200
-_NOTHING_USABLE = "The file has neither pictures nor sound that can be decoded."
 _NO_CLOCK = "Nearly all times in the file are far off each other; no timeline can be made of them."
 _ANIMATIONS = ("gif", "apng")
 """What holds still pictures as well."""
-_NO_LENGTH = "The media has no length: it ends where it begins."
 
 _UNNAMED_RAW = (
     "This is camera RAW footage ({family}): create the job with a file name that says so."
@@ -88,23 +67,23 @@ def probe(order: tuple[Path, ProbeLimits], emit: Callable[[object], None]) -> Me
     where next to nothing is there.
     """
     path, limits = order
-    family = family_of(path)
+    family = headers.family_of(path)
     if family is not None:
         raise MediaRefusedError(_UNNAMED_RAW.format(family=family))
-    refusal = refusal_of(path)
+    refusal = headers.refusal_of(path)
     if refusal is not None:
         raise MediaRefusedError(refusal)
     try:
-        return _probed(Source(path, joined_at=joined_at(path)), limits, emit)
-    except NotMediaError:
-        begins_at = find_beginning(path) if declared_bytes(path) is None else None
+        return _probed(files.Source(path, joined_at=headers.joined_at(path)), limits, emit)
+    except files.NotMediaError:
+        begins_at = headers.find_beginning(path) if headers.declared_bytes(path) is None else None
         if not begins_at:
             raise
-        return _probed(Source(path, begins_at=begins_at), limits, emit)
+        return _probed(files.Source(path, begins_at=begins_at), limits, emit)
 
 
-def _probed(source: Source, limits: ProbeLimits, emit: Callable[[object], None]) -> MediaInfo:
-    path, reading = source.path, Reading()
+def _probed(source: files.Source, limits: ProbeLimits, emit: Callable[[object], None]) -> MediaInfo:
+    path, reading = source.path, files.Reading()
     with source.open() as container:
         tallies, warnings = candidates(container, limits)
         _read_through(source, container, tallies, limits.max_duration_seconds, reading, emit)
@@ -112,7 +91,7 @@ def _probed(source: Source, limits: ProbeLimits, emit: Callable[[object], None])
         if video is None and not audio:
             raise _nothing_usable(path)
         if container.format.name in _ANIMATIONS and video is not None and video.packets == 1:
-            raise MediaRefusedError(STILL)
+            raise MediaRefusedError(headers.STILL)
         try:
             layout = lay_out([tally.lane for tally in (video, *audio) if tally is not None])
         except NoClockError:
@@ -147,24 +126,24 @@ def _check_length(seconds: float, longest: int) -> None:
     if seconds > longest:
         raise MediaRefusedError(f"The file is longer than {longest} seconds, the limit.")
     if round(seconds * 1000) < 1:
-        raise MediaRefusedError(_NO_LENGTH)
+        raise MediaRefusedError("The media has no length: it ends where it begins.")
 
 
 def _read_through(
-    source: Source,
+    source: files.Source,
     container: InputContainer,
     tallies: list[Tally],
     longest: int,
-    reading: Reading,
+    reading: files.Reading,
     emit: Callable[[object], None],
 ) -> None:
     by_index = {tally.stream.index: tally for tally in tallies}
     size_bytes = max(1, source.path.stat().st_size)
-    packets = packets_of(source, container, [tally.stream for tally in tallies], reading)
+    packets = files.packets_of(source, container, [tally.stream for tally in tallies], reading)
     for order, (index, packet) in enumerate(packets, start=1):
         tally = by_index[index]
         tally.add(packet, reading.file, order)
-        if order % PACKETS_PER_REPORT == 0:
+        if order % files.PACKETS_PER_REPORT == 0:
             emit({"fraction": min(1.0, reading.reached_bytes / size_bytes)})
             if sum(len(each.lane.runs) for each in tallies) > MOST_RUNS:
                 raise MediaRefusedError(_NO_CLOCK)
@@ -173,10 +152,10 @@ def _read_through(
 
 
 def _nothing_usable(path: Path) -> Exception:
-    declared = declared_bytes(path)
+    declared = headers.declared_bytes(path)
     if declared is not None and declared * (1 - _MISSING_SHARE) > path.stat().st_size:
         return MediaUnreadableError(_breaks_off("nothing"))
-    return NotMediaError(_NOTHING_USABLE)
+    return files.NotMediaError("The file has neither pictures nor sound that can be decoded.")
 
 
 def _breaks_off(what: str) -> str:
@@ -184,7 +163,11 @@ def _breaks_off(what: str) -> str:
 
 
 def _loss(
-    path: Path, source: Source, reading: Reading, claimed_seconds: float, read_seconds: float
+    path: Path,
+    source: files.Source,
+    reading: files.Reading,
+    claimed_seconds: float,
+    read_seconds: float,
 ) -> list[PipelineWarning]:
     """Return a warning if much could not be read; raises MediaUnreadableError if nearly all.
 
@@ -196,11 +179,11 @@ def _loss(
         message = f"{reading.unreadable_files} of {source.files} files joined in it are unreadable."
         truncated = PipelineWarning(WarningCode.MEDIA_TRUNCATED, message)
         return [truncated] if reading.unreadable_files else []
-    size, declared = path.stat().st_size, declared_bytes(path) or 0
+    size, declared = path.stat().st_size, headers.declared_bytes(path) or 0
     is_cut_off = size < declared * (1 - _MISSING_SHARE)
     if is_cut_off and (not claimed_seconds or _claims_fit_file(path)):
         claimed_seconds = read_seconds * declared / size
-    elif not is_cut_off and is_cut_in_a_box(path):
+    elif not is_cut_off and headers.is_cut_in_a_box(path):
         message = _breaks_off(f"{read_seconds:.1f} seconds")
         return [PipelineWarning(WarningCode.MEDIA_TRUNCATED, message)]
     elif not is_cut_off and reading.reached_bytes > size * (1 - _LEFT_OVER_SHARE):
@@ -218,7 +201,7 @@ def _claims_fit_file(path: Path) -> bool:
         return file.read(4) in (b"RIFF", b"RF64")
 
 
-def _repairs(layout: Layout, source: Source, origin_ms: int) -> list[PipelineWarning]:
+def _repairs(layout: Layout, source: files.Source, origin_ms: int) -> list[PipelineWarning]:
     """Return a warning of what was done to make one timeline of the file."""
     done = [f"{source.files} files are joined in it"] if source.joined_at else []
     done += [f"its clock was set anew {_times(layout.leaps)}"] if layout.leaps else []
@@ -229,7 +212,7 @@ def _repairs(layout: Layout, source: Source, origin_ms: int) -> list[PipelineWar
     warning = PipelineWarning(WarningCode.TIMELINE_REPAIRED, message)
     if layout.span is None:
         return [warning]
-    start_ms, end_ms = (max(0, seconds_ms(seconds) - origin_ms) for seconds in layout.span)
+    start_ms, end_ms = (max(0, files.seconds_ms(seconds) - origin_ms) for seconds in layout.span)
     return [replace(warning, start_ms=start_ms, end_ms=end_ms)]
 
 
@@ -242,7 +225,7 @@ def _missing(tallies: list[Tally], origin_ms: int) -> list[PipelineWarning]:
     for tally in tallies:
         pictures = tallies[0].losses
         spans = [
-            (seconds_ms(start) - origin_ms, seconds_ms(end) - origin_ms)
+            (files.seconds_ms(start) - origin_ms, files.seconds_ms(end) - origin_ms)
             for start, end in tally.losses
             if any(start <= until + 1 and since - 1 <= end for since, until in pictures)
         ]
@@ -266,7 +249,7 @@ def _report(
     video: Tally | None,
     audio: list[Tally],
 ) -> MediaInfo:
-    origin_ms = min(seconds_ms(tally.start) for tally in (video, *audio) if tally is not None)
+    origin_ms = min(files.seconds_ms(tally.start) for tally in (video, *audio) if tally is not None)
     end = max((tally.stop for tally in audio), default=Fraction(0))
     if video is not None:
         # A last picture that stands for hours after all else: the clock leapt at the end.
@@ -283,49 +266,42 @@ def _report(
         timecode=next(
             (tag["timecode"][:_TEXT_LENGTH] for tag in tags if tag.get("timecode")), None
         ),
-        timecode_rate=timecode_rate(path),
+        timecode_rate=headers.timecode_rate(path),
     )
 
 
 def _video(tally: Tally, stop: Fraction, origin_ms: int) -> VideoStream:
     frame: VideoFrame = tally.frame
-    orientation = orientation_of(frame)
+    orientation = files.orientation_of(frame)
     stream: Any = tally.stream
     aspect = float(stream.sample_aspect_ratio or 1)
     width, height = max(1, round(frame.width * aspect)), frame.height
     if orientation.swaps_sides:
         width, height = height, width
     interval = tally.interval
+    # The rate that the container names, where the packets bear it out: a few frames with times in
+    # whole milliseconds do not distinguish 24 from 23.976 by themselves.
+    named = (stream.guessed_rate, stream.base_rate, stream.average_rate) if interval else ()
+    borne_out = (it for it in named if it and abs(it - 1 / interval) <= _RATE_TOLERANCE / interval)
     return VideoStream(
         index=tally.stream.index,
-        codec=codec_name(tally.stream),
+        codec=files.codec_name(tally.stream),
         width=width,
         height=height,
         orientation=orientation,
         sample_aspect=aspect,
         decoder_aspect=tally.frame_aspect,
         frame_rate=float(1 / interval) if interval else 0.0,
-        exact_rate=_exact_rate(stream, 1 / interval) if interval else None,
+        exact_rate=next((str(Fraction(it)) for it in borne_out), None),
         frame_count=tally.packets,
         interlaced=bool(frame.interlaced_frame),
         pixel_format=frame.format.name,
-        transparent=is_transparent(frame),
+        transparent=files.is_transparent(frame),
         hdr=frame.color_trc in (_TRANSFER_PQ, _TRANSFER_HLG),
         keyframe_count=tally.keyframes,
-        start_ms=seconds_ms(tally.start) - origin_ms,
-        end_ms=max(seconds_ms(stop), seconds_ms(tally.last) + 1) - origin_ms,
+        start_ms=files.seconds_ms(tally.start) - origin_ms,
+        end_ms=max(files.seconds_ms(stop), files.seconds_ms(tally.last) + 1) - origin_ms,
     )
-
-
-def _exact_rate(stream: Any, measured: Fraction) -> str | None:
-    """Return the rate that the container names, where the packets bear it out.
-
-    A few frames with times in whole milliseconds do not distinguish 24 from 23.976 by themselves.
-    """
-    for named in (stream.guessed_rate, stream.base_rate, stream.average_rate):
-        if named and abs(named - measured) <= measured * _RATE_TOLERANCE:
-            return str(Fraction(named))
-    return None
 
 
 def _audio(tally: Tally) -> AudioStream:
@@ -333,7 +309,7 @@ def _audio(tally: Tally) -> AudioStream:
     language = stream.metadata.get("language", "")[:_TEXT_LENGTH]
     return AudioStream(
         index=stream.index,
-        codec=codec_name(stream),
+        codec=files.codec_name(stream),
         sample_rate_hz=frame.sample_rate,
         channels=frame.layout.nb_channels,
         language=None if language in ("", "und") else language,

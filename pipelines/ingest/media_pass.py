@@ -90,7 +90,13 @@ def cut(order: CutOrder, emit: Emit) -> FilePieces:
             shift_ms = shift_needed_ms(source, video.index)
             picture: Any = container.streams[video.index]
             found = VideoCut(picture, video, folder, emit, shift_ms)
-        readers = _audio_readers(container, order)
+        # For each requested stream, by its index, what reads it for all of its tracks.
+        readers: dict[int, AudioReader] = {}
+        for pick in order.audio:
+            stream: Any = container.streams[pick.stream_index]
+            reader = readers.setdefault(stream.index, AudioReader(stream, order.origin_ms, []))
+            track = folder / pick.file_name, order.duration_seconds, pick.channels
+            reader.tracks.append(TrackExtractor(*track, use=pick.use))
         _run(source, container, found, readers, order.duration_seconds, emit)
         finished = [track for reader in readers.values() for track in reader.finish()]
     again = {index: kept for index, reader in readers.items() if (kept := reader.to_be_mixed())}
@@ -106,19 +112,6 @@ def cut(order: CutOrder, emit: Emit) -> FilePieces:
                 reader.finish()
     cut_video = None if found is None else _video_result(source, found, folder, emit)
     return FilePieces(cut_video, tuple(finished))
-
-
-def _audio_readers(container: InputContainer, order: CutOrder) -> dict[int, AudioReader]:
-    """Return a reader for each requested stream, by its index, with its tracks."""
-    readers: dict[int, AudioReader] = {}
-    for pick in order.audio:
-        stream: Any = container.streams[pick.stream_index]
-        reader = readers.setdefault(stream.index, AudioReader(stream, order.origin_ms, []))
-        path = order.folder / pick.file_name
-        reader.tracks.append(
-            TrackExtractor(path, order.duration_seconds, pick.channels, use=pick.use)
-        )
-    return readers
 
 
 def _run(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pipelines import types
 from pipelines.codec import Artifact, CodecError, digest
 from pipelines.execution.chain import Control, ControlSpan, FreeRun, Workspace, parts_of
 from pipelines.ingest import headers, measure, media_pass
@@ -26,27 +27,8 @@ from pipelines.ingest.streams import ProbeLimits
 from pipelines.ingest.timecode import WavLabels
 from pipelines.ingest.tracks import TrackFile
 from pipelines.media.files import Source
+from pipelines.sandbox import parent
 from pipelines.sandbox.confinement import Allowance
-from pipelines.sandbox.parent import (
-    Answer,
-    ConfinedTask,
-    TaskCrashedError,
-    TaskRefusedError,
-    run_confined,
-)
-from pipelines.types import (
-    AudioTrack,
-    ChannelUse,
-    IngestResult,
-    MediaInfo,
-    PipelineWarning,
-    Segment,
-    StageCode,
-    StageError,
-    VideoSource,
-    VideoStream,
-    WarningCode,
-)
 from storage.objects import ObjectStore
 from storage.objects.local_files import temporary_folder
 
@@ -54,19 +36,19 @@ _LABEL_SECONDS = 30
 
 
 def run_media_task(
-    task: ConfinedTask,
-    answer: type[Answer],
+    task: parent.ConfinedTask,
+    answer: type[parent.Answer],
     *,
     on_event: Callable[[Any], None] = lambda _: None,
     check: Callable[[], None],
-) -> Answer:
+) -> parent.Answer:
     """``run_confined`` with its errors as StageErrors: the refusal's code, or INGEST_FAILED."""
     try:
-        return run_confined(task, answer, on_event=on_event, check=check)
-    except TaskRefusedError as error:
-        raise StageError(StageCode(error.code), error.message) from None
-    except TaskCrashedError as error:
-        raise StageError(StageCode.INGEST_FAILED, str(error)) from error
+        return parent.run_confined(task, answer, on_event=on_event, check=check)
+    except parent.TaskRefusedError as error:
+        raise types.StageError(types.StageCode(error.code), error.message) from None
+    except parent.TaskCrashedError as error:
+        raise types.StageError(types.StageCode.INGEST_FAILED, str(error)) from error
 
 
 def probe(
@@ -75,7 +57,7 @@ def probe(
     *,
     check: Callable[[], None] = lambda: None,
     on_progress: Callable[[float], None] = lambda _: None,
-) -> MediaInfo:
+) -> types.MediaInfo:
     """Measure the file at ``path``; ``on_progress`` receives the share read so far, 0 to 1.
 
     Raises StageError: VALIDATION_FAILED where the file cannot be analysed or exceeds a limit,
@@ -84,7 +66,7 @@ def probe(
     limits = limits or ProbeLimits()
     path = path.resolve()
     seconds = limits.seconds_for(path.stat().st_size)
-    task = ConfinedTask(
+    task = parent.ConfinedTask(
         program=measure.probe,
         order=(path, limits),
         allowance=Allowance(limits.memory_bytes, math.ceil(seconds), file_bytes=0),
@@ -95,13 +77,13 @@ def probe(
     def on_event(event: Any) -> None:
         on_progress(float(event["fraction"]))
 
-    return run_media_task(task, MediaInfo, on_event=on_event, check=check)
+    return run_media_task(task, types.MediaInfo, on_event=on_event, check=check)
 
 
 def read_wav_labels(path: Path, limits: ProbeLimits, check: Callable[[], None]) -> WavLabels:
     """Labels that a recorder wrote into a WAV file. Raises StageError EXTERNAL_AUDIO_FAILED."""
     path = path.resolve()
-    task = ConfinedTask(
+    task = parent.ConfinedTask(
         program=headers.labels,
         order={"path": str(path)},
         allowance=Allowance(limits.memory_bytes, _LABEL_SECONDS, file_bytes=0),
@@ -109,12 +91,12 @@ def read_wav_labels(path: Path, limits: ProbeLimits, check: Callable[[], None]) 
         readable=(path,),
     )
     try:
-        return run_confined(task, WavLabels, check=check)
-    except (TaskRefusedError, TaskCrashedError) as error:
-        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, str(error)) from error
+        return parent.run_confined(task, WavLabels, check=check)
+    except (parent.TaskRefusedError, parent.TaskCrashedError) as error:
+        raise types.StageError(types.StageCode.EXTERNAL_AUDIO_FAILED, str(error)) from error
 
 
-INGESTED = Artifact.of(IngestResult, "ingest", version=7)
+INGESTED = Artifact.of(types.IngestResult, "ingest", version=7)
 """Beside the files that it names, which several results share."""
 
 SHORTEST_SEGMENT_SECONDS = 10.0
@@ -138,8 +120,8 @@ both took."""
 _SECONDS_PER_MEDIA_SECOND = 0.1
 """Time allowed for decoding a track's audio, twice, beside that for reading the file."""
 
-_TIMES_WARNING = PipelineWarning(
-    WarningCode.TIMESTAMPS_NOT_IN_ORDER,
+_TIMES_WARNING = types.PipelineWarning(
+    types.WarningCode.TIMESTAMPS_NOT_IN_ORDER,
     "The video's timestamps jump back; it was analysed in one piece.",
 )
 
@@ -151,7 +133,7 @@ class IngestConfig:
     segment_seconds: float = 60.0
     shortest_segment_seconds: float | None = None
     """Segments of short videos may be shorter than ``segment_seconds``, down to this."""
-    channels: ChannelUse = ChannelUse.AUTO
+    channels: types.ChannelUse = types.ChannelUse.AUTO
     """What is done with those of the file's own sound, where each is a voice."""
     limits: ProbeLimits = field(default_factory=ProbeLimits)
     temporary_folder: Path | None = None
@@ -174,7 +156,7 @@ class IngestContext:
         """Return the same for one of several equal pieces."""
         return replace(self, control=parts_of(self.control, [1.0] * pieces)[position])
 
-    def probe(self, source_key: str) -> MediaInfo:
+    def probe(self, source_key: str) -> types.MediaInfo:
         """As ``probe_source``."""
         return probe_source(
             source_key, store=self.workspace.store, config=self.config, control=self.control
@@ -187,7 +169,7 @@ def probe_source(
     store: ObjectStore,
     config: IngestConfig,
     control: Control | None = None,
-) -> MediaInfo:
+) -> types.MediaInfo:
     """Return what the source holds. Raises StageError (VALIDATION_FAILED, INGEST_FAILED).
 
     ``control`` receives the share of the file read so far as progress.
@@ -201,11 +183,11 @@ def ingest(
     source_key: str,
     context: IngestContext,
     *,
-    media: MediaInfo | None = None,
+    media: types.MediaInfo | None = None,
     video: bool = True,
     audio: bool = True,
     picks: Sequence[TrackPick] | None = None,
-) -> IngestResult:
+) -> types.IngestResult:
     """Cut the source's video into segments and extract its audio tracks.
 
     ``media`` is the result of ``probe_source``, probed here where it is not given; ``picks`` are
@@ -239,7 +221,7 @@ def ingest(
     return result
 
 
-def segment_ms(config: IngestConfig, video: VideoStream | None) -> int:
+def segment_ms(config: IngestConfig, video: types.VideoStream | None) -> int:
     """Return how long the segments of ``video`` are to be."""
     longest = round(config.segment_seconds * 1000)
     if config.shortest_segment_seconds is None or video is None:
@@ -254,8 +236,8 @@ class _Plan:
 
     workspace: Workspace
     source_key: str
-    media: MediaInfo
-    video: VideoStream | None
+    media: types.MediaInfo
+    video: types.VideoStream | None
     audio: tuple[TrackPick, ...]
     segment_ms: int
 
@@ -282,7 +264,7 @@ class _Plan:
         return self.video.end_ms >= _CUT_FROM_LENGTHS * self.segment_ms
 
 
-def _find_result(plan: _Plan) -> IngestResult | None:
+def _find_result(plan: _Plan) -> types.IngestResult | None:
     """Return the result that an earlier run stored, if all of it is still there."""
     store = plan.workspace.store
     if not store.exists(plan.result_key):
@@ -324,7 +306,7 @@ def _extract(plan: _Plan, context: IngestContext) -> FilePieces:
     return pieces
 
 
-def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> ConfinedTask:
+def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> parent.ConfinedTask:
     media = plan.media
     audio_seconds = media.duration_seconds * len(plan.audio) * _SECONDS_PER_MEDIA_SECOND
     seconds = limits.seconds_for(2 * media.size_bytes) + audio_seconds
@@ -339,7 +321,7 @@ def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> Confine
             origin_ms=media.origin_ms,
             known=frozenset(key.rsplit("/", 1)[-1] for key in stored),
         )
-    return ConfinedTask(
+    return parent.ConfinedTask(
         program=media_pass.cut,
         order=CutOrder(
             Source(path, *media.timeline.layout),
@@ -356,26 +338,26 @@ def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> Confine
     )
 
 
-def _result(plan: _Plan, pieces: FilePieces) -> IngestResult:
+def _result(plan: _Plan, pieces: FilePieces) -> types.IngestResult:
     if plan.media.video is None and plan.audio and not pieces.tracks:
         message = "Nothing of the file's sound could be decoded."
-        raise StageError(StageCode.VALIDATION_FAILED, message)
+        raise types.StageError(types.StageCode.VALIDATION_FAILED, message)
     warnings = [*plan.media.warnings, *_track_warnings(plan, pieces.tracks)]
     if pieces.video is not None and not pieces.video.times_in_order:
         warnings.append(_TIMES_WARNING)
     picks = {pick.file_name: pick for pick in plan.audio}
-    return IngestResult(
+    return types.IngestResult(
         media=plan.media,
         video=None if plan.video is None else _video_source(plan, plan.video, pieces.video),
         tracks=tuple(
-            AudioTrack(
+            types.AudioTrack(
                 index=number,
                 name=picks[track.name].name,
                 key=plan.key(track.name),
                 duration_seconds=track.duration_seconds,
                 offset_seconds=track.offset_seconds,
                 channels=tuple(map(plan.key, track.channels)),
-                are_channels_asked=picks[track.name].use is ChannelUse.SEPARATE,
+                are_channels_asked=picks[track.name].use is types.ChannelUse.SEPARATE,
             )
             for number, track in enumerate(pieces.tracks)
         ),
@@ -383,18 +365,20 @@ def _result(plan: _Plan, pieces: FilePieces) -> IngestResult:
     )
 
 
-def _video_source(plan: _Plan, stream: VideoStream, cut: CutVideo | None) -> VideoSource:
+def _video_source(
+    plan: _Plan, stream: types.VideoStream, cut: CutVideo | None
+) -> types.VideoSource:
     end_ms = max(1, stream.end_ms)
-    whole = VideoSource(
+    whole = types.VideoSource(
         stream=stream,
         duration_ms=end_ms,
         origin_ms=plan.media.origin_ms,
-        segments=(Segment(0, plan.source_key, 0, end_ms),),
+        segments=(types.Segment(0, plan.source_key, 0, end_ms),),
     )
     if cut is None or not cut.segments:
         return whole
     segments = tuple(
-        Segment(
+        types.Segment(
             piece.index,
             plan.key(piece.name) if cut.in_files else plan.source_key,
             piece.start_ms,
@@ -410,15 +394,15 @@ def _video_source(plan: _Plan, stream: VideoStream, cut: CutVideo | None) -> Vid
     )
 
 
-def _track_warnings(plan: _Plan, tracks: Sequence[TrackFile]) -> Iterator[PipelineWarning]:
+def _track_warnings(plan: _Plan, tracks: Sequence[TrackFile]) -> Iterator[types.PipelineWarning]:
     damaged = {track.index: track.damaged_packets for track in tracks}
     for index in dict.fromkeys(pick.stream_index for pick in plan.audio):
         if index not in damaged:
             message = f"Nothing of audio stream {index} could be decoded."
-            yield PipelineWarning(WarningCode.AUDIO_UNREADABLE, message)
+            yield types.PipelineWarning(types.WarningCode.AUDIO_UNREADABLE, message)
     for index, count in damaged.items():
         if count:
             message = f"{count} packets of audio stream {index} were damaged."
-            yield PipelineWarning(WarningCode.AUDIO_DAMAGED, message)
+            yield types.PipelineWarning(types.WarningCode.AUDIO_DAMAGED, message)
     for number, track in enumerate(tracks):
-        yield from (PipelineWarning(*found, track_index=number) for found in track.findings)
+        yield from (types.PipelineWarning(*found, track_index=number) for found in track.findings)

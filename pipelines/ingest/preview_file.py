@@ -23,17 +23,9 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 
 from pipelines.ingest.streams import beside, programs_of
+from pipelines.media import files
 from pipelines.media.audio import silenced
 from pipelines.media.decoding import is_high_dynamic_range, on_white, standard_range
-from pipelines.media.files import (
-    Decoders,
-    ShownOrder,
-    Source,
-    Turning,
-    is_sound_stream,
-    packets_of,
-    pixel_aspect,
-)
 from pipelines.media_types import Orientation, PixelShape
 from pipelines.sandbox.child import Emit, MediaRefusedError
 
@@ -69,7 +61,7 @@ class SmallPicture:
 class EncodeOrder:
     """What becomes of the file, to be written to ``folder / NAME``."""
 
-    source: Source
+    source: files.Source
     folder: Path
     video: SmallPicture | None
     audio_bits: int
@@ -95,9 +87,9 @@ def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:
     ):
         writers = dict(_writers(container, target, order))
         streams = [container.streams[index] for index in sorted(writers)]
-        shown = {stream.index: ShownOrder(stream) for stream in streams}
-        decoders = Decoders()
-        for index, packet in packets_of(order.source, container, streams):
+        shown = {stream.index: files.ShownOrder(stream) for stream in streams}
+        decoders = files.Decoders()
+        for index, packet in files.packets_of(order.source, container, streams):
             stream: Any = packet.stream
             shown[index].put_in(packet)
             try:
@@ -121,7 +113,7 @@ def _writers(
     container: Any, target: Any, order: EncodeOrder
 ) -> Iterator[tuple[int, Pictures | Sound]]:
     """Yield what becomes of the chosen streams, by their index."""
-    sounds = [stream for stream in container.streams if is_sound_stream(stream)]
+    sounds = [stream for stream in container.streams if files.is_sound_stream(stream)]
     if order.video is not None:
         picture = container.streams[order.video.index]
         sounds = beside(programs_of(order.source.path), picture, sounds)
@@ -141,7 +133,7 @@ class Pictures:
     written: int = 0
     unit: str = "frames"
     _seen: int = 0
-    _turning: Turning = field(default_factory=Turning)
+    _turning: files.Turning = field(default_factory=files.Turning)
     _first: Orientation | None = None
     """As the first frame itself states it."""
     _last: int = -1
@@ -177,7 +169,7 @@ class Pictures:
         ticks = round(seconds * _TICKS) if self.written else 0
         if ticks <= self._last:
             return []
-        small = self._small(frame, pixel_aspect(stream), orientation)
+        small = self._small(frame, files.pixel_aspect(stream), orientation)
         small.pts, small.time_base, self._last = ticks, Fraction(1, _TICKS), ticks
         small.pict_type = 0
         self.written += 1

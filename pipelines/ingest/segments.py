@@ -28,15 +28,7 @@ import av.error
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from pipelines.media.files import (
-    CARRIED_CODECS,
-    Source,
-    codec_name,
-    has_guessed_times,
-    is_clean_key,
-    packets_of,
-    rounded_ms,
-)
+from pipelines.media import files
 
 _Payload = TypeVar("_Payload")
 
@@ -332,8 +324,8 @@ class VideoCut:
             open_writer=self._open_writer,
             on_cut=self._on_cut,
         )
-        is_carried = self.kind == "nut" or codec_name(self.stream) in CARRIED_CODECS
-        if self.folder is not None and (not is_carried or has_guessed_times(self.stream)):
+        is_carried = self.kind == "nut" or files.codec_name(self.stream) in files.CARRIED_CODECS
+        if self.folder is not None and (not is_carried or files.has_guessed_times(self.stream)):
             self.obstacle = "container"
 
     def add(self, packet: Packet[Any]) -> None:
@@ -371,10 +363,13 @@ class VideoCut:
         origin_ms, base, is_key = self.order.origin_ms, packet.time_base, packet.is_keyframe
         settings = self._extradata or self._template.codec_context.extradata
         return Timed(
-            shown_ms=rounded_ms(packet.pts, base) - origin_ms,
-            decoded_ms=None if packet.dts is None else rounded_ms(packet.dts, base) - origin_ms,
+            shown_ms=files.rounded_ms(packet.pts, base) - origin_ms,
+            decoded_ms=None
+            if packet.dts is None
+            else files.rounded_ms(packet.dts, base) - origin_ms,
             is_key=is_key,
-            is_clean=is_key and is_clean_key(codec_name(self._template), bytes(packet), settings),
+            is_clean=is_key
+            and files.is_clean_key(files.codec_name(self._template), bytes(packet), settings),
             is_hidden=packet.is_discard,
             size_bytes=packet.size,
             payload=packet,
@@ -400,14 +395,14 @@ class VideoCut:
             self.emit({"segment": segment})
 
 
-def shift_needed_ms(source: Source, index: int) -> int:
+def shift_needed_ms(source: files.Source, index: int) -> int:
     """Return how much later times must be in segment files, which have none below zero.
 
     Found from the first packets: what lies before zero comes at the beginning.
     """
     with source.open() as container:
         stream = container.streams[index]
-        packets = itertools.islice(packets_of(source, container, [stream]), _PEEKED_PACKETS)
+        packets = itertools.islice(files.packets_of(source, container, [stream]), _PEEKED_PACKETS)
         timed = (packet for _, packet in packets if packet.size and packet.pts is not None)
-        times = [rounded_ms(packet.pts or 0, packet.time_base) for packet in timed]
+        times = [files.rounded_ms(packet.pts or 0, packet.time_base) for packet in timed]
     return max(0, -min(times, default=0))

@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
+from pipelines import types
 from pipelines.codec import digest
 from pipelines.execution.chain import Control
 from pipelines.ingest.external_audio import (
@@ -41,20 +42,6 @@ from pipelines.ingest.headers import command_words, family_of
 from pipelines.ingest.pipeline import IngestContext, ingest
 from pipelines.media.audio import read_blocks, write_flac
 from pipelines.sandbox.parent import ProgramFailedError, Shares, run_program
-from pipelines.types import (
-    AudioStream,
-    AudioTrack,
-    ChannelUse,
-    ClipSpan,
-    IngestResult,
-    MediaInfo,
-    PipelineWarning,
-    Segment,
-    StageCode,
-    StageError,
-    VideoPart,
-    VideoSource,
-)
 from storage.objects import ObjectStore
 from storage.objects.local_files import temporary_folder
 
@@ -93,15 +80,15 @@ class MediaClip:
     """A probed clip and its place on the timeline."""
 
     file: ClipFile
-    media: MediaInfo
-    span: ClipSpan
+    media: types.MediaInfo
+    span: types.ClipSpan
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedMedia:
     """What the media holds. ``media.audio`` lists the tracks that ingest will extract."""
 
-    media: MediaInfo
+    media: types.MediaInfo
     main: MainFile | None = None
     external_audio: tuple[ProbedExternal, ...] = ()
     clips: tuple[MediaClip, ...] = ()
@@ -124,7 +111,7 @@ def probe_media(source: SourceMedia, context: IngestContext) -> ProbedMedia:
 
 def ingest_media(
     probed: ProbedMedia, context: IngestContext, *, video: bool, audio: bool
-) -> IngestResult:
+) -> types.IngestResult:
     """Cut the video and extract the audio. Raises StageError as ``ingest`` does."""
     main = probed.main
     if main is None:
@@ -139,9 +126,9 @@ def naming_clip(index: int, name: str) -> Iterator[None]:
     """Prefix a StageError of the block with the clip that it is about."""
     try:
         yield
-    except StageError as error:
+    except types.StageError as error:
         message = f"Clip {index + 1} ({name}): {error.message}"
-        raise StageError(error.code, message) from error
+        raise types.StageError(error.code, message) from error
 
 
 def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[MediaClip, ...]:
@@ -159,19 +146,19 @@ def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[Med
         video_ms = 0 if media.video is None else media.video.end_ms
         length_ms = max(1, video_ms, round(media.duration_seconds * 1000))
         clock = media.timecode, media.timeline, media.timecode_rate
-        span = ClipSpan(index, file.name, start_ms, length_ms, *clock)
+        span = types.ClipSpan(index, file.name, start_ms, length_ms, *clock)
         clips.append(MediaClip(file, media, span))
         start_ms += length_ms
         if start_ms > limit_ms:
             message = f"The clips together are longer than {limit_ms // 1000} seconds, the limit."
-            raise StageError(StageCode.VALIDATION_FAILED, message)
+            raise types.StageError(types.StageCode.VALIDATION_FAILED, message)
     return tuple(clips)
 
 
-def _timeline_media(clips: Sequence[MediaClip]) -> MediaInfo:
+def _timeline_media(clips: Sequence[MediaClip]) -> types.MediaInfo:
     """Return the timeline as if it were one file: ``audio`` lists its tracks."""
     columns = zip_longest(*(clip.media.audio for clip in clips))
-    return MediaInfo(
+    return types.MediaInfo(
         container="timeline",
         size_bytes=sum(clip.media.size_bytes for clip in clips),
         duration_seconds=sum(clip.span.duration_ms for clip in clips) / 1000,
@@ -181,7 +168,7 @@ def _timeline_media(clips: Sequence[MediaClip]) -> MediaInfo:
     )
 
 
-def _track_stream(number: int, streams: Sequence[AudioStream | None]) -> AudioStream:
+def _track_stream(number: int, streams: Sequence[types.AudioStream | None]) -> types.AudioStream:
     """Return the stream that describes a track: named as the clips' streams are, if they agree."""
     present = [stream for stream in streams if stream is not None]
     names = {stream.title or stream.language for stream in present}
@@ -189,7 +176,7 @@ def _track_stream(number: int, streams: Sequence[AudioStream | None]) -> AudioSt
     return replace(present[0], index=number, title=name or f"Track {number + 1}", language=None)
 
 
-def _of_clip(warning: PipelineWarning, clip: MediaClip) -> PipelineWarning:
+def _of_clip(warning: types.PipelineWarning, clip: MediaClip) -> types.PipelineWarning:
     message = f"Clip {clip.span.index + 1} ({clip.span.name}): {warning.message}"
     start_ms, end_ms = (
         None if time_ms is None else time_ms + clip.span.start_ms
@@ -200,20 +187,20 @@ def _of_clip(warning: PipelineWarning, clip: MediaClip) -> PipelineWarning:
 
 def _ingest_clips(
     clips: Sequence[MediaClip], context: IngestContext, *, video: bool, audio: bool
-) -> IngestResult:
+) -> types.IngestResult:
     """Ingest every clip, then join: segments renumbered, tracks laid end to end.
 
     Raises StageError that names the clip.
     """
     results = []
-    context = replace(context, config=replace(context.config, channels=ChannelUse.MIXED))
+    context = replace(context, config=replace(context.config, channels=types.ChannelUse.MIXED))
     for position, clip in enumerate(clips):
         piece = context.piece(position, len(clips))
         with naming_clip(position, clip.file.name):
             results.append(ingest(clip.file.key, piece, media=clip.media, video=video, audio=audio))
     pairs = list(zip(clips, results, strict=True))
     media = _timeline_media(clips)
-    return IngestResult(
+    return types.IngestResult(
         media=media,
         video=_joined_video(pairs),
         tracks=tuple(_joined_track(stream, pairs, context) for stream in media.audio if audio),
@@ -222,10 +209,12 @@ def _ingest_clips(
     )
 
 
-def _joined_video(pairs: Sequence[tuple[MediaClip, IngestResult]]) -> VideoSource | None:
+def _joined_video(
+    pairs: Sequence[tuple[MediaClip, types.IngestResult]],
+) -> types.VideoSource | None:
     """Return the clips' videos as parts of one; None where no clip has any."""
-    parts: list[VideoPart] = []
-    segments: list[Segment] = []
+    parts: list[types.VideoPart] = []
+    segments: list[types.Segment] = []
     for clip, result in pairs:
         video, span = result.video, clip.span
         if video is None:
@@ -233,9 +222,9 @@ def _joined_video(pairs: Sequence[tuple[MediaClip, IngestResult]]) -> VideoSourc
         for each in video.segments:
             start_ms = each.start_ms + span.start_ms
             end_ms = min(each.end_ms, span.duration_ms) + span.start_ms
-            segments.append(Segment(len(segments), each.key, start_ms, end_ms, len(parts)))
+            segments.append(types.Segment(len(segments), each.key, start_ms, end_ms, len(parts)))
         parts.append(
-            VideoPart(
+            types.VideoPart(
                 stream=video.stream,
                 origin_ms=video.origin_ms - span.start_ms,
                 start_ms=span.start_ms,
@@ -245,7 +234,7 @@ def _joined_video(pairs: Sequence[tuple[MediaClip, IngestResult]]) -> VideoSourc
     if not parts:
         return None
     last = pairs[-1][0].span
-    return VideoSource(
+    return types.VideoSource(
         stream=parts[0].stream,
         duration_ms=last.start_ms + last.duration_ms,
         origin_ms=parts[0].origin_ms,
@@ -255,8 +244,10 @@ def _joined_video(pairs: Sequence[tuple[MediaClip, IngestResult]]) -> VideoSourc
 
 
 def _joined_track(
-    stream: AudioStream, pairs: Sequence[tuple[MediaClip, IngestResult]], context: IngestContext
-) -> AudioTrack:
+    stream: types.AudioStream,
+    pairs: Sequence[tuple[MediaClip, types.IngestResult]],
+    context: IngestContext,
+) -> types.AudioTrack:
     """Return one track over the whole timeline; what an earlier run joined is used again."""
     pieces = [_piece(stream.index, clip, result) for clip, result in pairs]
     spans = [clip.span for clip, _ in pairs]
@@ -268,14 +259,14 @@ def _joined_track(
         with store.writer(key) as target:
             write_flac(target, _laid_out(pieces, spans, total, context))
     name = stream.title or f"Track {stream.index + 1}"
-    return AudioTrack(stream.index, name, key, total / SAMPLE_RATE_HZ)
+    return types.AudioTrack(stream.index, name, key, total / SAMPLE_RATE_HZ)
 
 
 def _samples_at(time_ms: int) -> int:
     return round(time_ms * SAMPLE_RATE_HZ / 1000)
 
 
-def _piece(track: int, clip: MediaClip, result: IngestResult) -> AudioTrack | None:
+def _piece(track: int, clip: MediaClip, result: types.IngestResult) -> types.AudioTrack | None:
     """Return the clip's own part of a track: of its ``track``-th stream, if that could be
     decoded."""
     if track >= len(clip.media.audio):
@@ -285,8 +276,8 @@ def _piece(track: int, clip: MediaClip, result: IngestResult) -> AudioTrack | No
 
 
 def _laid_out(
-    pieces: Sequence[AudioTrack | None],
-    spans: Sequence[ClipSpan],
+    pieces: Sequence[types.AudioTrack | None],
+    spans: Sequence[types.ClipSpan],
     total: int,
     context: IngestContext,
 ) -> Iterator[Samples]:
@@ -322,7 +313,6 @@ def _silence(samples: int) -> Iterator[Samples]:
 log = logging.getLogger("vas.raw")
 
 GIB = 1024**3
-OUTPUT_NAME = "decoded.mov"
 _COPY_BYTES = 4 << 20
 _EXTENSIONS = {"r3d": "R3D", "braw": "braw", "arri": "ari"}
 
@@ -377,11 +367,11 @@ def _decode(
 ) -> None:
     if family not in config.decoders:
         message = f"The camera RAW format {family} is not enabled on this service."
-        raise StageError(StageCode.VALIDATION_FAILED, message)
+        raise types.StageError(types.StageCode.VALIDATION_FAILED, message)
     with temporary_folder("raw-", config.temporary_folder) as folder:
         source = folder / f"source.{_EXTENSIONS[family]}"
         source.symlink_to(path)
-        output = folder / OUTPUT_NAME
+        output = folder / "decoded.mov"
         command = [
             word.replace("{input}", str(source)).replace("{output}", str(output))
             for word in command_words(config.decoders[family])
@@ -407,5 +397,7 @@ def _store(
             target.write(data)
 
 
-def _failed(family: str, reason: str) -> StageError:
-    return StageError(StageCode.INGEST_FAILED, f"The decoder for {family} footage {reason}.")
+def _failed(family: str, reason: str) -> types.StageError:
+    return types.StageError(
+        types.StageCode.INGEST_FAILED, f"The decoder for {family} footage {reason}."
+    )

@@ -23,13 +23,7 @@ from av.packet import Packet
 from av.stream import Stream
 from av.video.stream import VideoStream
 
-from pipelines.media.files import (
-    Decoders,
-    RangedFile,
-    is_picture_stream,
-    is_sound_stream,
-    pixel_aspect,
-)
+from pipelines.media import files
 from pipelines.media.timeline import Lane, Run
 from pipelines.media_types import PipelineWarning, WarningCode
 from pipelines.sandbox.child import MediaRefusedError
@@ -37,7 +31,6 @@ from pipelines.sandbox.child import MediaRefusedError
 _Stream = TypeVar("_Stream", bound=Stream)
 
 _HEAD_BYTES = 4 << 10
-_STEP_BYTES = 128 << 10
 _READ_BYTES = 8 << 20
 """Tables are repeated several times a second."""
 _PACKET_BYTES = (188, 192, 204)
@@ -60,9 +53,9 @@ class Program:
         return f"{self.number} ({self.name})" if self.name else str(self.number)
 
 
-def programs_of(source: Path | RangedFile) -> list[Program]:
+def programs_of(source: Path | files.RangedFile) -> list[Program]:
     """By number; empty where the file is no transport stream, or has no tables."""
-    with nullcontext(source) if isinstance(source, RangedFile) else source.open("rb") as file:
+    with nullcontext(source) if isinstance(source, files.RangedFile) else source.open("rb") as file:
         file.seek(0)
         data = file.read(_HEAD_BYTES) or b""
         size, at = _framing(data)
@@ -72,7 +65,7 @@ def programs_of(source: Path | RangedFile) -> list[Program]:
             done += whole
             if any(tables.read(*packet) for packet in _packets(data[:whole], size)):
                 break
-            more = file.read(_STEP_BYTES) if done < _READ_BYTES else b""
+            more = file.read(128 << 10) if done < _READ_BYTES else b""
             data = data[whole:] + more if more else b""
     return [
         Program(number, tables.names.get(number, ""), frozenset(pids))
@@ -233,7 +226,7 @@ class Tally:
     frame_aspect: float = 1.0
     """Of its pixels, by the decoder."""
     _attempts: int = 0
-    _decoders: Decoders = field(default_factory=Decoders)
+    _decoders: files.Decoders = field(default_factory=files.Decoders)
 
     @property
     def is_picture(self) -> bool:
@@ -264,7 +257,7 @@ class Tally:
             return
         self.frame = next(iter(frames), None)
         if self.frame is not None and self.is_picture:
-            self.frame_aspect = pixel_aspect(packet.stream)
+            self.frame_aspect = files.pixel_aspect(packet.stream)
 
     @property
     def start(self) -> Fraction:
@@ -322,7 +315,7 @@ def candidates(
     streams: list[Any] = [
         stream
         for stream in container.streams
-        if is_picture_stream(stream) or is_sound_stream(stream)
+        if files.is_picture_stream(stream) or files.is_sound_stream(stream)
     ]
     most = limits.max_streams
     if len(streams) > most:

@@ -586,7 +586,8 @@ class TrackExtractor:
         layout = frame.layout
         found = (frame.format.name, layout.name, frame.sample_rate, layout.nb_channels)
         resampler = self._resampler
-        if resampler is None or self._breaks_run(found, seconds):
+        off = 0.0 if seconds is None else abs(seconds - self._due_seconds)
+        if resampler is None or found != self._format or off > _TOLERANCE_SECONDS:
             seconds = self._due_seconds if seconds is None else seconds
             self._end_run()
             self._format = found
@@ -598,11 +599,6 @@ class TrackExtractor:
         if self._meter is not None:
             self._meter.add(frame, found)
         self._timeline.write(resampler.add(frame))
-
-    def _breaks_run(self, found: AudioFormat, seconds: float | None) -> bool:
-        if found != self._format:
-            return True
-        return seconds is not None and abs(seconds - self._due_seconds) > _TOLERANCE_SECONDS
 
     def _end_run(self) -> None:
         if self._resampler is not None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import RawIOBase
@@ -259,8 +260,8 @@ def _measured(blocks: Iterable[Samples]) -> Iterator[Coded]:
     """Frames, some at a time; the first is centred on the track's start."""
     held, energies = [np.zeros(_WINDOW // 2, np.float32)], np.zeros((0, BITS + _BANDS_APART))
     levels, size = np.zeros(0, np.float32), 0
-    ending = [np.zeros(_WINDOW // 2, np.float32)]
-    for block, is_last in _with_end(blocks, ending[0]):
+    ending = [(np.zeros(_WINDOW // 2, np.float32), True)]
+    for block, is_last in itertools.chain(((each, False) for each in blocks), ending):
         held.append(block)
         size += len(block)
         if size < _BLOCK_FRAMES * _HOP and not is_last:
@@ -270,7 +271,12 @@ def _measured(blocks: Iterable[Samples]) -> Iterator[Coded]:
         held, size = [samples[count * _HOP :]], 0
         if not count:
             continue
-        found = _energies(samples, count)
+        # (count, bands): logarithms; (count,): root mean squares.
+        rows = np.lib.stride_tricks.sliding_window_view(samples, _WINDOW)[::_HOP][:count]
+        spectrum = np.abs(np.fft.rfft(rows * np.hanning(_WINDOW).astype(np.float32), axis=1)) ** 2
+        bands = spectrum.astype(np.float32) @ _bands()
+        floor = 1e-6 + 1e-4 * bands.mean(axis=1, keepdims=True)
+        found = np.log(bands + floor), np.sqrt(np.mean(rows**2, axis=1))
         energies = np.concatenate([energies, found[0]])
         levels = np.concatenate([levels, found[1]])
         if len(energies) <= _FRAMES_APART:
@@ -279,20 +285,6 @@ def _measured(blocks: Iterable[Samples]) -> Iterator[Coded]:
         quiet = np.minimum(levels[_FRAMES_APART:], levels[:-_FRAMES_APART]) < _SILENCE
         yield _coded((apart[_FRAMES_APART:] - apart[:-_FRAMES_APART]).astype(np.float32), quiet)
         energies, levels = energies[-_FRAMES_APART:], levels[-_FRAMES_APART:]
-
-
-def _with_end(blocks: Iterable[Samples], end: Samples) -> Iterator[tuple[Samples, bool]]:
-    yield from ((block, False) for block in blocks)
-    yield end, True
-
-
-def _energies(samples: Samples, count: int) -> tuple[Samples, Samples]:
-    """(count, bands): logarithms; (count,): root mean squares."""
-    rows = np.lib.stride_tricks.sliding_window_view(samples, _WINDOW)[::_HOP][:count]
-    spectrum = np.abs(np.fft.rfft(rows * np.hanning(_WINDOW).astype(np.float32), axis=1)) ** 2
-    bands = spectrum.astype(np.float32) @ _bands()
-    floor = 1e-6 + 1e-4 * bands.mean(axis=1, keepdims=True)
-    return np.log(bands + floor), np.sqrt(np.mean(rows**2, axis=1))
 
 
 @functools.lru_cache(maxsize=1)

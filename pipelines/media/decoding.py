@@ -77,7 +77,10 @@ def standard_range(frame: av.VideoFrame) -> Picture:
     pq = frame.color_trc == ColorTrc.SMPTE2084
     nits = pq_to_nits(encoded) if pq else hlg_to_nits(encoded)
     linear = np.clip((nits / _REFERENCE_WHITE_NITS) @ _BT2020_TO_BT709.T, 0, None)
-    return np.asarray(np.rint(_gamma(rolled_off(linear)) * 255), np.uint8)
+    linear = rolled_off(linear)
+    curve = 1.055 * np.maximum(linear, 0.0031308) ** (1 / 2.4) - 0.055
+    gamma = np.clip(np.where(linear <= 0.0031308, linear * 12.92, curve), 0, 1)
+    return np.asarray(np.rint(gamma * 255), np.uint8)
 
 
 def rgb(frame: av.VideoFrame) -> Picture:
@@ -149,11 +152,6 @@ def rolled_off(linear: Floats) -> Floats:
     room = 1 - _KNEE
     pressed = _KNEE + room * (1 - np.exp(-(np.maximum(peak, _KNEE) - _KNEE) / room))
     return np.asarray(np.where(peak > _KNEE, linear * pressed / np.maximum(peak, 1e-9), linear))
-
-
-def _gamma(linear: Floats) -> Floats:
-    curve = 1.055 * np.maximum(linear, 0.0031308) ** (1 / 2.4) - 0.055
-    return np.asarray(np.clip(np.where(linear <= 0.0031308, linear * 12.92, curve), 0, 1))
 
 
 _SEEK_WORTHWHILE_MS = 10_000
@@ -264,11 +262,16 @@ def _positioned(
         with contextlib.ExitStack() as opened:
             container = opened.enter_context(_opened(path, device))
             stream = chosen_stream(container, stream_index)
-            if not _seek_pays(stream, start_ms, origin_ms):
+            base = stream.time_base
+            first_ms = start_ms if base is None else rounded_ms(stream.start_time or 0, base)
+            if base is None or start_ms - (first_ms - origin_ms) <= _SEEK_WORTHWHILE_MS:
                 opened.pop_all()
                 return container
-            if _seek_reaches(container, stream, target_ms, start_ms, origin_ms):
-                break
+            with contextlib.suppress(av.error.FFmpegError):
+                seek(container, stream, target_ms + origin_ms)
+                first = next(_timed_frames(container, stream, origin_ms, DecodeReport()), None)
+                if first is not None and first.time_ms <= start_ms:
+                    break
     else:
         return _opened(path, device)
     container = _opened(path, device)
@@ -295,29 +298,6 @@ def _opened_on_card(path: Path, device: str) -> InputContainer:
     on_card = HWAccel("cuda", is_hw_owned=True, allow_software_fallback=True, options=context)
     container: InputContainer = av.open(str(path), options=OPEN_OPTIONS, hwaccel=on_card)
     return container
-
-
-def _seek_pays(stream: AvVideoStream, start_ms: int, origin_ms: int) -> bool:
-    if stream.time_base is None:
-        return False
-    first_ms = rounded_ms(stream.start_time or 0, stream.time_base) - origin_ms
-    return start_ms - first_ms > _SEEK_WORTHWHILE_MS
-
-
-def _seek_reaches(
-    container: InputContainer,
-    stream: AvVideoStream,
-    target_ms: int,
-    start_ms: int,
-    origin_ms: int,
-) -> bool:
-    """Return whether seeking to ``target_ms`` gives a first picture no later than ``start_ms``."""
-    try:
-        seek(container, stream, target_ms + origin_ms)
-        first = next(_timed_frames(container, stream, origin_ms, DecodeReport()), None)
-    except av.error.FFmpegError:
-        return False
-    return first is not None and first.time_ms <= start_ms
 
 
 def seek(container: InputContainer, stream: AvVideoStream, file_ms: int) -> None:

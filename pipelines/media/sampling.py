@@ -22,13 +22,7 @@ import numpy as np
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from pipelines.media.files import (
-    OPEN_OPTIONS,
-    chosen_stream,
-    demuxed,
-    has_guessed_times,
-    packet_time_ms,
-)
+from pipelines.media import files
 from pipelines.sandbox.child import Emit
 
 if TYPE_CHECKING:
@@ -89,8 +83,8 @@ def _read(order: PicturesOrder, emit: Emit) -> None:
 
     wanted = frozenset(order.times_ms)
     source: BytesIO | str = str(order.path)
-    with av.open(source, options=OPEN_OPTIONS) as container:
-        stream = chosen_stream(container, order.stream_index)
+    with av.open(source, options=files.OPEN_OPTIONS) as container:
+        stream = files.chosen_stream(container, order.stream_index)
         packets = _timed_packets(container, stream, order.origin_ms)
         if stream.codec_context.name in _COPIED and not order.interlaced:
             packets = _needed(packets, wanted)
@@ -126,13 +120,13 @@ def _timed_packets(
     Raises _UnsuitableError for more than 8 bits a sample: decord's FFmpeg converts these to RGB
     otherwise than PyAV's. Also where the times of packets are not those of pictures.
     """
-    if has_guessed_times(stream):
+    if files.has_guessed_times(stream):
         raise _UnsuitableError("times are guessed")
     if _DEEP_FORMAT.search(stream.codec_context.pix_fmt or ""):
         raise _UnsuitableError(stream.codec_context.pix_fmt)
     try:
-        packets = demuxed(container, [stream])
-        timed = [(packet_time_ms(packet, origin_ms), packet) for packet in packets]
+        packets = files.demuxed(container, [stream])
+        timed = [(files.packet_time_ms(packet, origin_ms), packet) for packet in packets]
     except av.error.FFmpegError as error:
         raise _UnsuitableError(str(error)) from error
     return [(time_ms, packet) for time_ms, packet in timed if time_ms is not None]

@@ -438,21 +438,17 @@ def direct_download_url(url: str, provider: Provider, *, has_token: bool = False
     file of that provider (folders and documents made in the browser are not).
     """
     if provider is Provider.GDRIVE:
-        return _google_drive(url, has_token=has_token)
+        file_id, resource_key = _google_file(url)
+        if has_token:
+            # Without supportsAllDrives a file on a shared drive is answered as missing.
+            query = urlencode({"alt": "media", "supportsAllDrives": "true"})
+            return f"https://www.googleapis.com/drive/v3/files/{file_id}?{query}"
+        # "confirm" answers the page of confirmation before a file too large for the virus scan.
+        fields = {"id": file_id, "export": "download", "confirm": "t"}
+        if resource_key:
+            fields["resourcekey"] = resource_key
+        return f"https://drive.usercontent.google.com/download?{urlencode(fields)}"
     return _dropbox(url)
-
-
-def _google_drive(url: str, *, has_token: bool) -> str:
-    file_id, resource_key = _google_file(url)
-    if has_token:
-        # Without supportsAllDrives a file on a shared drive is answered as missing.
-        query = urlencode({"alt": "media", "supportsAllDrives": "true"})
-        return f"https://www.googleapis.com/drive/v3/files/{file_id}?{query}"
-    # "confirm" answers the page of confirmation before a file too large for the virus scan.
-    fields = {"id": file_id, "export": "download", "confirm": "t"}
-    if resource_key:
-        fields["resourcekey"] = resource_key
-    return f"https://drive.usercontent.google.com/download?{urlencode(fields)}"
 
 
 def _google_file(url: str) -> tuple[str, str | None]:

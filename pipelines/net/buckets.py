@@ -22,21 +22,7 @@ from urllib.parse import quote, unquote_plus, urlencode
 import httpx
 
 from pipelines.markup import elements
-from pipelines.net.addresses import (
-    AddressPolicy,
-    InvalidUrlError,
-    ParsedUrl,
-    UrlError,
-    check_url_text,
-)
-from pipelines.net.safe_http import (
-    BlockedAddressError,
-    Resolver,
-    SafeTransport,
-    TransportLimits,
-    Watch,
-    system_addresses,
-)
+from pipelines.net import addresses, safe_http
 
 SCHEMES = ("s3", "gs")
 MAX_PREFIX_BYTES = 1024
@@ -48,13 +34,12 @@ MAX_OBJECT_BYTES = 64 << 40
 MAX_ETAG_LENGTH = 256
 """S3's have up to 38 characters."""
 AMAZON = "https://s3.{region}.amazonaws.com"
-_GOOGLE = "https://storage.googleapis.com"
 _FIRST_REGION = "us-east-1"
 _SIGNED_SECONDS = 6 * 3600 + 900
 """As long as a fetch may take, attempts included, and a little more."""
 _PAGE_BYTES = 6 << 20
 """A thousand keys of 1024 bytes, each byte written as %XX, are 3 MB."""
-LIMITS = TransportLimits(
+LIMITS = safe_http.TransportLimits(
     connect_seconds=5, read_seconds=5, write_seconds=5, header_seconds=10, total_seconds=20
 )
 """Of a page: whoever reads it reads no other meanwhile."""
@@ -178,7 +163,7 @@ class ClientBucket:
         if self.access.endpoint is not None:
             return self.access.endpoint.rstrip("/")
         if self.scheme == "gs":
-            return _GOOGLE
+            return "https://storage.googleapis.com"
         return AMAZON.format(region=self.access.region or _FIRST_REGION)
 
     def url(self, key: str = "", query: dict[str, str] | None = None) -> str:
@@ -269,35 +254,35 @@ def split_bucket_address(url: str) -> tuple[str, str, str]:
     """
     found = _ADDRESS.fullmatch(url)
     if found is None or found["scheme"].lower() not in SCHEMES:
-        raise InvalidUrlError("it is not an s3:// or gs:// address")
+        raise addresses.InvalidUrlError("it is not an s3:// or gs:// address")
     if not _BUCKET.fullmatch(found["bucket"]):
-        raise InvalidUrlError("it names no bucket")
+        raise addresses.InvalidUrlError("it names no bucket")
     key = found["key"] or ""
     if "\0" in key or any("\ud800" <= each <= "\udfff" for each in key):
-        raise InvalidUrlError("it holds a character that no key may hold")
+        raise addresses.InvalidUrlError("it holds a character that no key may hold")
     if len(key.encode()) > MAX_PREFIX_BYTES:
-        raise InvalidUrlError(f"its key is longer than {MAX_PREFIX_BYTES} bytes")
+        raise addresses.InvalidUrlError(f"its key is longer than {MAX_PREFIX_BYTES} bytes")
     return found["scheme"].lower(), found["bucket"], key
 
 
-def check_bucket(bucket: ClientBucket, policy: AddressPolicy) -> None:
+def check_bucket(bucket: ClientBucket, policy: addresses.AddressPolicy) -> None:
     """Raises UrlError where its endpoint is none, or not allowed; nothing is resolved."""
     if bucket.access.region is not None and not _REGION.fullmatch(bucket.access.region):
-        raise InvalidUrlError("its region is none")
-    endpoint = check_url_text(bucket.endpoint, policy=policy)
+        raise addresses.InvalidUrlError("its region is none")
+    endpoint = addresses.check_url_text(bucket.endpoint, policy=policy)
     if "?" in endpoint.target:
-        raise InvalidUrlError("its endpoint has a query")
+        raise addresses.InvalidUrlError("its endpoint has a query")
 
 
 @dataclass(frozen=True, slots=True)
 class BucketReader:
     """Reads clients' buckets over connections that the policy allows."""
 
-    policy: AddressPolicy
-    limits: TransportLimits = LIMITS
-    resolver: Resolver = system_addresses
+    policy: addresses.AddressPolicy
+    limits: safe_http.TransportLimits = LIMITS
+    resolver: safe_http.Resolver = safe_http.system_addresses
     ssl_context: ssl.SSLContext | None = None
-    watch: Watch = lambda: None
+    watch: safe_http.Watch = lambda: None
 
     def located(self, bucket: ClientBucket) -> ClientBucket:
         """Return the bucket with its region, which Amazon answers to everybody. Raises
@@ -328,8 +313,8 @@ class BucketReader:
     def _answer(self, url: str, method: str) -> tuple[int, bytes, httpx.Headers]:
         """Status, body and headers."""
         try:
-            parsed: ParsedUrl = check_url_text(url, policy=self.policy)
-        except UrlError as error:
+            parsed: addresses.ParsedUrl = addresses.check_url_text(url, policy=self.policy)
+        except addresses.UrlError as error:
             raise BucketError(BucketProblem.NOT_ALLOWED) from error
         headers = {"Connection": "close", "User-Agent": "video-analysis-service"}
         request = httpx.Request(
@@ -337,7 +322,7 @@ class BucketReader:
         )
         try:
             with (
-                SafeTransport(
+                safe_http.SafeTransport(
                     policy=self.policy,
                     limits=self.limits,
                     resolver=self.resolver,
@@ -355,7 +340,7 @@ class BucketReader:
                     if seconds > _RATE_SECONDS and len(body) < seconds * LEAST_RATE_BYTES:
                         raise BucketError(BucketProblem.UNREACHABLE)
                 return response.status_code, bytes(body), response.headers
-        except BlockedAddressError as error:
+        except safe_http.BlockedAddressError as error:
             raise BucketError(BucketProblem.NOT_ALLOWED) from error
         except httpx.TransportError as error:
             raise BucketError(BucketProblem.UNREACHABLE) from error
@@ -404,17 +389,10 @@ def _object(fields: dict[str, str], is_encoded: bool) -> BucketObject:
         raise ValueError("the size of an object")
     if len(etag) > MAX_ETAG_LENGTH:
         raise ValueError("the length of an entity tag")
-    return BucketObject(
-        key=key,
-        size_bytes=int(size),
-        etag=etag or None,
-        modified_at=_moment(fields.get("LastModified")),
-    )
-
-
-def _moment(text: str | None) -> datetime | None:
-    """Return None too for years that no object is of: some servers write the year 1 for no time."""
+    text = fields.get("LastModified")
     moment = datetime.fromisoformat(text) if text else None
-    if moment is None or not _YEARS[0] <= moment.year <= _YEARS[1]:
-        return None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    if moment is not None and not _YEARS[0] <= moment.year <= _YEARS[1]:
+        moment = None  # No object is of such a year: some servers write the year 1 for no time.
+    if moment is not None:
+        moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return BucketObject(key=key, size_bytes=int(size), etag=etag or None, modified_at=moment)

@@ -22,39 +22,7 @@ import httpx
 
 from pipelines.execution.chain import Control
 from pipelines.markup import is_web_page, page_refusal
-from pipelines.net.addresses import (
-    AddressPolicy,
-    InvalidUrlError,
-    ParsedUrl,
-    Provider,
-    UrlError,
-    check_redirect,
-    check_url_text,
-    direct_download_url,
-)
-from pipelines.net.buckets import (
-    PUBLIC_ACCESS,
-    SENTENCES,
-    BucketAccess,
-    BucketError,
-    BucketReader,
-    ClientBucket,
-    check_bucket,
-    is_bucket_address,
-    problem_of,
-    split_bucket_address,
-)
-from pipelines.net.safe_http import (
-    BlockedAddressError,
-    NameResolutionError,
-    RequestTooLongError,
-    Resolver,
-    ResponseHeadersTooLargeError,
-    SafeTransport,
-    TlsError,
-    TransportLimits,
-    system_addresses,
-)
+from pipelines.net import addresses, buckets, safe_http
 from pipelines.types import StageCode, StageError
 from storage.objects import ObjectStore
 
@@ -160,18 +128,21 @@ _REASONS = {
 
 _FINAL: tuple[tuple[type[httpx.TransportError], str], ...] = (
     (
-        BlockedAddressError,
+        safe_http.BlockedAddressError,
         "The source, or a redirect from it, leads to an address that is not allowed.",
     ),
-    (TlsError, "No secure connection to the source: its certificate or its TLS is not accepted."),
-    (ResponseHeadersTooLargeError, "The source sends more headers than are accepted."),
-    (RequestTooLongError, "The download took longer than it may."),
+    (
+        safe_http.TlsError,
+        "No secure connection to the source: its certificate or its TLS is not accepted.",
+    ),
+    (safe_http.ResponseHeadersTooLargeError, "The source sends more headers than are accepted."),
+    (safe_http.RequestTooLongError, "The download took longer than it may."),
     (httpx.LocalProtocolError, "The source cannot be asked for with this URL and token."),
     (httpx.UnsupportedProtocol, "The source cannot be asked for with this URL."),
 )
 
 _RETRYABLE: tuple[tuple[type[httpx.TransportError], str], ...] = (
-    (NameResolutionError, "The source's host name cannot be resolved."),
+    (safe_http.NameResolutionError, "The source's host name cannot be resolved."),
     (httpx.ConnectTimeout, "The source does not answer."),
     (httpx.ConnectError, "The source cannot be reached."),
     (httpx.TimeoutException, "The source stopped sending."),
@@ -206,7 +177,9 @@ def refuse_status(response: httpx.Response, *, of_bucket: bool = False) -> NoRet
         raise BrokenDownloadError(sentence, retry_after_seconds(response.headers))
     if of_bucket:
         with failures_of_transport():
-            sentence = SENTENCES[problem_of(status, next(response.iter_raw(_ERROR_BYTES), b""))]
+            sentence = buckets.SENTENCES[
+                buckets.problem_of(status, next(response.iter_raw(_ERROR_BYTES), b""))
+            ]
     fail(sentence)
 
 
@@ -253,9 +226,9 @@ class FetchLimits:
     backoff_seconds: float = 1.0
     """Pause before the second attempt; doubled for each further one, 60 s at most."""
 
-    def of_one_request(self) -> TransportLimits:
+    def of_one_request(self) -> safe_http.TransportLimits:
         """Return the same for a single request."""
-        return TransportLimits(
+        return safe_http.TransportLimits(
             connect_seconds=self.connect_seconds,
             read_seconds=self.idle_seconds,
             write_seconds=self.idle_seconds,
@@ -281,12 +254,12 @@ def fetch(
     store: ObjectStore,
     key: str,
     limits: FetchLimits,
-    policy: AddressPolicy,
+    policy: addresses.AddressPolicy,
     token: str | None = None,
     provider: str | None = None,
-    access: BucketAccess = PUBLIC_ACCESS,
+    access: buckets.BucketAccess = buckets.PUBLIC_ACCESS,
     control: Control,
-    resolver: Resolver = system_addresses,
+    resolver: safe_http.Resolver = safe_http.system_addresses,
     ssl_context: ssl.SSLContext | None = None,
 ) -> FetchedSource:
     """Store what lies at ``url`` under ``key``; memory does not grow with its size.
@@ -300,12 +273,12 @@ def fetch(
     """
     watch = _Watch(control, limits.total_seconds)
     watch()
-    of_bucket = is_bucket_address(url)
+    of_bucket = buckets.is_bucket_address(url)
     if of_bucket:
-        reader = BucketReader(policy, limits.of_one_request(), resolver, ssl_context, watch)
+        reader = buckets.BucketReader(policy, limits.of_one_request(), resolver, ssl_context, watch)
         url, token, provider = _signed_url(url, access, reader), None, None
     first = _first_url(url, provider=provider, token=token, policy=policy)
-    with SafeTransport(
+    with safe_http.SafeTransport(
         policy=policy,
         limits=limits.of_one_request(),
         resolver=resolver,
@@ -358,10 +331,10 @@ class _Watch:
 class _Download:
     """One fetch with all its attempts."""
 
-    first: ParsedUrl
-    transport: SafeTransport
+    first: addresses.ParsedUrl
+    transport: safe_http.SafeTransport
     limits: FetchLimits
-    policy: AddressPolicy
+    policy: addresses.AddressPolicy
     token: str | None
     is_share_link: bool
     of_bucket: bool
@@ -409,7 +382,7 @@ class _Download:
             content_type=content_type(response.headers),
         )
 
-    def _follow(self) -> tuple[ParsedUrl, httpx.Response]:
+    def _follow(self) -> tuple[addresses.ParsedUrl, httpx.Response]:
         """Return the first response that is no redirect, and where it came from."""
         url = self.first
         headers = {
@@ -434,8 +407,8 @@ class _Download:
                 return url, response
             response.close()
             try:
-                url = check_redirect(url, location, policy=self.policy)
-            except UrlError as error:
+                url = addresses.check_redirect(url, location, policy=self.policy)
+            except addresses.UrlError as error:
                 fail(f"The source redirects to a URL that cannot be used: {error}.")
             if url.origin != self.first.origin:
                 headers.pop("Authorization", None)
@@ -503,32 +476,34 @@ class _Download:
 
 
 def _first_url(
-    url: str, *, provider: str | None, token: str | None, policy: AddressPolicy
-) -> ParsedUrl:
+    url: str, *, provider: str | None, token: str | None, policy: addresses.AddressPolicy
+) -> addresses.ParsedUrl:
     if token is not None and not _TOKEN.fullmatch(token):
         fail("The download token holds characters that no token may hold.")
     try:
-        first = check_url_text(url, policy=policy)
+        first = addresses.check_url_text(url, policy=policy)
         if provider is None:
             return first
-        if provider not in [*Provider]:
-            raise InvalidUrlError("its provider is not known")
-        direct = direct_download_url(first.url, Provider(provider), has_token=token is not None)
-        return check_url_text(direct, policy=policy)
-    except UrlError as error:
+        if provider not in [*addresses.Provider]:
+            raise addresses.InvalidUrlError("its provider is not known")
+        direct = addresses.direct_download_url(
+            first.url, addresses.Provider(provider), has_token=token is not None
+        )
+        return addresses.check_url_text(direct, policy=policy)
+    except addresses.UrlError as error:
         fail(f"The source's URL cannot be used: {error}.")
 
 
-def _signed_url(url: str, access: BucketAccess, reader: BucketReader) -> str:
+def _signed_url(url: str, access: buckets.BucketAccess, reader: buckets.BucketReader) -> str:
     """Return where an object of a bucket can be fetched for as long as a fetch may take."""
     try:
-        scheme, name, key = split_bucket_address(url)
-        check_bucket(bucket := ClientBucket(scheme, name, access), reader.policy)
-    except UrlError as error:
+        scheme, name, key = buckets.split_bucket_address(url)
+        buckets.check_bucket(bucket := buckets.ClientBucket(scheme, name, access), reader.policy)
+    except addresses.UrlError as error:
         fail(f"The source's URL cannot be used: {error}.")
     try:
         return reader.located(bucket).url(key)
-    except BucketError as error:
+    except buckets.BucketError as error:
         if not error.may_pass:
             fail(str(error))
         return bucket.url(key)  # where it is away, the download tries again

@@ -16,20 +16,24 @@ before the body is bounded in bytes and in time.
 from __future__ import annotations
 
 import asyncio
-import errno
+import concurrent.futures
 import functools
-import os
-import select
 import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass
-from ipaddress import IPv6Address
-from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import httpcore
 import httpx
@@ -89,7 +93,7 @@ class TransportLimits:
     """Status line and headers, and whatever informational responses come before them."""
     max_connections: int = 100
     kept_connections: int = 0
-    """Idle ones that a transport keeps for its next requests to the same origin (asyncio only)."""
+    """Idle ones that a transport keeps for its next requests to the same origin."""
     kept_seconds: float = 5.0
     """How long each of these may be idle."""
 
@@ -106,9 +110,8 @@ class TransportLimits:
 class Bounds:
     """The limits of one connection, which carries one request at a time."""
 
-    def __init__(self, limits: TransportLimits, watch: Watch) -> None:
+    def __init__(self, limits: TransportLimits) -> None:
         self._limits = limits
-        self.watch = watch
         self.begin()
 
     def begin(self) -> None:
@@ -151,16 +154,6 @@ class Bounds:
         if now >= self._headers_end:
             raise httpx.ReadTimeout("the response's headers took too long")
         return min(self._total_ends, self._headers_end) - now
-
-    def waits(self, timeout: float | None, overdue: Exception) -> Iterator[float]:
-        """Lengths of the next waits, watching in between; raises ``overdue`` after ``timeout``."""
-        end = time.monotonic() + (timeout if timeout is not None else float("inf"))
-        while True:
-            self.watch()
-            left = min(self.seconds_left(), end - time.monotonic())
-            if left <= 0:
-                raise overdue
-            yield min(left, _SLICE_SECONDS)
 
 
 def checked_host(host: str, policy: AddressPolicy) -> tuple[str, IPAddress | None]:
@@ -232,181 +225,6 @@ def system_addresses(host: str, port: int) -> list[str]:
     return [str(entry[4][0]) for entry in found]
 
 
-class BoundedStream(httpcore.NetworkStream):
-    """A connected socket, read and written in slices, within bounds."""
-
-    def __init__(self, connection: socket.socket, bounds: Bounds) -> None:
-        self._socket = connection
-        self.bounds = bounds
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        size = self.bounds.readable_bytes(max_bytes)
-        waits = self.bounds.waits(timeout, httpcore.ReadTimeout())
-        data = self._in_slices(lambda: self._socket.recv(size), waits, httpcore.ReadError)
-        self.bounds.was_read(len(data))
-        return data
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        rest = memoryview(buffer)
-        while rest:
-            waits = self.bounds.waits(timeout, httpcore.WriteTimeout())
-            sent = self._in_slices(
-                functools.partial(self._socket.send, rest), waits, httpcore.WriteError
-            )
-            rest = rest[sent:]
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,
-    ) -> httpcore.NetworkStream:
-        try:
-            secured = ssl_context.wrap_socket(
-                self._socket, server_hostname=server_hostname, do_handshake_on_connect=False
-            )
-            self._socket = secured
-            waits = self.bounds.waits(timeout, httpcore.ConnectTimeout())
-            self._in_slices(secured.do_handshake, waits, httpcore.ConnectError)
-        except httpcore.ConnectError as error:
-            self.close()
-            raise tls_error(error) from error
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def get_extra_info(self, info: str) -> Any:
-        if info == "ssl_object":
-            return self._socket if isinstance(self._socket, ssl.SSLSocket) else None
-        if info == "is_readable":
-            return bool(select.select([self._socket], [], [], 0)[0])
-        return None
-
-    def _in_slices(
-        self, action: Callable[[], T], waits: Iterator[float], broken: type[Exception]
-    ) -> T:
-        for seconds in waits:
-            self._socket.settimeout(seconds)
-            try:
-                return action()
-            except TimeoutError:
-                continue
-            except OSError as error:
-                raise broken(str(error)) from error
-        raise AssertionError("unreachable")
-
-
-class PinningBackend(httpcore.NetworkBackend):
-    """Resolves a host, checks its addresses, and connects to one of them."""
-
-    def __init__(
-        self, policy: AddressPolicy, limits: TransportLimits, resolver: Resolver, watch: Watch
-    ) -> None:
-        self._policy = policy
-        self._limits = limits
-        self._resolver = resolver
-        self._watch = watch
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.NetworkStream:
-        bounds = Bounds(self._limits, self._watch)
-        addresses = self._addresses(host, port, bounds.waits(timeout, httpcore.ConnectTimeout()))
-        failure: Exception | None = None
-        for address, share in address_shares(addresses, timeout or self._limits.connect_seconds):
-            try:
-                waits = bounds.waits(share, httpcore.ConnectTimeout())
-                return BoundedStream(_connect(address, port, waits), bounds)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failure = error
-        raise no_connection_error(failure) from failure
-
-    def connect_unix_socket(
-        self,
-        path: str,
-        timeout: float | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.NetworkStream:
-        raise BlockedAddressError("Unix sockets are not used")
-
-    def _addresses(self, host: str, port: int, waits: Iterator[float]) -> tuple[IPAddress, ...]:
-        name, literal = checked_host(host, self._policy)
-        if literal is not None:
-            return (literal,)
-        answers = _in_background(lambda: self._resolved(name, port), waits)
-        return checked_answers(name, answers, self._policy)
-
-    def _resolved(self, name: str, port: int) -> Sequence[str]:
-        with resolution_errors():
-            return self._resolver(name, port)
-
-
-def _in_background(call: Callable[[], T], waits: Iterator[float]) -> T:
-    """``call`` in a thread of its own: getaddrinfo can neither be bounded nor stopped."""
-    outcome: list[T | BaseException] = []
-    ended = threading.Event()
-
-    def run() -> None:
-        try:
-            outcome.append(call())
-        except BaseException as error:
-            outcome.append(error)
-        ended.set()
-
-    threading.Thread(target=run, name="resolve", daemon=True).start()
-    for seconds in waits:
-        if ended.wait(seconds):
-            break
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
-
-
-def _connect(address: IPAddress, port: int, waits: Iterator[float]) -> socket.socket:
-    """Return a TCP connection to exactly ``address``; raises httpcore.ConnectError."""
-    connection = _new_socket(address)
-    try:
-        status = connection.connect_ex((str(address), port))
-        if status == errno.EINPROGRESS:
-            poll = select.poll()
-            poll.register(connection, select.POLLOUT)
-            for seconds in waits:
-                if poll.poll(seconds * 1000):
-                    break
-            status = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        _raise_for_status(status)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _new_socket(address: IPAddress) -> socket.socket:
-    family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET
-    try:
-        connection = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        # A machine without IPv6, for one; another address may do.
-        raise httpcore.ConnectError(str(error)) from error
-    connection.setblocking(False)
-    return connection
-
-
-def _raise_for_status(status: int) -> None:
-    if status != 0:
-        raise httpcore.ConnectError(os.strerror(status))
-
-
 AsyncResolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """The asynchronous form of ``Resolver``."""
 
@@ -418,7 +236,7 @@ async def system_addresses_async(host: str, port: int) -> list[str]:
     return [str(entry[4][0]) for entry in found]
 
 
-class AsyncBoundedStream(httpcore.AsyncNetworkStream):
+class BoundedStream(httpcore.AsyncNetworkStream):
     """A stream of httpcore's asyncio backend, within bounds."""
 
     def __init__(self, stream: httpcore.AsyncNetworkStream, bounds: Bounds) -> None:
@@ -465,7 +283,7 @@ class AsyncBoundedStream(httpcore.AsyncNetworkStream):
         return left if timeout is None else min(timeout, left)
 
 
-class AsyncPinningBackend(httpcore.AsyncNetworkBackend):
+class PinningBackend(httpcore.AsyncNetworkBackend):
     """Resolves a host, checks its addresses, and connects to one of them."""
 
     def __init__(
@@ -484,7 +302,7 @@ class AsyncPinningBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        bounds = Bounds(self._limits, lambda: None)
+        bounds = Bounds(self._limits)
         seconds = timeout or self._limits.connect_seconds
         addresses = await self._addresses(host, port, seconds)
         failure: Exception | None = None
@@ -492,18 +310,10 @@ class AsyncPinningBackend(httpcore.AsyncNetworkBackend):
             try:
                 # The text of an address: asyncio resolves nothing.
                 stream = await self._backend.connect_tcp(str(address), port, timeout=share)
-                return AsyncBoundedStream(stream, bounds)
+                return BoundedStream(stream, bounds)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
         raise no_connection_error(failure) from failure
-
-    async def connect_unix_socket(
-        self,
-        path: str,
-        timeout: float | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        raise BlockedAddressError("Unix sockets are not used")
 
     async def _addresses(self, host: str, port: int, seconds: float) -> tuple[IPAddress, ...]:
         name, literal = checked_host(host, self._policy)
@@ -537,62 +347,13 @@ def tls_context() -> ssl.SSLContext:
     return httpx.create_ssl_context(verify=True, trust_env=False)
 
 
-class SafeTransport(httpx.BaseTransport):
-    """For synchronous requests; used by itself or in an ``httpx.Client``.
-
-    Raises httpx's transport errors, and of those BlockedAddressError,
-    NameResolutionError, TlsError, ResponseHeadersTooLargeError and
-    RequestTooLongError; also whatever ``watch`` raises, which is called several
-    times a second while waiting. A request's extension ``target`` (bytes) is
-    sent as its request target, untouched by httpx's own quoting.
-    """
-
-    def __init__(
-        self,
-        *,
-        policy: AddressPolicy = PUBLIC_ONLY,
-        limits: TransportLimits | None = None,
-        resolver: Resolver = system_addresses,
-        ssl_context: ssl.SSLContext | None = None,
-        watch: Watch = lambda: None,
-    ) -> None:
-        self._limits = limits or TransportLimits()
-        self._pool = httpcore.ConnectionPool(
-            ssl_context=ssl_context or tls_context(),
-            max_connections=self._limits.max_connections,
-            max_keepalive_connections=0,
-            network_backend=PinningBackend(policy, self._limits, resolver, watch),
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        self.close()
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        with _httpx_errors():
-            response = self._pool.handle_request(_core_request(request, self._limits))
-        stream = cast(BoundedStream, response.extensions["network_stream"])
-        stream.bounds.headers_are_read()
-        return httpx.Response(
-            status_code=response.status,
-            headers=response.headers,
-            stream=_Body(response),
-            request=request,
-        )
-
-    def close(self) -> None:
-        self._pool.close()
-
-
 class AsyncSafeTransport(httpx.AsyncBaseTransport):
-    """For asynchronous requests (asyncio); as ``SafeTransport``, but stopped by cancelling."""
+    """For asynchronous requests (asyncio); used by itself or in an ``httpx.AsyncClient``.
+
+    Raises httpx's transport errors, and of those BlockedAddressError, NameResolutionError,
+    TlsError, ResponseHeadersTooLargeError and RequestTooLongError. A request's extension
+    ``target`` (bytes) is sent as its request target, untouched by httpx's own quoting.
+    """
 
     def __init__(
         self,
@@ -608,24 +369,13 @@ class AsyncSafeTransport(httpx.AsyncBaseTransport):
             max_connections=self._limits.max_connections,
             max_keepalive_connections=self._limits.kept_connections,
             keepalive_expiry=self._limits.kept_seconds,
-            network_backend=AsyncPinningBackend(policy, self._limits, resolver),
+            network_backend=PinningBackend(policy, self._limits, resolver),
         )
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        await self.aclose()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         with _httpx_errors():
             response = await self._pool.handle_async_request(_core_request(request, self._limits))
-        stream = cast(AsyncBoundedStream, response.extensions["network_stream"])
+        stream = cast(BoundedStream, response.extensions["network_stream"])
         stream.bounds.headers_are_read()
         return httpx.Response(
             status_code=response.status,
@@ -638,35 +388,97 @@ class AsyncSafeTransport(httpx.AsyncBaseTransport):
         await self._pool.aclose()
 
 
-def safe_client(transport: SafeTransport, limits: TransportLimits) -> httpx.Client:
-    """Return a client that takes nothing from the environment and follows no redirect.
+class SafeTransport(httpx.BaseTransport):
+    """For synchronous requests: an AsyncSafeTransport on an event loop of its own, in a thread.
 
-    httpx reads a ``Location`` it does not follow, and raises RemoteProtocolError
-    for one it cannot read; where that matters, use the transport by itself.
+    Raises as that does, and whatever ``watch`` raises, which is called several times a second while
+    waiting. To be closed after use.
     """
-    return httpx.Client(
-        transport=transport, trust_env=False, follow_redirects=False, timeout=limits.timeout()
-    )
+
+    def __init__(
+        self,
+        *,
+        policy: AddressPolicy = PUBLIC_ONLY,
+        limits: TransportLimits | None = None,
+        resolver: Resolver = system_addresses,
+        ssl_context: ssl.SSLContext | None = None,
+        watch: Watch = lambda: None,
+    ) -> None:
+        resolve = functools.partial(_in_background, resolver)
+        self._transport = AsyncSafeTransport(
+            policy=policy, limits=limits, resolver=resolve, ssl_context=ssl_context
+        )
+        self._watch, self._over = watch, asyncio.Event()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._thread = threading.Thread(target=self._run, name="requests", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        async def until_closed() -> None:
+            await self._over.wait()
+            await self._transport.aclose()
+
+        with self._runner:
+            self._runner.run(until_closed())
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = self.wait(self._transport.handle_async_request(request))
+        body = _Body(cast(httpx.AsyncByteStream, response.stream), self)
+        return httpx.Response(
+            response.status_code, headers=response.headers, stream=body, request=request
+        )
+
+    def wait(self, action: Coroutine[Any, Any, T], *, is_end: bool = False) -> T:
+        """Return what ``action`` returns, watching meanwhile unless it ends what is watched."""
+        future = asyncio.run_coroutine_threadsafe(action, self._loop)
+        try:
+            while not is_end:
+                self._watch()
+                if concurrent.futures.wait([future], _SLICE_SECONDS).done:
+                    break
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join(10.0)
 
 
-def safe_async_client(transport: AsyncSafeTransport, limits: TransportLimits) -> httpx.AsyncClient:
-    """As ``safe_client``."""
-    return httpx.AsyncClient(
-        transport=transport, trust_env=False, follow_redirects=False, timeout=limits.timeout()
-    )
+async def _in_background(resolver: Resolver, host: str, port: int) -> Sequence[str]:
+    """``resolver`` in a thread that nobody waits for: getaddrinfo can be neither bounded nor
+    stopped."""
+    found: concurrent.futures.Future[Sequence[str]] = concurrent.futures.Future()
+    found.set_running_or_notify_cancel()
+
+    def resolve() -> None:
+        try:
+            found.set_result(resolver(host, port))
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=resolve, name="resolve", daemon=True).start()
+    return await asyncio.wrap_future(found)
 
 
 class _Body(httpx.SyncByteStream):
-    def __init__(self, response: httpcore.Response) -> None:
-        self._response = response
+    def __init__(self, stream: httpx.AsyncByteStream, transport: SafeTransport) -> None:
+        self._stream, self._transport = stream, transport
 
     def __iter__(self) -> Iterator[bytes]:
-        with _httpx_errors():
-            yield from self._response.iter_stream()
+        chunks = aiter(self._stream)
+
+        async def following() -> bytes | None:
+            return await anext(chunks, None)
+
+        while (chunk := self._transport.wait(following())) is not None:
+            yield chunk
 
     def close(self) -> None:
-        with _httpx_errors():
-            self._response.close()
+        self._transport.wait(self._stream.aclose(), is_end=True)
 
 
 class _AsyncBody(httpx.AsyncByteStream):

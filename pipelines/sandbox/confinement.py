@@ -123,11 +123,6 @@ def confine_program(
     _limit(allowance, memory=resource.RLIMIT_DATA)
 
 
-_AUTOGROUP = "/proc/self/autogroup"
-_AUTOGROUP_ATTEMPTS = 20
-_AUTOGROUP_PAUSE_SECONDS = 0.05
-
-
 def give_way() -> None:
     """Run only where a processor has nothing else to do; analyses have low priority too.
 
@@ -138,11 +133,11 @@ def give_way() -> None:
         os.nice(19)
         return
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    for _ in range(_AUTOGROUP_ATTEMPTS):
+    for _ in range(20):
         try:
-            Path(_AUTOGROUP).write_text("19")
+            Path("/proc/self/autogroup").write_text("19")
         except BlockingIOError:  # ten a second are taken, of all processes together
-            time.sleep(_AUTOGROUP_PAUSE_SECONDS)
+            time.sleep(0.05)
         except OSError:  # a kernel without them
             return
         else:

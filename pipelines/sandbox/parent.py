@@ -236,7 +236,6 @@ def _raise_exit(status: int, errors: str) -> None:
 
 OWN_END_SECONDS = 4.0
 """How long a process whose child was killed waits for its own end."""
-_KILL_POLL_SECONDS = 0.1
 
 
 def await_own_end(status: int, check: Callable[[], None]) -> None:
@@ -251,7 +250,7 @@ def await_own_end(status: int, check: Callable[[], None]) -> None:
     until = time.monotonic() + OWN_END_SECONDS
     while time.monotonic() < until:
         check()
-        time.sleep(_KILL_POLL_SECONDS)
+        time.sleep(0.1)
 
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc", "/proc", "/sys")

@@ -33,16 +33,8 @@ from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.media.audio import LEVEL_FRAME_SECONDS, SoundPrint, print_of, read_blocks
+from pipelines.speech import regions
 from pipelines.speech.languages import PROBABLE, LanguageChoice, SpokenPart, elected, is_noise
-from pipelines.speech.regions import (
-    SHARDS,
-    ChunkLimits,
-    CutTrack,
-    Shard,
-    Sharding,
-    find_sounds,
-    without_sung,
-)
 from pipelines.speech.speakers import (
     VOICES,
     EmbedVoices,
@@ -115,16 +107,13 @@ def word_calibrations() -> Mapping[str, WordCalibration]:
 def calibrated(found: TranscriptResult, calibration: WordCalibration) -> TranscriptResult:
     """Return the transcript with such confidences; a segment's is the share of its words that is
     right."""
-    segments = tuple(_calibrated(segment, calibration) for segment in found.segments)
-    return replace(found, segments=segments, calibrated=True)
-
-
-def _calibrated(segment: TranscriptSegment, calibration: WordCalibration) -> TranscriptSegment:
-    words = tuple(
-        replace(word, confidence=calibration.confidence(word.confidence)) for word in segment.words
-    )
-    mean = sum(word.confidence for word in words) / len(words)
-    return replace(segment, confidence=mean, words=words)
+    segments = []
+    for segment in found.segments:
+        right = [calibration.confidence(word.confidence) for word in segment.words]
+        pairs = zip(segment.words, right, strict=True)
+        words = tuple(replace(word, confidence=share) for word, share in pairs)
+        segments.append(replace(segment, confidence=sum(right) / len(right), words=words))
+    return replace(found, segments=tuple(segments), calibrated=True)
 
 
 _VOICES_SHARE, _REGIONS_SHARE = 0.2, 0.05
@@ -144,8 +133,8 @@ class TranscriptConfig:
     """Names the backends in use: results of one are not reused for another."""
     transcriber: str = ""
     """Digest of the one in use: where no calibration stands under it, confidences are its own."""
-    chunks: ChunkLimits = field(default_factory=ChunkLimits)
-    sharding: Sharding = field(default_factory=Sharding)
+    chunks: regions.ChunkLimits = field(default_factory=regions.ChunkLimits)
+    sharding: regions.Sharding = field(default_factory=regions.Sharding)
     speakers: SpeakerRules = field(default_factory=SpeakerRules)
     segments: SegmentLimits = field(default_factory=SegmentLimits)
     regions_cpus: float = 0.5
@@ -227,7 +216,7 @@ class CutSound:
 
     sound: AudioTrack
     voiced: tuple[VoiceShard, ...]
-    shards: tuple[Shard, ...]
+    shards: tuple[regions.Shard, ...]
 
 
 def cut_sounds(
@@ -254,9 +243,9 @@ def cut_sounds(
     for sound, planned, control in zip(sounds, windows, cutting, strict=True):
         voiced = tuple(itertools.islice(done, len(planned)))
         voices = tuple(each.voices_key for each in voiced)
-        cut = CutTrack(workspace, models, *limits, config.models, voices, resources=short)
+        cut = regions.CutTrack(workspace, models, *limits, config.models, voices, resources=short)
         [made] = mapper([sound], cut, control)
-        found.append(CutSound(sound, voiced, SHARDS.load(workspace.store, made.key)))
+        found.append(CutSound(sound, voiced, regions.SHARDS.load(workspace.store, made.key)))
     return found
 
 
@@ -357,7 +346,7 @@ def print_of_track(track: AudioTrack, workspace: Workspace) -> SoundPrint:
 
 
 def shard_tasks(
-    shards: Iterable[Shard],
+    shards: Iterable[regions.Shard],
     workspace: Workspace,
     config: TranscriptConfig,
     language: str | None = None,
@@ -423,7 +412,7 @@ def reduce_shards(
     voices = join_voices([VOICES.load(store, each.voices_key) for each in voiced])
     centroids = find_voices(voices, config.speakers)
     turns = find_turns(voices, centroids)
-    parts = without_sung(parts, voices)
+    parts = regions.without_sung(parts, voices)
     language, probability = elected(parts)
     if is_noise(parts, probability):
         chunks, parts, language, probability = [ChunkWords(()) for _ in chunks], [], None, None
@@ -453,7 +442,7 @@ def reduce_shards(
         shards_computed=len(tasks),
         shards_reused=0,
         turns=found.turns,
-        sounds=find_sounds(voices, track, media_duration_ms),
+        sounds=regions.find_sounds(voices, track, media_duration_ms),
         voices=tuple(
             SpeakerVoice(speaker, tuple(centroids[int(number)].tolist()))
             for number, speaker in found.ids.items()

@@ -38,26 +38,9 @@ from models.provider import ModelProvider
 from models.tasks import DETECT_SPEECH
 from pipelines.codec import Artifact, Made
 from pipelines.execution.chain import Step, Workspace
-from pipelines.media.audio import (
-    FRAME_SAMPLES,
-    LEVEL_FRAME_SECONDS,
-    Levels,
-    SampleReader,
-    frame_levels,
-    overlapping_windows,
-    read_blocks,
-    write_flac,
-)
+from pipelines.media import audio
+from pipelines.speech import speakers
 from pipelines.speech.languages import SpokenPart
-from pipelines.speech.speakers import (
-    CELL_FRAMES,
-    FRAME_SECONDS,
-    MARGIN_FRAMES,
-    STEP_FRAMES,
-    VOICES,
-    LocalVoices,
-    speech_activity,
-)
 from pipelines.speech.words import TrackWord, to_ms
 from pipelines.types import AudioTrack, StageCode, StageError, TimedSound
 
@@ -68,21 +51,21 @@ Region = tuple[float, float]
 
 def scan_track(
     path: Path, activity: Probabilities, models: ModelProvider, check: Callable[[], None]
-) -> tuple[list[Region], Levels]:
+) -> tuple[list[Region], audio.Levels]:
     """Regions of speech in seconds and the level of every frame of a whole file.
 
     ``activity`` is that of the whole file too: that anybody speaks, by segmentation.
     """
     detector = models.get(DETECT_SPEECH)
     regions: list[Region] = []
-    levels: list[Levels] = [np.empty(0, np.float32)]
-    blocks = read_blocks(path)
-    for start, before, window in overlapping_windows(
+    levels: list[audio.Levels] = [np.empty(0, np.float32)]
+    blocks = audio.read_blocks(path)
+    for start, before, window in audio.overlapping_windows(
         blocks, core=_WINDOW_SAMPLES, context=_CONTEXT_SAMPLES
     ):
         check()
         core = window[before : before + _WINDOW_SAMPLES]
-        levels.append(frame_levels(core))
+        levels.append(audio.frame_levels(core))
         low, high = start / SAMPLE_RATE_HZ, (start + len(core)) / SAMPLE_RATE_HZ
         shift = low - before / SAMPLE_RATE_HZ
         probabilities = detector.find_speech(window)
@@ -208,10 +191,12 @@ class CutTrack(Step[AudioTrack, Made]):
 
     def _shards(self, track: AudioTrack, folder: str) -> tuple[Shard, ...]:
         store = self.workspace.store
-        activity = speech_activity(VOICES.load(store, key) for key in self.voices_keys)
+        activity = speakers.speech_activity(
+            speakers.VOICES.load(store, key) for key in self.voices_keys
+        )
         with store.local_copy(track.key) as path:
             regions, levels = scan_track(path, activity, self.models, self.workspace.check)
-            found_seconds, seconds = len(levels) * LEVEL_FRAME_SECONDS, track.duration_seconds
+            found_seconds, seconds = len(levels) * audio.LEVEL_FRAME_SECONDS, track.duration_seconds
             if found_seconds < seconds - _LENGTH_TOLERANCE_SECONDS:
                 message = f"The track is damaged: {found_seconds:.1f} of {seconds:.1f} s decode."
                 raise StageError(StageCode.TRANSCRIPT_FAILED, message)
@@ -220,13 +205,13 @@ class CutTrack(Step[AudioTrack, Made]):
                 shard_seconds=self.sharding.shard_seconds,
                 max_shards=self.sharding.max_shards,
             )
-            reader = SampleReader(read_blocks(path))
+            reader = audio.SampleReader(audio.read_blocks(path))
             shards = []
             for index, group in enumerate(groups):
                 self.workspace.check()
                 shards.append(Shard(f"{folder}/shard-{index:05d}.flac", tuple(group)))
                 with store.writer(shards[-1].audio_key) as stream:
-                    write_flac(stream, (reader.read(*chunk.sample_span) for chunk in group))
+                    audio.write_flac(stream, (reader.read(*chunk.sample_span) for chunk in group))
         return tuple(shards)
 
 
@@ -274,11 +259,11 @@ class Chunk:
 
     @property
     def start_seconds(self) -> float:
-        return self.start_frame * LEVEL_FRAME_SECONDS
+        return self.start_frame * audio.LEVEL_FRAME_SECONDS
 
     @property
     def end_seconds(self) -> float:
-        return self.end_frame * LEVEL_FRAME_SECONDS
+        return self.end_frame * audio.LEVEL_FRAME_SECONDS
 
     @property
     def seconds(self) -> float:
@@ -287,16 +272,16 @@ class Chunk:
     @property
     def sample_span(self) -> tuple[int, int]:
         """First sample and the one after the last of what is transcribed."""
-        return self.first_frame * FRAME_SAMPLES, (
+        return self.first_frame * audio.FRAME_SAMPLES, (
             self.end_frame + self.after_frames
-        ) * FRAME_SAMPLES
+        ) * audio.FRAME_SAMPLES
 
 
 SHARDS = Artifact.of(tuple[Shard, ...], "transcript", version=CutTrack.version)
 
 
 def plan_chunks(
-    regions: Sequence[tuple[float, float]], levels: Levels, limits: ChunkLimits
+    regions: Sequence[tuple[float, float]], levels: audio.Levels, limits: ChunkLimits
 ) -> list[Chunk]:
     """Return chunks in order, disjoint, inside the track, which cover all of ``regions``.
 
@@ -371,7 +356,7 @@ def group_chunks(
 
 
 def _frames(seconds: float) -> int:
-    return round(seconds / LEVEL_FRAME_SECONDS)
+    return round(seconds / audio.LEVEL_FRAME_SECONDS)
 
 
 def _padded(
@@ -382,8 +367,8 @@ def _padded(
     ]
     spans = [
         (
-            max(0, math.floor(start / LEVEL_FRAME_SECONDS)),
-            min(frame_count, math.ceil(end / LEVEL_FRAME_SECONDS)),
+            max(0, math.floor(start / audio.LEVEL_FRAME_SECONDS)),
+            min(frame_count, math.ceil(end / audio.LEVEL_FRAME_SECONDS)),
         )
         for start, end in merge_regions(padded)
     ]
@@ -402,7 +387,7 @@ def _blocks(speech: Sequence[Chunk], pause_frames: int) -> list[list[Chunk]]:
     return blocks
 
 
-def _cut_block(block: Sequence[Chunk], smooth: Levels, limits: ChunkLimits) -> list[Chunk]:
+def _cut_block(block: Sequence[Chunk], smooth: audio.Levels, limits: ChunkLimits) -> list[Chunk]:
     """Return the block in chunks of at most ``max_seconds``, cut from left to right."""
     first, last = block[0].start_frame, block[-1].end_frame
     pauses = [(left.end_frame, right.start_frame) for left, right in itertools.pairwise(block)]
@@ -419,7 +404,7 @@ def _cut_block(block: Sequence[Chunk], smooth: Levels, limits: ChunkLimits) -> l
 
 
 def _cut_place(
-    pauses: Sequence[tuple[int, int]], smooth: Levels, first: int, low: int, high: int
+    pauses: Sequence[tuple[int, int]], smooth: audio.Levels, first: int, low: int, high: int
 ) -> tuple[int, int]:
     """(end of this chunk, start of the next) with ``low <= end <= high``."""
     inside = [(start, end) for start, end in pauses if low <= start <= high]
@@ -431,7 +416,7 @@ def _cut_place(
     return quietest, quietest
 
 
-CELL_SECONDS = CELL_FRAMES * FRAME_SECONDS
+CELL_SECONDS = speakers.CELL_FRAMES * speakers.FRAME_SECONDS
 PROBABILITIES = {SoundKind.SPEECH: 0.4, SoundKind.SINGING: 0.5, SoundKind.MUSIC: 0.5}
 """From which on a sound is there: FireRedVAD's own."""
 _SHORTEST_GAP_SECONDS = 0.5
@@ -442,7 +427,7 @@ _SUNG_CONFIDENCE = 0.5
 
 
 def find_sounds(
-    voices: LocalVoices, track: AudioTrack, media_duration_ms: int
+    voices: speakers.LocalVoices, track: AudioTrack, media_duration_ms: int
 ) -> tuple[TimedSound, ...]:
     """Sounds inside the media, by start; kinds overlap, as speech over music does."""
     curve = sound_curve(voices)
@@ -462,7 +447,7 @@ def find_sounds(
     return tuple(sorted(found, key=lambda sound: (sound.start_ms, sound.end_ms)))
 
 
-def without_sung(parts: Sequence[SpokenPart], voices: LocalVoices) -> list[SpokenPart]:
+def without_sung(parts: Sequence[SpokenPart], voices: speakers.LocalVoices) -> list[SpokenPart]:
     """Return the parts without words where music or singing is and no speech, if those are
     doubtful.
 
@@ -490,10 +475,10 @@ def without_sung(parts: Sequence[SpokenPart], voices: LocalVoices) -> list[Spoke
     return found
 
 
-def sound_curve(voices: LocalVoices) -> npt.NDArray[np.float32]:
+def sound_curve(voices: speakers.LocalVoices) -> npt.NDArray[np.float32]:
     """Probabilities over the whole track, shape (cells, kinds), a cell each CELL_SECONDS."""
-    low = MARGIN_FRAMES // CELL_FRAMES
-    high = low + STEP_FRAMES // CELL_FRAMES
+    low = speakers.MARGIN_FRAMES // speakers.CELL_FRAMES
+    high = low + speakers.STEP_FRAMES // speakers.CELL_FRAMES
     middle = voices.sounds[:, low:high].reshape(-1, len(SoundKind))
     parts = [voices.sounds[0, :low], middle, voices.sounds[-1, high:]]
     return (np.concatenate(parts) / np.float32(255)).astype(np.float32)

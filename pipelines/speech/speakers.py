@@ -373,7 +373,10 @@ def find_turns(voices: LocalVoices, centroids: Curve) -> list[VoiceTurn]:
     """
     if not len(centroids):
         return []
-    owners = _owners(voices, centroids)
+    # The nearest voice of each; two of a window may be one, which was parted.
+    spoken: npt.NDArray[np.bool_] = np.any(voices.speaking, axis=1)
+    nearness = voices.vectors.astype(np.float32) @ centroids.T.astype(np.float32)
+    owners = np.where(spoken, nearness.argmax(axis=2), -1)
     turns = [
         VoiceTurn(voice, start, end)
         for voice in range(len(centroids))
@@ -450,13 +453,6 @@ def _clusters(
             return clusters, kept
     clusters = scipy.cluster.hierarchy.fcluster(tree, number, "maxclust")
     return clusters, np.unique(clusters).tolist()
-
-
-def _owners(voices: LocalVoices, centroids: Curve) -> Owners:
-    """Return the nearest voice of each; two of a window may be one, which was parted."""
-    spoken: npt.NDArray[np.bool_] = np.any(voices.speaking, axis=1)
-    nearness = voices.vectors.astype(np.float32) @ centroids.T.astype(np.float32)
-    return np.where(spoken, nearness.argmax(axis=2), -1)
 
 
 def _activity(voices: LocalVoices, owned: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

@@ -20,14 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 
-from models.contracts import (
-    SAMPLE_RATE_HZ,
-    AudioChunk,
-    Excerpt,
-    SourceText,
-    SummarySentence,
-    primary_language,
-)
+from models import contracts
 from models.provider import ModelProvider
 from models.tasks import SUMMARIZE, TRANSLATE_SPEECH, TRANSLATE_TEXT
 from pipelines.codec import Artifact, Made
@@ -81,7 +74,7 @@ def summarize(
         is_last = len(windows) == 1
         most = config.max_sentences if is_last else config.window_sentences
         excerpts = [
-            Excerpt(
+            contracts.Excerpt(
                 # Each on one line, cut between characters.
                 tuple(
                     " ".join(line.text.split())
@@ -105,7 +98,7 @@ def summarize(
 
 
 @dataclass(frozen=True)
-class SumUp(Step[Excerpt, Made]):
+class SumUp(Step[contracts.Excerpt, Made]):
     """An excerpt to the stored sentences that sum it up (SENTENCES)."""
 
     name = "Summary"
@@ -115,11 +108,11 @@ class SumUp(Step[Excerpt, Made]):
     models: ModelProvider
     models_digest: str
 
-    def process(self, excerpt: Excerpt) -> Made:
+    def process(self, excerpt: contracts.Excerpt) -> Made:
         key = SENTENCES.key(self.workspace.prefix, self.models_digest, excerpt)
         return SENTENCES.make(self.workspace.store, key, lambda: self._sentences(excerpt))
 
-    def _sentences(self, excerpt: Excerpt) -> tuple[SummarySentence, ...]:
+    def _sentences(self, excerpt: contracts.Excerpt) -> tuple[contracts.SummarySentence, ...]:
         self.workspace.check()
         summarizer = self.models.find(SUMMARIZE)
         if summarizer is None:
@@ -128,7 +121,9 @@ class SumUp(Step[Excerpt, Made]):
         return sentences
 
 
-SENTENCES = Artifact.of(tuple[SummarySentence, ...], "transcript/summary", version=SumUp.version)
+SENTENCES = Artifact.of(
+    tuple[contracts.SummarySentence, ...], "transcript/summary", version=SumUp.version
+)
 
 
 def _windows(
@@ -241,7 +236,7 @@ def _translated(
         except ObjectNotFoundError:
             pass  # the media is not kept any more
     if by_text is not None:
-        texts = [SourceText(each.text, each.language, target) for each in passages]
+        texts = [contracts.SourceText(each.text, each.language, target) for each in passages]
         return by_text.translate_texts(texts)
     if by_sound is not None:
         raise TranslationError("The sound is not kept any more, and no model translates text.")
@@ -253,17 +248,17 @@ def _chunk(
     track: AudioTrack,
     store: ObjectStore,
     muted: Sequence[tuple[int, int]],
-) -> AudioChunk:
+) -> contracts.AudioChunk:
     start, end = passage.segments[0].start_ms, passage.segments[-1].end_ms
     samples = track_samples(store, track, start - _AROUND_MS, end + _AROUND_MS)
     at_ms = max(start - _AROUND_MS, track.offset_seconds * 1000)  # none lie before the track
-    samples = silenced(samples, muted, SAMPLE_RATE_HZ, at_ms)
-    return AudioChunk(samples, passage.language)
+    samples = silenced(samples, muted, contracts.SAMPLE_RATE_HZ, at_ms)
+    return contracts.AudioChunk(samples, passage.language)
 
 
 def is_same_language(one: str, other: str) -> bool:
     """Return whether tags (BCP 47) name a language, whatever the region."""
-    return primary_language(one) == primary_language(other)
+    return contracts.primary_language(one) == contracts.primary_language(other)
 
 
 def _divided(passage: SpokenPassage, text: str) -> Iterator[TranscriptSegment]:

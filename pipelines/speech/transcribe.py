@@ -266,7 +266,15 @@ class ChunkDecoder:
                     pieces[at : at + 2] = [piece]
                 else:
                     apart.add(pair)
-        self._try_rivals(pieces, found, samples)
+        # Pieces of doubtful language are decoded also in what else they may be in.
+        tried = [(piece, *each) for piece in pieces for each in rivals(found[piece], self.choice)]
+        names = [name for _, name, _ in tried]
+        answers = self._transcribed([piece for piece, *_ in tried], samples, names)
+        others: defaultdict[_Piece, list[ChunkTranscript]] = defaultdict(list)
+        for (piece, name, probability), answer in zip(tried, answers, strict=True):
+            others[piece].append(replace(answer, language=name, language_probability=probability))
+        for piece, members in others.items():
+            found[piece] = _likeliest(found[piece], members)
         for piece in pieces:
             found[piece] = self._repeated(piece, found[piece], samples)
         parts: list[list[SpokenPart]] = [[] for _ in chunks]
@@ -276,22 +284,6 @@ class ChunkDecoder:
         for least_seconds, around_seconds in _ATTEMPTS:
             self._cover(parts, chunks, samples, least_seconds, around_seconds)
         return [tuple(each) for each in parts]
-
-    def _try_rivals(
-        self,
-        pieces: Sequence[_Piece],
-        found: dict[_Piece, ChunkTranscript],
-        samples: Sequence[Samples],
-    ) -> None:
-        """Decode pieces of doubtful language also in what else they may be in."""
-        tried = [(piece, *each) for piece in pieces for each in rivals(found[piece], self.choice)]
-        names = [name for _, name, _ in tried]
-        answers = self._transcribed([piece for piece, *_ in tried], samples, names)
-        others: defaultdict[_Piece, list[ChunkTranscript]] = defaultdict(list)
-        for (piece, name, probability), answer in zip(tried, answers, strict=True):
-            others[piece].append(replace(answer, language=name, language_probability=probability))
-        for piece, members in others.items():
-            found[piece] = _likeliest(found[piece], members)
 
     def _repeated(
         self, piece: _Piece, found: ChunkTranscript, samples: Sequence[Samples]
@@ -358,7 +350,15 @@ class ChunkDecoder:
         languages = [parts[index][place].language for index, place, _ in gaps]
         found = self._transcribed(pieces, samples, languages)
         if self.choice.language is None:
-            self._in_own_languages(pieces, found, samples)
+            # What is certainly in another language than it was decoded in, and fits better, takes
+            # the place of what does not fit well: a sentence of two seconds between others.
+            doubtful = [at for at, it in enumerate(found) if is_below(it, 0.0, WELL_FITTING)]
+            answers = self._transcribed([pieces[at] for at in doubtful], samples)
+            for at, answer in zip(doubtful, answers, strict=True):
+                is_other = _is_certain(answer) and answer.language != found[at].language
+                gain = (answer.log_probability or 0.0) - (found[at].log_probability or 0.0)
+                if is_other and gain > _BETTER_FIT:
+                    found[at] = answer
         # From the last to the first: a part that is divided moves those behind it.
         for (index, place, gap), piece, answer in [*zip(gaps, pieces, found, strict=True)][::-1]:
             if not is_below(answer, PROBABLE, FITTING) and not is_invented(answer.words):
@@ -366,18 +366,6 @@ class ChunkDecoder:
                 cut = _cut(piece, samples[index])
                 again = _part(chunks[index], piece, answer, cut)
                 parts[index][place : place + 1] = divided(part, again, gap)
-
-    def _in_own_languages(
-        self, pieces: Sequence[_Piece], found: list[ChunkTranscript], samples: Sequence[Samples]
-    ) -> None:
-        """Put what is certainly in another language than it was decoded in, and fits better, in the
-        place of what does not fit well: a sentence of two seconds between others of a language."""
-        doubtful = [at for at, it in enumerate(found) if is_below(it, 0.0, WELL_FITTING)]
-        answers = self._transcribed([pieces[at] for at in doubtful], samples)
-        for at, answer in zip(doubtful, answers, strict=True):
-            gain = (answer.log_probability or 0.0) - (found[at].log_probability or 0.0)
-            if _is_certain(answer) and answer.language != found[at].language and gain > _BETTER_FIT:
-                found[at] = answer
 
     def decode_part(self, part: SpokenPart, chunk: Chunk, samples: Samples) -> SpokenPart:
         """``part`` of ``chunk`` again, in this decoder's language."""

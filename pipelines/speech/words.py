@@ -369,7 +369,11 @@ def _bounded(run: list[TranscriptWord], limits: SegmentLimits) -> list[list[Tran
     rest = run
     while len(rest) > 1 and not _fits(rest, limits):
         fitting = next(n for n in range(len(rest), 0, -1) if n == 1 or _fits(rest[:n], limits))
-        cut = _best_cut(rest, fitting)
+        # How many words to take: up to ``fitting``, at least half of them, longest pause after. A
+        # fifth as many are left, so that no word stands alone because a segment was full.
+        least = max(1, fitting // 2)
+        candidates = range(least, max(least, min(fitting, len(rest) - fitting // 5)) + 1)
+        cut = max(candidates, key=lambda n: (rest[n].start_ms - rest[n - 1].end_ms, n))
         parts.append(rest[:cut])
         rest = rest[cut:]
     parts.append(rest)
@@ -378,16 +382,6 @@ def _bounded(run: list[TranscriptWord], limits: SegmentLimits) -> list[list[Tran
 
 def _fits(run: Sequence[TranscriptWord], limits: SegmentLimits) -> bool:
     return run[-1].end_ms - run[0].start_ms <= limits.max_ms and len(run) <= limits.max_words
-
-
-def _best_cut(run: Sequence[TranscriptWord], fitting: int) -> int:
-    """Return how many words to take: up to ``fitting``, at least half of them, longest pause after.
-
-    A fifth as many are left, so that no word stands alone because a segment was full.
-    """
-    least = max(1, fitting // 2)
-    candidates = range(least, max(least, min(fitting, len(run) - fitting // 5)) + 1)
-    return max(candidates, key=lambda n: (run[n].start_ms - run[n - 1].end_ms, n))
 
 
 def _segment(index: int, words: Sequence[TranscriptWord]) -> TranscriptSegment:

@@ -139,19 +139,14 @@ def label(motions: Sequence[PairMotion]) -> CameraMotion:
     if steady.any():
         axis = int(np.where(steady, reach, 0.0).argmax())
         return _DIRECTIONS[axis][int(net[axis] > 0)]
-    if _is_shaken(moves[:, :2]):
-        return CameraMotion.HANDHELD
+    if len(moves) >= _FEWEST_SHAKEN:
+        # Most pairs move aside from the usual way, and to and fro: something that passes before the
+        # camera, a cut that was missed or a pan that starts and stops do not.
+        aside = moves[:, :2] - np.median(moves[:, :2], axis=0)
+        turns = (aside[1:] * aside[:-1] < 0).mean(axis=0)
+        if ((np.median(np.abs(aside), axis=0) >= _SHAKEN) & (turns >= _TURNS)).any():
+            return CameraMotion.HANDHELD
     return CameraMotion.STATIC if gross.max() < _MOVING else CameraMotion.UNKNOWN
-
-
-def _is_shaken(moves: Floats) -> bool:
-    """Return whether most pairs move aside from the usual way, and to and fro: something that
-    passes before the camera, a cut that was missed or a pan that starts and stops do not."""
-    if len(moves) < _FEWEST_SHAKEN:
-        return False
-    aside = moves - np.median(moves, axis=0)
-    turns = (aside[1:] * aside[:-1] < 0).mean(axis=0)
-    return bool(((np.median(np.abs(aside), axis=0) >= _SHAKEN) & (turns >= _TURNS)).any())
 
 
 _DIRECTIONS = (

@@ -37,7 +37,7 @@ from pipelines.vision.bars import cropped, upright_box
 from pipelines.vision.features import Times, even_times, nearest_frame
 from pipelines.vision.policy import ContentPolicy, find_breach
 from pipelines.vision.scenes import SceneBorders
-from pipelines.vision.stills import FrameTimes, StillsConfig, segment_at, stills_at
+from pipelines.vision.stills import FrameTimes, segment_at, stills_at
 from storage.objects import ObjectStore
 
 
@@ -119,20 +119,18 @@ class DetectObjects(Step[FrameTimes, Made]):
         if detector is None:
             raise ValueError("The profile has no detector of objects.")
         found: Detections = {}
-        stills_config = StillsConfig(self.config.still_long_side_px)
         for some in item.in_runs(self.config.frames_at_once):
             self.workspace.check()
-            stills = stills_at(self.video, some, self.workspace, stills_config)
-            boxes = [self._active_at(time_ms) for time_ms in stills]
+            stills = stills_at(self.video, some, self.workspace, self.config.still_long_side_px)
+            boxes = []
+            for time_ms in stills:
+                segment = segment_at(self.video, time_ms)
+                orientation = self.video.part_of(segment).stream.orientation
+                boxes.append(upright_box(self.active[segment.part], orientation))
             shown = [cropped(*each) for each in zip(stills.values(), boxes, strict=True)]
             for time_ms, box, own in zip(stills, boxes, detector.find(shown), strict=True):
                 found[time_ms] = tuple(replace(each, box=each.box.placed(box)) for each in own)
         return found
-
-    def _active_at(self, time_ms: int) -> Box:
-        segment = segment_at(self.video, time_ms)
-        orientation = self.video.part_of(segment).stream.orientation
-        return upright_box(self.active[segment.part], orientation)
 
 
 DETECTIONS = Artifact.of(Detections, "vision/objects", version=DetectObjects.version)
@@ -207,9 +205,8 @@ def seen_objects(
         }
         counts = sorted(len(each) for each in boxes.values())
         most = counts[-1]
-        if (
-            len(samples) > _FEWEST_SAMPLES
-        ):  # One look may see an object twice: three of two laptops.
+        if len(samples) > _FEWEST_SAMPLES:
+            # One look may see an object twice: three of two laptops.
             most = min(most, max(2, counts[-2]))
         middle = min(boxes, key=lambda index: abs(2 * index - len(samples) + 1))
         is_followed = len(boxes) == len(samples) and counts[-1] == 1
@@ -316,7 +313,7 @@ class FindFaces(Step[FrameTimes, Made]):
         found: Faces = {}
         for some in item.in_runs(_AT_ONCE):
             self.workspace.check()
-            stills = stills_at(self.video, some, self.workspace, StillsConfig(960))
+            stills = stills_at(self.video, some, self.workspace, long_side_px=960)
             vectors = self.models.get(EMBED_FACES).embed_faces(list(stills.values()))
             for (time_ms, still), faces in zip(stills.items(), vectors, strict=True):
                 portraits = [_portrait(still, face.box) for face in faces]
@@ -400,10 +397,8 @@ log = logging.getLogger("vas.policy")
 BLOCKED_MESSAGE = "The content is not permitted by the acceptable-use policy."
 """All that a client receives: more would help to evade the policy."""
 
-_STILLS = StillsConfig(long_side_px=448)
 _EVERY_MS = 5_000
 """A picture shown for at least this long is checked, whatever the scenes are."""
-"""Stills in memory at the same time."""
 
 
 def checked_times(times_ms: Times, still_times_ms: Sequence[int]) -> tuple[int, ...]:
@@ -439,7 +434,7 @@ class CheckPolicy(Step[FrameTimes, Made]):
         classifier = models.get(CLASSIFY_CONTENT) if policy.label_limits else None
         for some in item.in_runs(_AT_ONCE):
             self.workspace.check()
-            stills = stills_at(self.video, some, self.workspace, _STILLS)
+            stills = stills_at(self.video, some, self.workspace, long_side_px=448)
             breach = find_breach(list(stills.values()), policy, classifier)
             if breach is not None:
                 time_ms = list(stills)[breach.index]

@@ -23,48 +23,21 @@ from operator import attrgetter
 from models.contracts import Box
 from models.provider import ModelProvider
 from models.tasks import DETECT_OBJECTS, EMBED_PHRASES
+from pipelines import types
 from pipelines.codec import Made
 from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of, vision_work
 from pipelines.execution.ray_data import map_on_ray
-from pipelines.types import (
-    Person,
-    PipelineWarning,
-    Scene,
-    StageCode,
-    StageError,
-    VideoSource,
-    VisionResult,
-    WarningCode,
-)
+from pipelines.vision import detections, fingerprints
 from pipelines.vision.bars import inside
 from pipelines.vision.camera_motion import pair_times
 from pipelines.vision.cuts.pipeline import FoundCuts, find_cuts
 from pipelines.vision.cuts.selection import CutConfig
-from pipelines.vision.detections import (
-    DETECTIONS,
-    CheckPolicy,
-    Detections,
-    DetectObjects,
-    FindFaces,
-    ObjectsConfig,
-    checked_times,
-    group_faces,
-    object_times,
-    sampled_stills,
-)
 from pipelines.vision.features import (
     FEATURES,
     FeaturesConfig,
     ReadFrames,
     nearest_frame,
     no_frames,
-)
-from pipelines.vision.fingerprints import (
-    Fingerprints,
-    Pictures,
-    joined_shots,
-    picture_of,
-    sample_times,
 )
 from pipelines.vision.policy import ContentPolicy
 from pipelines.vision.scenes import (
@@ -108,7 +81,7 @@ class VisionConfig:
 
     features: FeaturesConfig = field(default_factory=FeaturesConfig)
     cuts: CutConfig = field(default_factory=CutConfig)
-    objects: ObjectsConfig = field(default_factory=ObjectsConfig)
+    objects: detections.ObjectsConfig = field(default_factory=detections.ObjectsConfig)
     describe: DescribeConfig = field(default_factory=DescribeConfig)
     tags: TagBank = field(default_factory=load_tag_bank)
     people: bool = False
@@ -119,14 +92,14 @@ class VisionConfig:
 
 
 def analyse_vision(
-    video: VideoSource,
+    video: types.VideoSource,
     *,
     workspace: Workspace,
     models: ModelProvider,
     control: Control,
     config: VisionConfig,
     mapper: Mapper = map_on_ray,
-) -> VisionResult:
+) -> types.VisionResult:
     """Return the scenes of ``video``, none where it has no cuts, and its overview.
 
     Outputs that an earlier run stored in ``workspace`` are used again. Raises StageError
@@ -144,7 +117,7 @@ def analyse_vision(
     plan = plan_vision(found, video, workspace, models, config)
     if config.policy.is_active:
         with nothing_kept_if_blocked(workspace):
-            check = CheckPolicy(video, workspace, models, config.policy)
+            check = detections.CheckPolicy(video, workspace, models, config.policy)
             mapper(plan.checked, check, checking)
     looked = mapper(plan.sections, plan.look, looking)
     rest = plan.rest(looked)
@@ -168,7 +141,7 @@ class VisionPlan:
     """Scenes that no section has, by their index, and where writing may be in them."""
 
     @property
-    def _video(self) -> VideoSource:
+    def _video(self) -> types.VideoSource:
         return self.look.describe.video
 
     @property
@@ -178,10 +151,10 @@ class VisionPlan:
     def rest(self, looked: Sequence[Looked]) -> list[ScenePlan]:
         """Return what is to be described once all sections are: long scenes, and all of a video
         that has several."""
-        seen, readings = Detections(), Readings()
+        seen, readings = detections.Detections(), Readings()
         for each in looked:
             for made in each.detected:
-                seen |= DETECTIONS.load(self._store, made.key)
+                seen |= detections.DETECTIONS.load(self._store, made.key)
             for made in each.read if self.long else ():
                 readings |= READINGS.load(self._store, made.key)
         rest = [
@@ -193,14 +166,18 @@ class VisionPlan:
             for made in chain(*(each.scenes for each in looked)):
                 scene = SCENES.load(self._store, made.key)
                 texts[scene.index] = scene.on_screen_text
-            whole = with_objects(_whole(self.scenes, self._video), seen, all_stills=True)
+            # The whole video as one scene, with stills that its scenes have too.
+            shown = {round((len(self.scenes) - 1) * share) for share in _OVERVIEW_SHARES}
+            middles = tuple(self.scenes[index].middle_ms for index in sorted(shown))
+            whole = ScenePlan(len(self.scenes), 0, self._video.duration_ms, 1.0, middles, ())
+            whole = with_objects(whole, seen, all_stills=True)
             whole = replace(whole, texts=together([texts[index] for index in sorted(texts)]))
             rest.append(_between_bars(whole, self._video, self.found))
         return rest
 
     def result(
         self, features: Sequence[Made], looked: Sequence[Looked], described: Sequence[Made]
-    ) -> VisionResult:
+    ) -> types.VisionResult:
         """Return the result; ``described`` are the scenes of ``rest``."""
         shown = [*chain(*(each.scenes for each in looked)), *described]
         scenes = [SCENES.load(self._store, each.key) for each in shown]
@@ -210,7 +187,7 @@ class VisionPlan:
         prints = fingerprints_of(
             self._video, features, self.borders, self.found.active, self._store
         )
-        return VisionResult(
+        return types.VisionResult(
             tuple(rest),
             _overview(overview, rest),
             people=self._people(looked),
@@ -220,17 +197,17 @@ class VisionPlan:
             shards_reused=len(made) - computed,
         )
 
-    def _people(self, looked: Sequence[Looked]) -> tuple[Person, ...] | None:
+    def _people(self, looked: Sequence[Looked]) -> tuple[types.Person, ...] | None:
         if self.look.find_faces is None:
             return None
         homes = {at: plan.index for plan in self.scenes for at in plan.still_times_ms}
         faces = [*chain(*(each.faces for each in looked))]
-        return tuple(group_faces(faces, homes if self.found.cuts else {}, self._store))
+        return tuple(detections.group_faces(faces, homes if self.found.cuts else {}, self._store))
 
 
 def plan_vision(
     found: FoundCuts,
-    video: VideoSource,
+    video: types.VideoSource,
     workspace: Workspace,
     models: ModelProvider,
     config: VisionConfig,
@@ -240,9 +217,9 @@ def plan_vision(
     detects = models.find(DETECT_OBJECTS) is not None
     phrases = models.find(EMBED_PHRASES)
     look = LookAtScenes(
-        DetectObjects(*place, config.objects, digest, found.active) if detects else None,
+        detections.DetectObjects(*place, config.objects, digest, found.active) if detects else None,
         ReadText(*place, digest),
-        FindFaces(*place, digest) if config.people else None,
+        detections.FindFaces(*place, digest) if config.people else None,
         DescribeScenes(
             *place,
             replace(config.describe, judges_explicit=bool(config.policy.label_limits)),
@@ -256,11 +233,15 @@ def plan_vision(
     ]
     stills = [time_ms for plan in scenes for time_ms in plan.still_times_ms]
     objects = (
-        object_times(found.times_ms, found.easy_times_ms, borders, config.objects)
+        detections.object_times(found.times_ms, found.easy_times_ms, borders, config.objects)
         if detects
         else []
     )
-    checked = checked_times(found.times_ms, [*stills, *objects]) if config.policy.is_active else ()
+    checked = (
+        detections.checked_times(found.times_ms, [*stills, *objects])
+        if config.policy.is_active
+        else ()
+    )
     long = {plan.index: scene_places([plan], look.read)[0] for plan in scenes if not is_short(plan)}
     written = (reading_times(scenes[index], places) for index, places in long.items())
     return VisionPlan(
@@ -275,7 +256,7 @@ def plan_vision(
                 video,
                 objects,
                 sorted(set().union(*written)),
-                sampled_stills(stills) if config.people else [],
+                detections.sampled_stills(stills) if config.people else [],
             )
         ),
         long,
@@ -283,16 +264,16 @@ def plan_vision(
 
 
 def fingerprints_of(
-    video: VideoSource,
+    video: types.VideoSource,
     features: Sequence[Made],
     shots: Sequence[SceneBorders],
     active: Sequence[Box],
     store: ObjectStore,
-) -> Fingerprints:
+) -> fingerprints.Fingerprints:
     """Return what the shots look like, from the stored features of each segment in turn."""
     spans = [(shot.start_ms, shot.end_ms) for shot in shots]
-    wanted = sorted({int(each) for span in spans for each in sample_times(*span)})
-    found: dict[int, tuple[Pictures, bool]] = {}
+    wanted = sorted({int(each) for span in spans for each in fingerprints.sample_times(*span)})
+    found: dict[int, tuple[fingerprints.Pictures, bool]] = {}
     for segment, made in zip(video.segments, features, strict=True):
         own = [it for it in wanted if segment_at(video, it) == segment]
         stored = FEATURES.load(store, made.key) if own else no_frames()
@@ -301,8 +282,8 @@ def fingerprints_of(
         rows = [nearest_frame(stored.times_ms, time_ms) for time_ms in own]
         shown = inside(stored.rows(rows), active[segment.part])
         for time_ms, look in zip(own, shown.looks_in_order(), strict=True):
-            found[time_ms] = picture_of(look.orientation.upright(look.luma))
-    return joined_shots(spans, found)
+            found[time_ms] = fingerprints.picture_of(look.orientation.upright(look.luma))
+    return fingerprints.joined_shots(spans, found)
 
 
 _ONE_DAMAGE_MS = 2_000
@@ -310,7 +291,7 @@ _ONE_DAMAGE_MS = 2_000
 _MOST_WARNINGS = 20
 
 
-def damage_warnings(damaged_ms: Sequence[int]) -> Iterator[PipelineWarning]:
+def damage_warnings(damaged_ms: Sequence[int]) -> Iterator[types.PipelineWarning]:
     """Yield one for each interval of damaged pictures, whose times rise; the last for all the
     rest."""
     gaps = [after for before, after in pairwise(damaged_ms) if after - before > _ONE_DAMAGE_MS]
@@ -318,21 +299,16 @@ def damage_warnings(damaged_ms: Sequence[int]) -> Iterator[PipelineWarning]:
     for start_ms, next_ms in pairwise([*starts, math.inf]):
         own = [time_ms for time_ms in damaged_ms if start_ms <= time_ms < next_ms]
         message = f"{len(own)} pictures are damaged." if len(own) > 1 else "A picture is damaged."
-        yield PipelineWarning(WarningCode.PICTURE_DAMAGED, message, start_ms=own[0], end_ms=own[-1])
+        yield types.PipelineWarning(
+            types.WarningCode.PICTURE_DAMAGED, message, start_ms=own[0], end_ms=own[-1]
+        )
 
 
 _OVERVIEW_SHARES = (0.15, 0.5, 0.85)
 """Which of a video's scenes are shown of it as a whole, by their places among all."""
 
 
-def _whole(plans: Sequence[ScenePlan], video: VideoSource) -> ScenePlan:
-    """Return the whole video as one scene, with stills that its scenes have too."""
-    shown = {round((len(plans) - 1) * share) for share in _OVERVIEW_SHARES}
-    middles = tuple(plans[index].middle_ms for index in sorted(shown))
-    return ScenePlan(len(plans), 0, video.duration_ms, 1.0, middles, ())
-
-
-def _overview(overview: Scene, scenes: Sequence[Scene]) -> Scene:
+def _overview(overview: types.Scene, scenes: Sequence[types.Scene]) -> types.Scene:
     """Return the overview with what is in any of the scenes.
 
     Its description is that of the shot of its still, introduced as one of several: what is true of
@@ -360,13 +336,13 @@ def nothing_kept_if_blocked(workspace: Workspace) -> Iterator[None]:
     """Nothing that was seen of a video that the policy does not permit is kept."""
     try:
         yield
-    except StageError as error:
-        if error.code is StageCode.CONTENT_BLOCKED:
+    except types.StageError as error:
+        if error.code is types.StageCode.CONTENT_BLOCKED:
             workspace.store.delete_prefix(workspace.key("vision"))
         raise
 
 
-def features_config(config: VisionConfig, video: VideoSource) -> FeaturesConfig:
+def features_config(config: VisionConfig, video: types.VideoSource) -> FeaturesConfig:
     """Threads as configured, else the cluster's CPUs shared out among the segments."""
     import ray
 
@@ -377,7 +353,7 @@ def features_config(config: VisionConfig, video: VideoSource) -> FeaturesConfig:
     return replace(config.features, decode_threads=threads)
 
 
-def by_segment(times_ms: Iterable[int], video: VideoSource) -> list[FrameTimes]:
+def by_segment(times_ms: Iterable[int], video: types.VideoSource) -> list[FrameTimes]:
     """Return the frames at ``times_ms``, rising, by the segments that they belong to."""
     return [
         FrameTimes(index, tuple(own))
@@ -398,7 +374,7 @@ def _plan(index: int, scene: SceneBorders, found: FoundCuts) -> ScenePlan:
     )
 
 
-def _between_bars(plan: ScenePlan, video: VideoSource, found: FoundCuts) -> ScenePlan:
+def _between_bars(plan: ScenePlan, video: types.VideoSource, found: FoundCuts) -> ScenePlan:
     """Return the plan with its picture between bars; all of it where the stills have several."""
     parts = {segment_at(video, time_ms).part for time_ms in plan.still_times_ms}
     boxes = {found.active[part] for part in parts}

@@ -10,30 +10,13 @@ from itertools import islice
 import cv2
 import numpy as np
 
-from models.contracts import (
-    Box,
-    Picture,
-    SceneDescription,
-    SceneStills,
-    SeenObject,
-    TextLine,
-)
+from models import contracts
 from models.pictures import by_what_they_show, palette
 from models.provider import ModelProvider
 from models.tasks import CLASSIFY_CONTENT, DESCRIBE_SCENES, EMBED_PICTURES
+from pipelines import types
 from pipelines.codec import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
-from pipelines.types import (
-    ObjectTrack,
-    Scene,
-    ScreenText,
-    Segment,
-    StageCode,
-    StageError,
-    StillFrame,
-    Tag,
-    VideoSource,
-)
 from pipelines.vision.bars import WHOLE, cropped, inside, upright_box
 from pipelines.vision.camera_motion import camera_motion
 from pipelines.vision.cuts.selection import Cut
@@ -46,7 +29,7 @@ from pipelines.vision.features import (
     joined,
     nearest_frame,
 )
-from pipelines.vision.stills import StillsConfig, segment_at, stills_at
+from pipelines.vision.stills import segment_at, stills_at
 from pipelines.vision.tags import Tagger
 
 _EXPLICIT = "nsfw"
@@ -76,13 +59,13 @@ class ScenePlan:
     confidence: float
     still_times_ms: tuple[int, ...]
     motion_pairs_ms: tuple[tuple[int, int], ...]
-    active: Box = WHOLE
+    active: contracts.Box = WHOLE
     """The picture between bars, as stored."""
-    texts: tuple[ScreenText, ...] = ()
+    texts: tuple[types.ScreenText, ...] = ()
     """Writing in it."""
-    objects: tuple[SeenObject, ...] = ()
+    objects: tuple[contracts.SeenObject, ...] = ()
     """With boxes in the whole upright picture."""
-    tracks: tuple[ObjectTrack, ...] = ()
+    tracks: tuple[types.ObjectTrack, ...] = ()
     visible: tuple[int, ...] = ()
     """How many objects are seen about the time of each still; empty without a detector."""
 
@@ -92,7 +75,7 @@ class ScenePlan:
         return self.still_times_ms[len(self.still_times_ms) // 2]
 
     @property
-    def text(self) -> tuple[TextLine, ...]:
+    def text(self) -> tuple[contracts.TextLine, ...]:
         """What of the writing the middle still shows, or else what is there first."""
         own = [
             it
@@ -101,7 +84,7 @@ class ScenePlan:
         ]
         own = own or [it for it in self.texts if it.start_ms == self.texts[0].start_ms]
         by_place = sorted(own, key=lambda line: (line.box.top, line.box.left))
-        return tuple(TextLine(line.text, line.confidence, line.box) for line in by_place)
+        return tuple(contracts.TextLine(line.text, line.confidence, line.box) for line in by_place)
 
 
 @dataclass(frozen=True)
@@ -109,9 +92,9 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
     """Plans of neighbouring scenes to each stored as far as its stills show it (SCENES)."""
 
     name = "Describing the scenes"
-    code = StageCode.VISION_FAILED
+    code = types.StageCode.VISION_FAILED
     version = 15
-    video: VideoSource
+    video: types.VideoSource
     workspace: Workspace
     models: ModelProvider
     config: DescribeConfig
@@ -131,7 +114,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             described = describer.describe([each.stills for each in seen])
             self.workspace.check()
             orders = [said.stills or each.order for each, said in zip(seen, described, strict=True)]
-            tags: list[tuple[Tag, ...]] = [()] * len(seen)
+            tags: list[tuple[types.Tag, ...]] = [()] * len(seen)
             if self.tagger is not None:
                 shown = [
                     each.stills.stills[order[0]] for each, order in zip(seen, orders, strict=True)
@@ -159,8 +142,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         features = self._features(plans)
         looks = features.looks()
         times = {time for plan in plans for time in plan.still_times_ms}
-        config = StillsConfig(self.config.still_long_side_px)
-        stills = stills_at(self.video, times, self.workspace, config)
+        stills = stills_at(self.video, times, self.workspace, self.config.still_long_side_px)
         active = {plan.active: inside(features, plan.active) for plan in plans}
         scenes = []
         for plan in plans:
@@ -170,7 +152,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             if not pictures:
                 span = f"{plan.start_ms} and {plan.end_ms} ms"
                 message = f"No picture between {span} could be decoded."
-                raise StageError(StageCode.VISION_FAILED, message)
+                raise types.StageError(types.StageCode.VISION_FAILED, message)
             orientation = looks[plan.still_times_ms[0]].orientation
             motion = camera_motion(active[plan.active], plan.motion_pairs_ms, orientation)
             seconds = (plan.end_ms - plan.start_ms) / 1000
@@ -179,7 +161,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             objects = tuple(replace(each, box=each.box.within(box)) for each in plan.objects)
             about = dict(zip(plan.still_times_ms, plan.visible, strict=False))
             visible = tuple(about[time] for time in times_ms) if about else ()
-            own = SceneStills(shown, seconds, motion, plan.text, objects, visible)
+            own = contracts.SceneStills(shown, seconds, motion, plan.text, objects, visible)
             scenes.append(_Seen(own, times_ms, pictures, box))
         return scenes
 
@@ -199,8 +181,8 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         return joined(parts)
 
     def _scene(
-        self, plan: ScenePlan, seen: _Seen, said: SceneDescription, order: Sequence[int]
-    ) -> Scene:
+        self, plan: ScenePlan, seen: _Seen, said: contracts.SceneDescription, order: Sequence[int]
+    ) -> types.Scene:
         part = self.video.part_of(segment_at(self.video, plan.middle_ms))
         judge = self.models.get(CLASSIFY_CONTENT) if self.config.judges_explicit else None
         stills = []
@@ -212,8 +194,8 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             if judge is not None:
                 [scores] = judge.classify([seen.whole[index]])
                 explicit = scores.get(_EXPLICIT)
-            stills.append(StillFrame(seen.times_ms[index], key, explicit))
-        return Scene(
+            stills.append(types.StillFrame(seen.times_ms[index], key, explicit))
+        return types.Scene(
             index=plan.index,
             start_ms=plan.start_ms,
             end_ms=plan.end_ms,
@@ -236,10 +218,10 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
 class _Seen:
     """A scene's pictures: those that the models get; with bars, and where these are not."""
 
-    stills: SceneStills
+    stills: contracts.SceneStills
     times_ms: tuple[int, ...]
-    whole: tuple[Picture, ...]
-    active: Box
+    whole: tuple[contracts.Picture, ...]
+    active: contracts.Box
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -257,17 +239,17 @@ def _shown(times_ms: Sequence[int], order: Sequence[int], length_ms: int) -> lis
     return [first, *islice(others, 1)]
 
 
-SCENES = Artifact.of(Scene, "vision/scenes", version=DescribeScenes.version)
+SCENES = Artifact.of(types.Scene, "vision/scenes", version=DescribeScenes.version)
 
 
-def _touched(video: VideoSource, plan: ScenePlan) -> list[Segment]:
+def _touched(video: types.VideoSource, plan: ScenePlan) -> list[types.Segment]:
     """Return segments that hold any frame of the plan, in order."""
     times = [*plan.still_times_ms, *(time for pair in plan.motion_pairs_ms for time in pair)]
     indices = {segment_at(video, time_ms).index for time_ms in times}
     return [segment for segment in video.segments if segment.index in indices]
 
 
-def thumbnail(still: Picture, config: DescribeConfig) -> bytes:
+def thumbnail(still: contracts.Picture, config: DescribeConfig) -> bytes:
     """Return a JPEG of the still, at most ``thumbnail_width_px`` wide."""
     height, width = still.shape[:2]
     if width > config.thumbnail_width_px:

@@ -32,7 +32,7 @@ from pipelines.vision.features import (
     features_key,
     strokes_from_bytes,
 )
-from pipelines.vision.stills import FrameTimes, StillsConfig, stills_at
+from pipelines.vision.stills import FrameTimes, stills_at
 
 MOST_READINGS = 24
 """Of a scene: of more that are due, an even choice."""
@@ -41,7 +41,6 @@ MOST_SAMPLES = 20_000
 MOST_LINES = 200
 """Of a scene, and of a whole video: the first."""
 _AT_ONCE = 16
-_STILLS = StillsConfig(long_side_px=960)
 
 _FEWEST = 10
 """Places with strokes (of 90 x 160) that are worth a reading: two or three letters."""
@@ -235,7 +234,7 @@ class ReadText(Step[FrameTimes, Made]):
         found: Readings = {}
         for some in item.in_runs(_AT_ONCE):
             self.workspace.check()
-            stills = stills_at(self.video, some, self.workspace, _STILLS)
+            stills = stills_at(self.video, some, self.workspace, long_side_px=960)
             written = {time_ms: still for time_ms, still in stills.items() if may_show_text(still)}
             if written:
                 found |= dict(zip(written, reader.read([*written.values()]), strict=True))

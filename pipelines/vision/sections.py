@@ -18,15 +18,7 @@ import numpy as np
 from pipelines.codec import Made
 from pipelines.execution.chain import Step
 from pipelines.types import StageCode, VideoSource
-from pipelines.vision.detections import (
-    DETECTIONS,
-    Detections,
-    DetectObjects,
-    FindFaces,
-    object_tracks,
-    seen_about,
-    seen_objects,
-)
+from pipelines.vision import detections
 from pipelines.vision.scenes import DescribeScenes, ScenePlan
 from pipelines.vision.screen_text import (
     READINGS,
@@ -70,20 +62,20 @@ class LookAtScenes(Step[Section, Looked]):
 
     name = "Looking at the scenes"
     code = StageCode.VISION_FAILED
-    detect: DetectObjects | None
+    detect: detections.DetectObjects | None
     read: ReadText
-    find_faces: FindFaces | None
+    find_faces: detections.FindFaces | None
     describe: DescribeScenes
     scenes_at_once: int
 
     def process(self, section: Section) -> Looked:
         store = self.describe.workspace.store
         detected: tuple[Made, ...] = ()
-        plans, seen = section.plans, Detections()
+        plans, seen = section.plans, detections.Detections()
         if self.detect is not None and section.object_times_ms:
             times = FrameTimes(section.index, section.object_times_ms)
             detected = (self.detect.process(times),)
-            seen = DETECTIONS.load(store, detected[0].key)
+            seen = detections.DETECTIONS.load(store, detected[0].key)
         if seen:
             plans = tuple(with_objects(plan, seen) for plan in plans)
         plans, read = self._with_texts(plans, section)
@@ -125,7 +117,9 @@ def reading_times(plan: ScenePlan, places: ScenePlaces) -> set[int]:
     return {*places.times_ms} if places.samples.times_ms else {*plan.still_times_ms[:1]}
 
 
-def with_objects(plan: ScenePlan, seen: Detections, *, all_stills: bool = False) -> ScenePlan:
+def with_objects(
+    plan: ScenePlan, seen: detections.Detections, *, all_stills: bool = False
+) -> ScenePlan:
     """Return the plan with what is in its scene, and about the times of its stills.
 
     Where a sampled frame of the scene shows more than is about any of these, it is one of them,
@@ -136,17 +130,17 @@ def with_objects(plan: ScenePlan, seen: Detections, *, all_stills: bool = False)
         return replace(plan, visible=(0,) * len(plan.still_times_ms))
     sampled_ms, times_ms = np.array([*own], np.int64), plan.still_times_ms
     best_ms = max(own, key=lambda time_ms: len(own[time_ms]))
-    if len(own[best_ms]) > max(seen_about(own, sampled_ms, times_ms)) and not all_stills:
+    if len(own[best_ms]) > max(detections.seen_about(own, sampled_ms, times_ms)) and not all_stills:
         times_ms = tuple(sorted({*times_ms, best_ms}))
-    tracks = object_tracks(own, plan.start_ms, plan.end_ms)
+    tracks = detections.object_tracks(own, plan.start_ms, plan.end_ms)
     if all_stills:  # the scenes of the video have the boxes
         tracks = tuple(replace(each, boxes=None) for each in tracks)
     return replace(
         plan,
         still_times_ms=times_ms,
-        objects=seen_objects(own, plan.start_ms, plan.end_ms),
+        objects=detections.seen_objects(own, plan.start_ms, plan.end_ms),
         tracks=tracks,
-        visible=seen_about(own, sampled_ms, times_ms),
+        visible=detections.seen_about(own, sampled_ms, times_ms),
     )
 
 

@@ -25,28 +25,14 @@ from av.video.stream import VideoStream as AvVideoStream
 from models.contracts import Picture
 from pipelines.codec import from_json
 from pipelines.execution.chain import Workspace
+from pipelines.media import files
 from pipelines.media.decoding import decode_segment, rgb, seek, upright
-from pipelines.media.files import (
-    OPEN_OPTIONS,
-    Decoders,
-    chosen_stream,
-    has_guessed_times,
-    packet_time_ms,
-)
 from pipelines.media.sampling import PicturesOrder, PicturesRead, SharedPicture, read_pictures
 from pipelines.media_types import Orientation
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import ConfinedTask, TaskCrashedError, TaskRefusedError, run_confined
 from pipelines.types import Segment, VideoPart, VideoSource, VideoStream
-from pipelines.vision.features import (
-    FEATURES,
-    LUMA_HEIGHT,
-    LUMA_WIDTH,
-    Bytes,
-    FrameLook,
-    features_key,
-    kept_key,
-)
+from pipelines.vision import features
 from pipelines.vision.kept import keeps_pictures, kept_pictures
 
 _DECORD_LACKS = frozenset({"av1", "vvc"})
@@ -73,32 +59,25 @@ class DecordUnsuitableError(Exception):
     """decord cannot give the stills of this file; the message is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class StillsConfig:
-    """``long_side_px`` bounds the stills' width and height."""
-
-    long_side_px: int = 960
-
-
 def fetch_stills(
     path: Path,
     segment: Segment,
     stream: VideoStream,
     origin_ms: int,
-    wanted: Mapping[int, FrameLook],
-    config: StillsConfig,
+    wanted: Mapping[int, features.FrameLook],
+    long_side_px: int,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
     """Return stills at the times ``wanted`` (with what is known of those frames), upright.
 
-    Times at which nothing can be decoded are left out. ``path`` is the
-    segment's object on this machine. One picture of full size is in memory at a
-    time. Whatever ``check`` raises ends the reading.
+    ``long_side_px`` bounds their width and height. Times at which nothing can be decoded are left
+    out. ``path`` is the segment's object on this machine. One picture of full size is in memory at
+    a time. Whatever ``check`` raises ends the reading.
     """
 
     def finish(time_ms: int, picture: Picture) -> Picture:
         shape = wanted[time_ms].aspect, wanted[time_ms].orientation
-        return upright(picture, *shape, config.long_side_px, interlaced=stream.interlaced)
+        return upright(picture, *shape, long_side_px, interlaced=stream.interlaced)
 
     stills: dict[int, Picture] = {}
     others = {at: look for at, look in wanted.items() if stream.interlaced or not look.is_key}
@@ -130,13 +109,13 @@ class FrameTimes:
     def sources(self, video: VideoSource, workspace: Workspace) -> list[tuple[str, VideoPart]]:
         """Return what their pictures depend on, for the names of outputs."""
         return [
-            (features_key(video, segment, workspace), video.part_of(segment))
+            (features.features_key(video, segment, workspace), video.part_of(segment))
             for segment, _ in groupby(self.times_ms, key=lambda at: segment_at(video, at))
         ]
 
 
 def stills_at(
-    video: VideoSource, times_ms: Collection[int], workspace: Workspace, config: StillsConfig
+    video: VideoSource, times_ms: Collection[int], workspace: Workspace, long_side_px: int
 ) -> dict[int, Picture]:
     """Return stills at these frame times, rising, of segments whose features are stored.
 
@@ -146,19 +125,25 @@ def stills_at(
     stills: dict[int, Picture] = {}
     store = workspace.store
     for segment, own in groupby(sorted(times_ms), key=lambda at: segment_at(video, at)):
-        missing, key = [*own], features_key(video, segment, workspace)
+        missing, key = [*own], features.features_key(video, segment, workspace)
         workspace.check()
         if keeps_pictures(video.part_of(segment).stream):
-            with store.local_copy(kept_key(key)) as path:
-                stills |= kept_pictures(path, missing, config.long_side_px)
+            with store.local_copy(features.kept_key(key)) as path:
+                stills |= kept_pictures(path, missing, long_side_px)
             missing = [time_ms for time_ms in missing if time_ms not in stills]
         if missing:
-            looks = FEATURES.load(store, key).looks()
+            looks = features.FEATURES.load(store, key).looks()
             wanted = {time_ms: looks[time_ms] for time_ms in missing if time_ms in looks}
             part = video.part_of(segment)
             with store.local_copy(segment.key) as path:
                 stills |= fetch_stills(
-                    path, segment, part.stream, part.origin_ms, wanted, config, workspace.check
+                    path,
+                    segment,
+                    part.stream,
+                    part.origin_ms,
+                    wanted,
+                    long_side_px,
+                    workspace.check,
                 )
     return dict(sorted(stills.items()))
 
@@ -196,12 +181,12 @@ def by_seeking(
     found: dict[int, Picture] = {}
     if stream.interlaced:
         return found
-    with av.open(str(path), options=OPEN_OPTIONS) as container:
-        source = chosen_stream(container, stream.index)
+    with av.open(str(path), options=files.OPEN_OPTIONS) as container:
+        source = files.chosen_stream(container, stream.index)
         source.codec_context.thread_count = 1
-        if has_guessed_times(source):
+        if files.has_guessed_times(source):
             return found
-        decoder = Decoders()[source]
+        decoder = files.Decoders()[source]
         for time_ms in sorted(times_ms):
             check()
             frame = _sought_frame(container, source, decoder, time_ms, origin_ms)
@@ -218,7 +203,7 @@ def _sought_frame(
     try:
         seek(container, stream, time_ms + origin_ms)
         for packet in islice(container.demux(stream), _MOST_PACKETS):
-            is_wanted = packet_time_ms(packet, origin_ms) == time_ms
+            is_wanted = files.packet_time_ms(packet, origin_ms) == time_ms
             decoder.skip_frame = "DEFAULT" if is_wanted else "NONREF"
             frames = decoder.decode(packet)
             if is_wanted:
@@ -233,7 +218,7 @@ def by_decord(
     path: Path,
     stream: VideoStream,
     origin_ms: int,
-    wanted: Mapping[int, FrameLook],
+    wanted: Mapping[int, features.FrameLook],
     finish: Finish = _as_it_is,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
@@ -287,7 +272,14 @@ def pictures_by_decord(
 
     def on_event(event: object) -> None:
         shared = from_json(SharedPicture, event)
-        take(shared.time_ms, _shared_picture(memory, shared.height, shared.width))
+        # The picture that lies in the shared memory; raises TaskCrashedError if it does not fit.
+        size = shared.height * shared.width * 3
+        if not 0 < size <= _LARGEST_PICTURE_BYTES:
+            raise TaskCrashedError("The process that reads the pictures answered nonsense.")
+        data = bytearray(size)
+        if os.preadv(memory, [data], 0) != size:
+            raise TaskCrashedError("The process that reads the pictures answered nonsense.")
+        take(shared.time_ms, np.frombuffer(data, np.uint8).reshape(shared.height, shared.width, 3))
 
     path = path.resolve()
     task = ConfinedTask(
@@ -313,21 +305,11 @@ def pictures_by_decord(
         raise DecordUnsuitableError(read.unsuitable)
 
 
-def _shared_picture(memory: int, height: int, width: int) -> Picture:
-    """Return the picture that lies in the shared memory; raises TaskCrashedError if it does not
-    fit."""
-    size = height * width * 3
-    if not 0 < size <= _LARGEST_PICTURE_BYTES:
-        raise TaskCrashedError("The process that reads the pictures answered nonsense.")
-    data = bytearray(size)
-    if os.preadv(memory, [data], 0) != size:
-        raise TaskCrashedError("The process that reads the pictures answered nonsense.")
-    return np.frombuffer(data, np.uint8).reshape(height, width, 3)
-
-
-def _fit(picture: Picture, luma: Bytes) -> float:
+def _fit(picture: Picture, luma: features.Bytes) -> float:
     """Return how well the picture matches a frame's luma features; 0 if it is another picture."""
-    small = cv2.resize(picture, (LUMA_WIDTH, LUMA_HEIGHT), interpolation=cv2.INTER_AREA)
+    small = cv2.resize(
+        picture, (features.LUMA_WIDTH, features.LUMA_HEIGHT), interpolation=cv2.INTER_AREA
+    )
     grey = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float64)
     reference = luma.astype(np.float64)
     if float(np.abs(grey - reference).mean()) <= _SAME_PICTURE_LEVELS:

@@ -97,7 +97,26 @@ def _shrunk(picture: cv2.typing.MatLike) -> cv2.typing.MatLike:
 def _lines(probability: Tensor, shape: tuple[int, ...]) -> list[Quad]:
     """Regions of lines in a picture of that shape, top to bottom."""
     factors = np.array([shape[1], shape[0]], np.float32) / np.array(probability.shape[::-1])
-    quads = _regions(probability)
+    # Rectangles around the connected parts of a probability map, grown to the whole lines.
+    mask = (probability > _TEXT_PIXEL).astype(np.uint8)
+    mask = np.asarray(cv2.dilate(mask, np.ones((2, 2), np.uint8)), np.uint8)
+    contours, _ = cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    quads = []
+    for contour in contours:
+        centre, sides, angle = cv2.minAreaRect(contour)
+        if min(sides) < _LEAST_SIDE_PX:
+            continue
+        if _mean_inside(probability, cv2.boxPoints((centre, sides, angle))) < _TEXT_REGION:
+            continue
+        growth = sides[0] * sides[1] * _UNCLIP_RATIO / (sides[0] + sides[1])
+        grown = (centre, (sides[0] + growth, sides[1] + growth), angle)
+        # Clockwise from the top left.
+        corners = cv2.boxPoints(grown)
+        points = np.asarray(corners, np.float32)
+        by_column = points[np.argsort(points[:, 0], kind="stable")]
+        left = by_column[:2][np.argsort(by_column[:2, 1], kind="stable")]
+        right = by_column[2:][np.argsort(by_column[2:, 1], kind="stable")]
+        quads.append(np.stack([left[0], right[0], right[1], left[1]]))
     largest = sorted(quads, key=lambda quad: -cv2.contourArea(quad))[:_MOST_LINES]
     scaled = [quad * factors.astype(np.float32) for quad in largest]
     return sorted(scaled, key=lambda quad: (float(quad[:, 1].min()), float(quad[:, 0].min())))
@@ -198,24 +217,6 @@ def _normalised(picture: npt.NDArray[np.uint8] | cv2.typing.MatLike) -> Tensor:
     return np.ascontiguousarray(scaled.transpose(2, 0, 1))
 
 
-def _regions(probability: Tensor) -> list[Quad]:
-    """Rectangles around the connected parts of a probability map, grown to the whole lines."""
-    mask = (probability > _TEXT_PIXEL).astype(np.uint8)
-    mask = np.asarray(cv2.dilate(mask, np.ones((2, 2), np.uint8)), np.uint8)
-    contours, _ = cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
-    quads = []
-    for contour in contours:
-        centre, sides, angle = cv2.minAreaRect(contour)
-        if min(sides) < _LEAST_SIDE_PX:
-            continue
-        if _mean_inside(probability, cv2.boxPoints((centre, sides, angle))) < _TEXT_REGION:
-            continue
-        growth = sides[0] * sides[1] * _UNCLIP_RATIO / (sides[0] + sides[1])
-        grown = (centre, (sides[0] + growth, sides[1] + growth), angle)
-        quads.append(_ordered(cv2.boxPoints(grown)))
-    return quads
-
-
 def _mean_inside(probability: Tensor, corners: cv2.typing.MatLike) -> float:
     rows, columns = probability.shape
     left, top = np.clip(np.floor(corners.min(axis=0)), 0, (columns - 1, rows - 1)).astype(int)
@@ -223,15 +224,6 @@ def _mean_inside(probability: Tensor, corners: cv2.typing.MatLike) -> float:
     mask = np.zeros((bottom - top + 1, right - left + 1), np.uint8)
     cv2.fillPoly(mask, [(corners - (left, top)).astype(np.int32)], (1,))
     return float(cv2.mean(probability[top : bottom + 1, left : right + 1], mask)[0])
-
-
-def _ordered(corners: cv2.typing.MatLike) -> Quad:
-    """Clockwise from the top left."""
-    points = np.asarray(corners, np.float32)
-    by_column = points[np.argsort(points[:, 0], kind="stable")]
-    left = by_column[:2][np.argsort(by_column[:2, 1], kind="stable")]
-    right = by_column[2:][np.argsort(by_column[2:, 1], kind="stable")]
-    return np.stack([left[0], right[0], right[1], left[1]])
 
 
 def _straightened(picture: cv2.typing.MatLike, quad: Quad) -> Picture:

@@ -312,7 +312,13 @@ class CTranslate2Transcriber:
         if is_silence(hypothesis.decoded) or is_loop(hypothesis.decoded.text):
             return ChunkTranscript((), None, repeated=repeated)
         if is_in_another_script(hypothesis.decoded.text, language):
-            hypothesis = self._in_own_script(chunk, hypothesis, language)
+            # Decoded again in no other letters than the language's, unless that fits badly: small
+            # models write Hindi as Urdu, whichever of the two they are prompted with.
+            bound = [*self._suppressed, *self._foreign_tokens(language)]
+            given = hypothesis.encoded[None], [chunk], [language]
+            [again] = self._decoded(*given, suppress_tokens=bound)
+            if not (again.is_doubtful or is_in_another_script(again.decoded.text, language)):
+                hypothesis = again
         words = self._words(chunk, hypothesis, language)
         if not words:
             return ChunkTranscript((), None)
@@ -339,14 +345,6 @@ class CTranslate2Transcriber:
             )
         intact = [each for each in attempts if not is_loop(each.decoded.text)]
         return max(intact or attempts, key=lambda each: each.decoded.mean_log_probability)
-
-    def _in_own_script(self, chunk: AudioChunk, first: _Hypothesis, language: str) -> _Hypothesis:
-        """Decoded again in no other letters than the language's, unless that fits badly: small
-        models write Hindi as Urdu, whichever of the two they are prompted with."""
-        bound = [*self._suppressed, *self._foreign_tokens(language)]
-        [again] = self._decoded(first.encoded[None], [chunk], [language], suppress_tokens=bound)
-        is_worse = again.is_doubtful or is_in_another_script(again.decoded.text, language)
-        return first if is_worse else again
 
     def _foreign_tokens(self, language: str) -> list[int]:
         """Those with letters that the language is not written in, or with beginnings of such."""

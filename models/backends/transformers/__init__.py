@@ -164,7 +164,9 @@ class Batches:
                 if len(found) != len(batch):
                     raise ValueError(f"{len(batch)} inputs gave {len(found)} results")
                 results.extend(found)
-                self._recover()
+                self._good += 1
+                if self._good >= _GOOD_BATCHES and self.limit < self._most:
+                    self.limit, self._good = min(self._most, 2 * self.limit), 0
                 batch, ready = after, following
         return results
 
@@ -190,8 +192,3 @@ class Batches:
             if pause is None:
                 raise DeviceMemoryError("The device's memory does not hold one input.")
             time.sleep(pause)
-
-    def _recover(self) -> None:
-        self._good += 1
-        if self._good >= _GOOD_BATCHES and self.limit < self._most:
-            self.limit, self._good = min(self._most, 2 * self.limit), 0

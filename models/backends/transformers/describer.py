@@ -20,7 +20,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.hf import from_tokenizer
 from transformers import AutoModelForImageTextToText, AutoProcessor, StaticCache
 
-from models.backends import Backend
+from models.backends import Backend, transformers
 from models.backends.questions import (
     SCENE_SCHEMA,
     SUMMARY_ROOM,
@@ -32,13 +32,6 @@ from models.backends.questions import (
     scene_question,
     summary_question,
     summary_schema,
-)
-from models.backends.transformers import (
-    ATTENTION,
-    Batches,
-    Hardware,
-    on_device,
-    pick_hardware,
 )
 from models.contracts import Excerpt, SceneDescription, SceneStills, SummarySentence
 
@@ -257,7 +250,7 @@ class VisionLanguageDescriber:
     def __init__(
         self,
         checkpoint: str,
-        hardware: Hardware,
+        hardware: transformers.Hardware,
         *,
         revision: str | None = None,
         max_batch: int = 4,
@@ -270,12 +263,12 @@ class VisionLanguageDescriber:
             checkpoint,
             revision=revision,
             dtype=hardware.dtype,
-            attn_implementation=ATTENTION,
+            attn_implementation=transformers.ATTENTION,
         )
         self._model = model.to(hardware.device).eval()
         self._hardware = hardware
         self._most_stills = most_stills
-        self._batches = Batches(max_batch)
+        self._batches = transformers.Batches(max_batch)
         self._writer = GreedyWriter(self._model)
         self._grammar = SchemaGrammar(
             self._processor.tokenizer, end_tokens=_end_tokens(self._model)
@@ -329,7 +322,7 @@ class VisionLanguageDescriber:
                 self._prompt(scene_question(scene), len(stills))
                 for scene, stills in zip(asked, shown, strict=True)
             ],
-            images=[on_device(stills, self._hardware) for stills in shown],
+            images=[transformers.on_device(stills, self._hardware) for stills in shown],
             images_kwargs={
                 "device": self._hardware.device,
                 "input_data_format": "channels_first",
@@ -371,7 +364,7 @@ def open_describer(row: Backend, models_dir: Path | None) -> VisionLanguageDescr
     where = row.location(models_dir)
     return VisionLanguageDescriber(
         where.source,
-        pick_hardware(row.device, row.dtype),
+        transformers.pick_hardware(row.device, row.dtype),
         revision=where.revision,
         max_batch=row.max_batch,
         most_stills=row.most_stills,

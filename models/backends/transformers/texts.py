@@ -13,7 +13,6 @@ from transformers import AutoModel, AutoTokenizer, M2M100ForConditionalGeneratio
 from models.backends.transformers import ATTENTION, Batches, Hardware, checkpoint_opener
 from models.contracts import TEXT_DIMENSIONS, WRITTEN_LANGUAGES, SourceText, written_language
 
-_BEAMS = 5
 _MOST_TOKENS = 256
 """Of a text; the model has 1,024 positions, a segment of speech some fifty tokens."""
 
@@ -53,7 +52,7 @@ class M2M100Translator:
             decoder_input_ids=torch.tensor(
                 [[start, target] for target in targets], device=self._hardware.device
             ),
-            num_beams=_BEAMS,
+            num_beams=5,
             do_sample=False,
             max_length=_MOST_TOKENS,
         )
@@ -75,9 +74,6 @@ class M2M100Translator:
 
 
 open_translator = checkpoint_opener(M2M100Translator)
-
-
-_EMBEDDED_TOKENS = 128
 
 
 class SentenceEmbedder:
@@ -116,7 +112,7 @@ class SentenceEmbedder:
             list(texts),
             padding=True,
             truncation=True,
-            max_length=_EMBEDDED_TOKENS,
+            max_length=128,
             return_tensors="pt",
         ).to(self._hardware.device)
         tokens = self._model(**inputs).last_hidden_state.float()

@@ -34,14 +34,7 @@ from models.backends.decoded_text import (
     is_silence,
     words_of_tokens,
 )
-from models.backends.transformers import ATTENTION, Batches, Hardware, pick_hardware
-from models.backends.transformers.alignment import (
-    AlignerByLanguage,
-    AttentionAligner,
-    CtcAligner,
-    Span,
-    spread,
-)
+from models.backends.transformers import ATTENTION, Batches, Hardware, alignment, pick_hardware
 from models.contracts import (
     SAMPLE_RATE_HZ,
     AudioChunk,
@@ -72,7 +65,7 @@ class Aligner(Protocol):
 
     def align(
         self, samples: Sequence[Samples], words: Sequence[Sequence[str]], languages: Sequence[str]
-    ) -> Sequence[list[Span] | None]:
+    ) -> Sequence[list[alignment.Span] | None]:
         """Of each piece of speech one span a word, or None for a language that it lacks."""
         ...
 
@@ -134,7 +127,7 @@ class WhisperTranscriber:
         )
         self._model = model.to(hardware.device).eval()
         self._aligner = aligner
-        self._attention = AttentionAligner(self._model)
+        self._attention = alignment.AttentionAligner(self._model)
         self._hardware = hardware
         self._batches = Batches(max_batch)
         self._tokens = _SpecialTokens.of(self._processor.tokenizer, model)
@@ -395,10 +388,10 @@ class WhisperTranscriber:
 
     def _measured(
         self, chunks: Sequence[AudioChunk], decoding: Sequence[_Decoding], encoded: torch.Tensor
-    ) -> list[list[Span] | None]:
+    ) -> list[list[alignment.Span] | None]:
         """Of each chunk when its words are spoken, by the acoustic model, else by attention; None
         where neither serves."""
-        found: list[list[Span] | None] = [None] * len(chunks)
+        found: list[list[alignment.Span] | None] = [None] * len(chunks)
         if self._aligner is not None and chunks:
             spans = self._aligner.align(
                 [chunk.samples for chunk in chunks],
@@ -426,11 +419,11 @@ class WhisperTranscriber:
 
 
 def _transcript(
-    chunk: AudioChunk, decoding: _Decoding, spans: list[Span] | None, languages: Ranked
+    chunk: AudioChunk, decoding: _Decoding, spans: list[alignment.Span] | None, languages: Ranked
 ) -> ChunkTranscript:
     """Each word as long as its letters where nothing measured it."""
     seconds = len(chunk.samples) / SAMPLE_RATE_HZ
-    placed = spans or spread([word.text for word in decoding.words], 0.0, seconds)
+    placed = spans or alignment.spread([word.text for word in decoding.words], 0.0, seconds)
     words = tuple(
         Word(word.text, start, end, word.confidence)
         for word, (start, end) in zip(decoding.words, placed, strict=True)
@@ -492,16 +485,16 @@ def open_whisper(row: Backend, models_dir: Path | None) -> WhisperTranscriber:
     Alignment runs in float32: the multilingual checkpoint overflows in half precision.
     """
 
-    def aligner(role: str) -> CtcAligner:
+    def aligner(role: str) -> alignment.CtcAligner:
         where = row.location(models_dir, role)
         hardware = pick_hardware(row.device, "float32")
-        return CtcAligner(where.source, hardware, revision=where.revision)
+        return alignment.CtcAligner(where.source, hardware, revision=where.revision)
 
     is_lacking = models_dir is not None and not row.weights["align"].is_installed(models_dir)
     where = row.location(models_dir)
     return WhisperTranscriber(
         where.source,
-        AlignerByLanguage(aligner("align_en"), None if is_lacking else aligner("align")),
+        alignment.AlignerByLanguage(aligner("align_en"), None if is_lacking else aligner("align")),
         pick_hardware(row.device, row.dtype),
         revision=where.revision,
         max_batch=row.max_batch,

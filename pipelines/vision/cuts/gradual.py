@@ -37,7 +37,7 @@ from pipelines.vision.cuts.measures import (
     mean_difference,
     sides,
 )
-from pipelines.vision.features import CHROMA_HEIGHT, CHROMA_WIDTH, Bytes, FrameFeatures
+from pipelines.vision.features import CHROMA_HEIGHT, CHROMA_WIDTH, FrameFeatures
 
 Levels = npt.NDArray[np.float32]
 
@@ -115,25 +115,19 @@ def find_gradual(
     found = []
     for half_ms in _HALVES_MS:
         first, last = sides(window, centres, half_ms)
-        likely = _likely(window, first, centres, last, config)
+        # Where the ends differ and the centre is near their mean.
+        before, middle, after = (window.luma[index] for index in (first, centres, last))
+        difference = mean_difference(before, after)
+        twice = 2 * middle.astype(np.int16) - before - after
+        miss = np.abs(twice).reshape(len(twice), -1).mean(axis=1) / 2
+        clear = difference >= config.min_difference
+        enough = (last - first) >= 4
+        likely = np.asarray(clear & enough & (miss <= config.max_middle_miss * difference))
         for a, b in zip(first[likely], last[likely], strict=True):
             gradual = _best_fit(window, mixed, int(a), int(b), sweeps, config)
             if gradual is not None:
                 found.append(gradual)
     return found
-
-
-def _likely(
-    window: FrameFeatures, first: Indices, centres: Indices, last: Indices, config: GradualConfig
-) -> npt.NDArray[np.bool_]:
-    """Return where the ends differ and the centre is near their mean."""
-    before, middle, after = (window.luma[index] for index in (first, centres, last))
-    difference = mean_difference(before, after)
-    twice = 2 * middle.astype(np.int16) - before - after
-    miss = np.abs(twice).reshape(len(twice), -1).mean(axis=1) / 2
-    clear = difference >= config.min_difference
-    enough = (last - first) >= 4
-    return np.asarray(clear & enough & (miss <= config.max_middle_miss * difference))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +240,8 @@ def _unlike(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> _En
     The cheapest tests come first: most pairs fail early.
     """
     ends = window.luma[np.array([a, b])]
-    side = _blank_side(ends)
+    kinds = blanks(ends)  # black goes first
+    side = next((kind for kind in (Blank.BLACK, Blank.WHITE) if kind in kinds), None)
     if side is None and contrast(ends).min() < _PLAIN_CONTRAST:
         return None
     alike = 0.0 if side is not None else likeness(ends[0], ends[1])
@@ -275,14 +270,6 @@ def _extent(share: Floats) -> tuple[int, int]:
     begin = int(still[-1]) if len(still) else 0
     done = np.flatnonzero(share[begin:] >= 0.95)
     return begin, begin + int(done[0]) if len(done) else len(share) - 1
-
-
-def _blank_side(ends: Bytes) -> Blank | None:
-    """Return the kind of blank that one of the two pictures is; black goes first."""
-    kinds = blanks(ends)
-    if Blank.BLACK in kinds:
-        return Blank.BLACK
-    return Blank.WHITE if Blank.WHITE in kinds else None
 
 
 Item = TypeVar("Item")
@@ -510,7 +497,11 @@ def _fitted_wipe(
     times, ends = window.times_ms[a : b + 1], window.luma[np.array([a, b])]
     if times[stop] - times[begin] < config.min_length_ms or contrast(ends).max() < _PLAIN_CONTRAST:
         return None
-    if _at_rim(ends) < config.min_rim:
+    # The mean difference of two pictures at their rim, as a share of that of the whole.
+    apart = np.abs(ends[1].astype(np.int16) - ends[0])
+    rim = np.ones(apart.shape, bool)
+    rim[_RIM_ROWS:-_RIM_ROWS, _RIM_COLUMNS:-_RIM_COLUMNS] = False
+    if float(apart[rim].mean() / max(1.0, apart.mean())) < config.min_rim:
         return None
     alike = likeness(ends[0], ends[1])
     changed = float(change(window, np.array([a]), np.array([b]), _REACH)[0])
@@ -527,14 +518,6 @@ def _fitted_wipe(
         turning.difference,
         None,
     )
-
-
-def _at_rim(ends: Bytes) -> float:
-    """Return the mean difference of two pictures at their rim, as a share of that of the whole."""
-    apart = np.abs(ends[1].astype(np.int16) - ends[0])
-    rim = np.ones(apart.shape, bool)
-    rim[_RIM_ROWS:-_RIM_ROWS, _RIM_COLUMNS:-_RIM_COLUMNS] = False
-    return float(apart[rim].mean() / max(1.0, apart.mean()))
 
 
 def _turning(cells: npt.NDArray[np.float32], config: WipeConfig) -> _Turning | None:

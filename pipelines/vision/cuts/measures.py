@@ -54,7 +54,15 @@ def find_screen_changes(
     first_ms, last_ms = times[max(0, start - 1)] - config.lasting_ms, times[end - 1]
     low = max(0, int(np.searchsorted(times, first_ms)) - 2)
     high = min(len(times), int(np.searchsorted(times, last_ms + config.lasting_ms, "right")) + 1)
-    counts = np.concatenate([[0], _sudden(window.luma[low:high, : config.rows], config)])
+    # Of each frame but the first, how many places change in it and not in those beside it.
+    luma = window.luma[low:high, : config.rows]
+    rows = luma.reshape(-1, LUMA_WIDTH)
+    height = luma.shape[1]
+    steps = np.asarray(cv2.absdiff(rows[height:], rows[:-height])).reshape(len(luma) - 1, -1)
+    sudden = steps >= config.min_levels
+    sudden[1:] &= steps[:-1] <= config.still_levels
+    sudden[:-1] &= steps[1:] <= np.maximum(config.still_levels, steps[:-1] * config.settling)
+    counts = np.concatenate([[0], np.asarray(np.count_nonzero(sudden, axis=1))])
     found = []
     for index in (np.flatnonzero(counts >= config.min_places) + low).tolist():
         if not max(1, start) <= index < end:
@@ -70,17 +78,6 @@ def find_screen_changes(
         if config.min_places <= places <= config.max_places:
             found.append((int(times[index]), min(0.94, 0.6 + places / 400)))
     return found
-
-
-def _sudden(luma: Bytes, config: ScreenConfig) -> npt.NDArray[np.intp]:
-    """Of each frame but the first, how many places change in it and not in those beside it."""
-    rows = luma.reshape(-1, LUMA_WIDTH)
-    height = luma.shape[1]
-    steps = np.asarray(cv2.absdiff(rows[height:], rows[:-height])).reshape(len(luma) - 1, -1)
-    sudden = steps >= config.min_levels
-    sudden[1:] &= steps[:-1] <= config.still_levels
-    sudden[:-1] &= steps[1:] <= np.maximum(config.still_levels, steps[:-1] * config.settling)
-    return np.asarray(np.count_nonzero(sudden, axis=1))
 
 
 def _changed_places(window: FrameFeatures, index: int, config: ScreenConfig) -> int:

@@ -19,19 +19,7 @@ from pipelines.codec import Made
 from pipelines.execution.chain import Control, Mapper, Workspace
 from pipelines.types import StageCode, StageError, VideoSource
 from pipelines.vision.bars import active_picture
-from pipelines.vision.cuts.selection import (
-    BlockRun,
-    Candidates,
-    Cut,
-    CutConfig,
-    CutKind,
-    FeaturesPart,
-    Found,
-    SearchCuts,
-    block_runs,
-    settled,
-    together,
-)
+from pipelines.vision.cuts import selection
 from pipelines.vision.features import (
     FEATURES,
     FrameFacts,
@@ -58,7 +46,7 @@ class FoundCuts:
     between bars of each part, as stored.
     """
 
-    cuts: tuple[Cut, ...]
+    cuts: tuple[selection.Cut, ...]
     times_ms: Times
     easy_times_ms: Times
     damaged_ms: Times
@@ -72,7 +60,7 @@ def find_cuts(
     video: VideoSource,
     workspace: Workspace,
     control: Control,
-    config: CutConfig,
+    config: selection.CutConfig,
     *,
     models: ModelProvider,
     mapper: Mapper,
@@ -82,11 +70,11 @@ def find_cuts(
     Raises StageError, VISION_FAILED where there is no frame, and StageStoppedError.
     """
     facts: list[FrameFacts] = []
-    stored: list[list[FeaturesPart]] = [[] for _ in video.all_parts]
+    stored: list[list[selection.FeaturesPart]] = [[] for _ in video.all_parts]
     for segment, made in zip(video.segments, features, strict=True):
         control.check()
         facts.append(facts_from_bytes(FEATURES.read(workspace.store, made.key)))
-        stored[segment.part].append(FeaturesPart(made.key, 0, len(facts[-1].times_ms)))
+        stored[segment.part].append(selection.FeaturesPart(made.key, 0, len(facts[-1].times_ms)))
     if not any(part.after for own in stored for part in own):
         raise StageError(StageCode.VISION_FAILED, "No picture of the video could be decoded.")
     active = tuple(
@@ -97,7 +85,7 @@ def find_cuts(
         )
         for number in range(len(stored))
     )
-    step = SearchCuts(workspace, models, config)
+    step = selection.SearchCuts(workspace, models, config)
     easy = [
         own.kept_times_ms if keeps_pictures(video.part_of(segment).stream) else own.key_times_ms
         for segment, own in zip(video.segments, facts, strict=True)
@@ -116,56 +104,58 @@ def find_cuts(
 
 
 def _cuts_of_parts(
-    stored: Sequence[Sequence[FeaturesPart]],
+    stored: Sequence[Sequence[selection.FeaturesPart]],
     active: Sequence[Box],
     video: VideoSource,
-    step: SearchCuts,
+    step: selection.SearchCuts,
     control: Control,
-    config: CutConfig,
+    config: selection.CutConfig,
     mapper: Mapper,
-) -> list[tuple[Cut, ...]]:
+) -> list[tuple[selection.Cut, ...]]:
     """Return each part's cuts, its frames searched in tasks."""
     runs = [
-        block_runs(own, box, part.start_ms, part.end_ms - part.start_ms, _BLOCKS_A_TASK)
+        selection.block_runs(own, box, part.start_ms, part.end_ms - part.start_ms, _BLOCKS_A_TASK)
         for part, own, box in zip(video.all_parts, stored, active, strict=True)
     ]
     found = iter(mapper([run for own in runs for run in own], step, control))
     candidates = []
     for part, own in zip(video.all_parts, runs, strict=True):
 
-        def again(places: list[int], own: Sequence[BlockRun] = own) -> list[Found]:
+        def again(
+            places: list[int], own: Sequence[selection.BlockRun] = own
+        ) -> list[selection.Found]:
             return [*mapper([replace(own[at], judges_all=True) for at in places], step, control)]
 
-        whole = together(settled([*islice(found, len(own))], config, again))
-        candidates.append(Candidates.among(whole, part.end_ms - part.start_ms))
+        whole = selection.together(selection.settled([*islice(found, len(own))], config, again))
+        candidates.append(selection.Candidates.among(whole, part.end_ms - part.start_ms))
     return [tuple(map(calibrated, each.select(config))) for each in candidates]
 
 
-def calibrated(cut: Cut) -> Cut:
+def calibrated(cut: selection.Cut) -> selection.Cut:
     """The cut with the share of such that are right as its confidence; a hard one's is that.
 
     The odds of gradual ones were too low by one factor (Platt's scaling, 1999, with his targets and
     a slope of 1), fitted to 316 of seeds 11 to 13 and of real files with
     ``benchmarks/scenes.py``. All thresholds are of what was measured, before this.
     """
-    if cut.kind is CutKind.HARD:
+    if cut.kind is selection.CutKind.HARD:
         return cut
     right, wrong = _GRADUAL_ODDS * cut.confidence, 1 - cut.confidence
     return replace(cut, confidence=right / (right + wrong))
 
 
 def timeline_cuts(
-    starts_ms: Sequence[int], cuts_of_parts: Sequence[Sequence[Cut]]
-) -> tuple[Cut, ...]:
+    starts_ms: Sequence[int], cuts_of_parts: Sequence[Sequence[selection.Cut]]
+) -> tuple[selection.Cut, ...]:
     """Return all cuts on the timeline, in order.
 
     ``starts_ms`` is when each part starts there; its cuts' times count from then. A
     video that was never cut up is a single part.
     """
-    cuts: list[Cut] = []
+    cuts: list[selection.Cut] = []
     for index, (start_ms, own) in enumerate(zip(starts_ms, cuts_of_parts, strict=True)):
         if index:
-            cuts.append(Cut(start_ms, CutKind.HARD, 1.0, start_ms, start_ms))
+            cuts.append(selection.Cut(start_ms, selection.CutKind.HARD, 1.0, start_ms, start_ms))
         cuts += [
             replace(
                 cut,

@@ -19,7 +19,7 @@ from pipelines.ingest.pipeline import probe
 from pipelines.types import StageCode, StageError, WarningCode
 from pipelines.vision.features import FeaturesConfig, segment_features
 from pipelines.vision.pipeline import VisionConfig, analyse_vision, damage_warnings
-from pipelines.vision.stills import StillsConfig, fetch_stills
+from pipelines.vision.stills import fetch_stills
 from tests.pipelines.ingest.damaged_media import (
     BOMBS,
     DAMAGES,
@@ -75,7 +75,7 @@ def look_at(done: Ingested) -> None:
         looks = features.looks()
         wanted = {time: looks[time] for time in features.times_ms[middle : middle + 1].tolist()}
         path = done.path(segment.key)
-        fetch_stills(path, segment, video.stream, video.origin_ms, wanted, StillsConfig())
+        fetch_stills(path, segment, video.stream, video.origin_ms, wanted, 960)
 
 
 MEDIA_BOMBS = {"chapters.mkv": 0.5, "too-long.mka": 2.0}

@@ -25,7 +25,7 @@ from pipelines.media.decoding import rgb
 from pipelines.types import StageCode, StageError, WarningCode
 from pipelines.vision.features import FeaturesConfig, ReadFrames
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
-from pipelines.vision.stills import StillsConfig, stills_at
+from pipelines.vision.stills import stills_at
 from tests.pipelines.ingest.ingest_material import (
     CLICKS,
     SECONDS,
@@ -374,7 +374,7 @@ def test_animations_are_videos(kind: str, tmp_path: Path) -> None:
     assert video.duration_ms == pytest.approx(2_000, abs=10)
     workspace = Workspace(done.store, "job")
     ReadFrames(video, workspace, FeaturesConfig()).process(video.segments[0])
-    stills = stills_at(video, (0, 500, 1_000, 1_500), workspace, StillsConfig())
+    stills = stills_at(video, (0, 500, 1_000, 1_500), workspace, 960)
     for (_, still), drawn in zip(stills.items(), (first, *others), strict=True):
         assert np.abs(still.astype(int) - np.asarray(drawn)).mean() < 15
 

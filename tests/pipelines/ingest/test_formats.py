@@ -17,7 +17,7 @@ from pipelines.types import VideoSource
 from pipelines.vision.cuts.selection import detect_cuts
 from pipelines.vision.features import FeaturesConfig, FrameFeatures, segment_features
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
-from pipelines.vision.stills import StillsConfig, fetch_stills
+from pipelines.vision.stills import fetch_stills
 from serve_app.media.formats import AUDIO_ONLY as AUDIO_EXTENSIONS
 from serve_app.media.formats import STANDARD as STANDARD_EXTENSIONS
 from tests.pipelines.ingest.format_samples import (
@@ -163,7 +163,7 @@ def test_stills_look_like_what_was_drawn(
             video.stream,
             video.origin_ms,
             {times[number]: looks[times[number]]},
-            StillsConfig(),
+            960,
         )
         assert _likeness(stills[times[number]], pictures[number]) > 0.9
 

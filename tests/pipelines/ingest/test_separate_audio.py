@@ -14,7 +14,7 @@ import pytest
 from pipelines.ingest.external_audio import ExternalFile
 from pipelines.ingest.source import SourceMedia
 from pipelines.ingest.timecode import SyncMode, start_of
-from pipelines.types import FailedTrack, IngestResult, StageCode, StageError
+from pipelines.types import IngestResult, StageCode, StageError, TrackOutcome
 from tests.media.two_recorders import Take, babbled, camera, close_microphone, take
 from tests.pipelines.ingest.ingest_material import (
     Pcm,
@@ -307,7 +307,7 @@ def test_a_bad_file_among_good_ones_fails_only_its_own_track(
         (0, "first.wav"),
         (2, "last.wav"),
     ]
-    assert result.failed_tracks == (FailedTrack(1, "Lost", StageCode.EXTERNAL_AUDIO_FAILED),)
+    assert result.failed_tracks == (TrackOutcome(1, "Lost", code=StageCode.EXTERNAL_AUDIO_FAILED),)
     assert codes(result) == ["EXTERNAL_AUDIO_FAILED"]
     assert len(result.media.audio) == 2
 

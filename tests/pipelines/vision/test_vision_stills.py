@@ -35,7 +35,6 @@ from pipelines.vision.features import (
 from pipelines.vision.kept import KeptFrames
 from pipelines.vision.stills import (
     DecordUnsuitableError,
-    StillsConfig,
     by_decord,
     by_pyav,
     by_seeking,
@@ -138,13 +137,13 @@ def test_a_picture_a_second_is_kept_as_it_is_read_and_nobody_decodes_it_again(
         return fetch(*arguments)
 
     monkeypatch.setattr(vision_stills, "fetch_stills", counted)
-    stills = stills_at(video, [*kept, between], workspace, StillsConfig())
+    stills = stills_at(video, [*kept, between], workspace, 960)
     assert fetched == [between]
     for time_ms, still in stills.items():
         assert np.abs(still.astype(int) - decoded[time_ms]).mean() < 1.5
-    assert stills_at(video, kept, workspace, StillsConfig(320))[0].shape == (180, 320, 3)
+    assert stills_at(video, kept, workspace, 320)[0].shape == (180, 320, 3)
     assert fetched == [between]
-    stills_at(video, kept, workspace, StillsConfig(1_920))
+    stills_at(video, kept, workspace, 1_920)
     assert fetched == [between, *kept], "they were kept smaller"
 
 
@@ -161,7 +160,7 @@ def test_of_a_stream_with_frequent_key_frames_only_these_are_kept(tmp_path: Path
     assert features.kept_times_ms.tolist() == [0, 1_200, 2_400]
     assert features.stroke_times_ms.tolist() == [0, 1_000, 2_000]
     decoded = by_pyav(path, segment, video.stream, video.origin_ms, [0, 1_200, 2_400])
-    for time_ms, still in stills_at(video, [*decoded], workspace, StillsConfig()).items():
+    for time_ms, still in stills_at(video, [*decoded], workspace, 960).items():
         assert np.abs(still.astype(int) - decoded[time_ms]).mean() < 1.5
 
 
@@ -195,7 +194,7 @@ def test_what_decord_cannot_decode_comes_from_pyav(tmp_path: Path) -> None:
     modern = replace(video.stream, codec="av1")
     with pytest.raises(DecordUnsuitableError):
         by_decord(path, modern, video.origin_ms, wanted)
-    config = StillsConfig()
+    config = 960
     stills = fetch_stills(path, video.segments[0], modern, video.origin_ms, wanted, config)
     usual = fetch_stills(path, video.segments[0], video.stream, video.origin_ms, wanted, config)
     assert np.abs(stills[400].astype(int) - usual[400]).mean() < 1
@@ -222,7 +221,7 @@ def test_many_stills_but_key_frames_come_from_decord_if_it_can_read_them_and_els
         by_child(*arguments, take=counting, **named)
 
     monkeypatch.setattr(vision_stills, "pictures_by_decord", counted)
-    arguments = (path, video.segments[0], video.stream, video.origin_ms, wanted, StillsConfig())
+    arguments = (path, video.segments[0], video.stream, video.origin_ms, wanted, 960)
     stills = fetch_stills(*arguments)
     assert (sorted(stills), read) == (times_ms, between)
     monkeypatch.setattr(vision_stills, "_DECORD_FILE_LIMIT_BYTES", 0)
@@ -265,7 +264,7 @@ def test_a_crash_of_decord_ends_a_child_only_and_the_stills_come_from_pyav(
             child.send_signal(signal.SIGSEGV)
             crashed.append(child.pid)
 
-    arguments = (path, video.segments[0], video.stream, video.origin_ms, wanted, StillsConfig())
+    arguments = (path, video.segments[0], video.stream, video.origin_ms, wanted, 960)
     stills = fetch_stills(*arguments, check=crash)
     assert crashed
     usual = fetch_stills(*arguments)
@@ -289,9 +288,7 @@ def test_reading_stills_stops_when_told(tmp_path: Path) -> None:
 
     for times in (wanted, many):
         with pytest.raises(StopError):
-            fetch_stills(
-                path, video.segments[0], video.stream, video.origin_ms, times, StillsConfig(), stop
-            )
+            fetch_stills(path, video.segments[0], video.stream, video.origin_ms, times, 960, stop)
     assert readers() == []
 
 
@@ -366,7 +363,7 @@ def test_each_still_has_the_shape_of_its_own_picture(
     for segment in video.segments:
         ReadFrames(video, workspace, FeaturesConfig()).process(segment)
         times = range(segment.start_ms, segment.end_ms, 200)
-        stills = stills_at(video, times, workspace, StillsConfig())
+        stills = stills_at(video, times, workspace, 960)
         shapes += [(time_ms // 1000, still.shape[1::-1]) for time_ms, still in stills.items()]
     assert dict.fromkeys(shapes) == dict.fromkeys(
         [(0, (320, 180)), (1, (320, 240)), (2, (465, 240))]
@@ -391,7 +388,7 @@ def test_a_picture_that_turns_in_mid_stream_is_upright_before_and_after(
     times = [part * seconds * 1000 + 1_000 for part in range(3)]
     for segment in video.segments:
         ReadFrames(video, workspace, FeaturesConfig()).process(segment)
-    stills = stills_at(video, times, workspace, StillsConfig())
+    stills = stills_at(video, times, workspace, 960)
     with av.open(str(tmp_path / "film.mp4")) as container:
         stored = [rgb(frame) for frame in container.decode(video=0)]
     for part, orientation in enumerate((Orientation(270), Orientation(180), Orientation())):
@@ -411,7 +408,7 @@ def test_writing_in_a_mirrored_film_is_readable(name: str, tmp_path: Path) -> No
     assert video is not None
     workspace = Workspace(done.store, "job")
     ReadFrames(video, workspace, FeaturesConfig()).process(video.segments[0])
-    stills = stills_at(video, (1_000, 2_000, 4_000), workspace, StillsConfig())
+    stills = stills_at(video, (1_000, 2_000, 4_000), workspace, 960)
     for time_ms, corner in ((1_000, (1, 0)), (4_000, (1, 1))):  # a red box, a yellow one
         red = stills[time_ms].astype(int)[..., 0] - stills[time_ms][..., 2]
         quarters = red.reshape(2, 180, 2, 320).mean(axis=(1, 3))

@@ -15,7 +15,6 @@ from pipelines.sandbox.parent import _answer
 from pipelines.stages import OUTAGE_PAUSES_SECONDS, STAGE_ATTEMPTS, StageRunner
 from pipelines.types import (
     AudioTrack,
-    FailedTrack,
     IngestResult,
     MediaInfo,
     StageCode,
@@ -133,7 +132,7 @@ async def test_a_track_that_fails_leaves_the_others() -> None:
             raise RuntimeError("lost")
         return heard
 
-    ingested = IngestResult(media, None, tracks, failed_tracks=(FailedTrack(2, "b", CODE),))
+    ingested = IngestResult(media, None, tracks, failed_tracks=(TrackOutcome(2, "b", code=CODE),))
     assert await runner().run_tracks(ingested, FreeRun(), transcribe) == (
         TrackOutcome(0, "a", code=CODE),
         TrackOutcome(1, "a", heard),
