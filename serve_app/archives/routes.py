@@ -16,7 +16,7 @@ from pipelines.net.buckets import split_bucket_address
 from serve_app.api.authentication import CurrentAccount, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, ExactJSONResponse, base_url, success
 from serve_app.api.idempotency import create_once
-from serve_app.api.openapi import errors, headers
+from serve_app.api.openapi import answers, headers
 from serve_app.api.parameters import WHOLE_NUMBER, one_of, read_cursor, sign_payload
 from serve_app.api.schemas import (
     NO_NUL_PATTERN,
@@ -211,7 +211,6 @@ class DuplicateGroups(TypedDict):
 ArchiveId = Annotated[
     Uuid, Path(alias="archiveId", description="The archive's id; what is no UUID is not found.")
 ]
-_NOT_FOUND = errors(ErrorCode.NOT_FOUND)
 
 
 def _found(archive: Archive | None) -> Archive:
@@ -278,17 +277,17 @@ def _options(body: NewArchiveBody) -> dict[str, object]:
 
 @router.post(
     "/archives",
-    status_code=201,
-    response_model=Answer[ArchiveJson],
-    response_description="The archive; its bucket is listed from now on.",
-    responses=errors(
+    **answers(
+        Answer[ArchiveJson],
+        "The archive; its bucket is listed from now on.",
         ErrorCode.INVALID_URL,
         ErrorCode.URL_NOT_ALLOWED,
         ErrorCode.INVALID_CALLBACK_URL,
         ErrorCode.IDEMPOTENCY_IN_PROGRESS,
         ErrorCode.IDEMPOTENCY_BODY_MISMATCH,
-    )
-    | {201: {"headers": headers("Location", sometimes=["Idempotent-Replayed"])}},
+        status=201,
+        headers=headers("Location", sometimes=["Idempotent-Replayed"]),
+    ),
 )
 async def create_archive(
     request: Request,
@@ -336,7 +335,7 @@ async def create_archive(
     return await create_once(request, "createArchive", key, create)
 
 
-@router.get("/archives", response_model=Archives, response_description="The archives.")
+@router.get("/archives", **answers(Archives, "The archives."))
 async def list_archives(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """List archives.
 
@@ -353,9 +352,7 @@ async def _get(connection: Connection, account_id: uuid.UUID, archive_id: str) -
 
 @router.get(
     "/archives/{archiveId}",
-    response_model=Answer[ArchiveJson],
-    response_description="The archive.",
-    responses=_NOT_FOUND,
+    **answers(Answer[ArchiveJson], "The archive.", ErrorCode.NOT_FOUND),
 )
 async def get_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
@@ -368,11 +365,7 @@ async def get_archive(
     return success(request, render_archive(found, context))
 
 
-@router.get(
-    "/archives/{archiveId}/objects",
-    response_model=ArchiveObjects,
-    response_description="A page of objects.",
-)
+@router.get("/archives/{archiveId}/objects", **answers(ArchiveObjects, "A page of objects."))
 async def list_archive_objects(
     request: Request,
     context: Context,
@@ -419,11 +412,7 @@ async def list_archive_objects(
     return ExactJSONResponse(body)
 
 
-@router.get(
-    "/archives/{archiveId}/duplicates",
-    response_model=DuplicateGroups,
-    response_description="A page of groups.",
-)
+@router.get("/archives/{archiveId}/duplicates", **answers(DuplicateGroups, "A page of groups."))
 async def list_archive_duplicates(
     request: Request,
     context: Context,
@@ -482,9 +471,9 @@ async def _require_uncapped(connection: Connection) -> None:
 
 @router.patch(
     "/archives/{archiveId}",
-    response_model=Answer[ArchiveJson],
-    response_description="The archive.",
-    responses=errors(ErrorCode.INVALID_URL, ErrorCode.URL_NOT_ALLOWED),
+    **answers(
+        Answer[ArchiveJson], "The archive.", ErrorCode.INVALID_URL, ErrorCode.URL_NOT_ALLOWED
+    ),
 )
 async def change_archive(
     request: Request,
@@ -515,9 +504,7 @@ async def change_archive(
 
 @router.post(
     "/archives/{archiveId}/pause",
-    response_model=Answer[ArchiveJson],
-    response_description="The archive.",
-    responses=_NOT_FOUND,
+    **answers(Answer[ArchiveJson], "The archive.", ErrorCode.NOT_FOUND),
 )
 async def pause_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
@@ -533,9 +520,7 @@ async def pause_archive(
 
 @router.post(
     "/archives/{archiveId}/resume",
-    response_model=Answer[ArchiveJson],
-    response_description="The archive.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
+    **answers(Answer[ArchiveJson], "The archive.", ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
 )
 async def resume_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
@@ -553,9 +538,7 @@ async def resume_archive(
 
 @router.delete(
     "/archives/{archiveId}",
-    response_model=Answer[ArchiveJson],
-    response_description="The archive that was removed.",
-    responses=_NOT_FOUND,
+    **answers(Answer[ArchiveJson], "The archive that was removed.", ErrorCode.NOT_FOUND),
 )
 async def delete_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from serve_app.api.authentication import CurrentAccount, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, success
+from serve_app.api.openapi import answers
 from serve_app.api.schemas import Answer, Count, doc
 from serve_app.context import AppContext
 from storage import jobs, keys, ledger
@@ -81,11 +82,7 @@ class QuotaResult(TypedDict):
     resetDate: NotRequired[Annotated[None, doc("Credits do not expire.")]]
 
 
-@router.get(
-    "/quota",
-    response_model=Answer[QuotaResult],
-    response_description="Credits, holds and this month's usage.",
-)
+@router.get("/quota", **answers(Answer[QuotaResult], "Credits, holds and this month's usage."))
 async def get_quota(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """Read credits and usage.
 

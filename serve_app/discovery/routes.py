@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from serve_app import pricing
 from serve_app.api.authentication import KeylessRoute, add_answer_headers
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import headers
+from serve_app.api.openapi import answers, headers
 from serve_app.api.parameters import NUMBER, WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, doc
 from serve_app.media import formats
@@ -125,12 +125,7 @@ class PriceTableJson(TypedDict):
     rates: TierRates
 
 
-@router.get(
-    "/pricing",
-    response_model=Answer[PriceTableJson],
-    response_description="The price table.",
-    responses={200: _CACHED},
-)
+@router.get("/pricing", **answers(Answer[PriceTableJson], "The price table.", **_CACHED))
 async def get_pricing(request: Request, context: Context) -> Response:
     """Read the price table.
 
@@ -161,12 +156,7 @@ class PriceEstimate(TypedDict):
     stages: Annotated[StageCents, Field(examples=[{"ingest": 0, "vision": 120, "transcript": 40}])]
 
 
-@router.get(
-    "/pricing/estimate",
-    response_model=Answer[PriceEstimate],
-    response_description="The estimate.",
-    responses={200: _CACHED},
-)
+@router.get("/pricing/estimate", **answers(Answer[PriceEstimate], "The estimate.", **_CACHED))
 async def estimate_price(
     request: Request,
     context: Context,
@@ -258,12 +248,7 @@ class Formats(TypedDict):
     limits: FormatLimits
 
 
-@router.get(
-    "/formats",
-    response_model=Answer[Formats],
-    response_description="Formats and limits.",
-    responses={200: _CACHED},
-)
+@router.get("/formats", **answers(Answer[Formats], "Formats and limits.", **_CACHED))
 async def list_formats(request: Request, context: Context) -> Response:
     """List formats and limits.
 

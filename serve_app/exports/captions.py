@@ -42,7 +42,7 @@ from pipelines.types import Speaker, TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute, Permission, require
 from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import OF_RESULTS, errors, headers
+from serve_app.api.openapi import OF_RESULTS, answers, headers
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, Seconds, Uuid, doc
 from serve_app.context import AppContext
@@ -171,21 +171,19 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.get(
     "/jobs/{jobId}/transcript",
-    response_model=Answer[Transcript],
-    response_description="The transcript.",
-    responses=errors(*OF_RESULTS)
-    | {
-        200: {
-            "headers": headers(sometimes=["Content-Disposition"]),
-            "content": {
-                media_type: {
-                    "schema": {"type": "string", "description": description},
-                    "example": example,
-                }
-                for media_type, (description, example) in _FILES.items()
-            },
-        }
-    },
+    **answers(
+        Answer[Transcript],
+        "The transcript.",
+        *OF_RESULTS,
+        headers=headers(sometimes=["Content-Disposition"]),
+        content={
+            media_type: {
+                "schema": {"type": "string", "description": description},
+                "example": example,
+            }
+            for media_type, (description, example) in _FILES.items()
+        },
+    ),
 )
 async def get_transcript(
     request: Request,
@@ -283,9 +281,7 @@ async def _json_response(
 
 @router.get(
     "/jobs/{jobId}/captions/lint",
-    response_model=Answer[CaptionLint],
-    response_description="What is left to a person.",
-    responses=errors(*OF_RESULTS),
+    **answers(Answer[CaptionLint], "What is left to a person.", *OF_RESULTS),
 )
 async def lint_captions(
     request: Request,

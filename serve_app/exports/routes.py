@@ -18,7 +18,7 @@ from pipelines.across.chapters import Chapter
 from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute
 from serve_app.api.downloads import FilePlace, LargeResults
 from serve_app.api.envelope import API_PREFIX, Context, public_url, success
-from serve_app.api.openapi import OF_RESULTS, errors, headers
+from serve_app.api.openapi import OF_RESULTS, answers, errors, headers
 from serve_app.api.schemas import Answer, Uuid, doc
 from serve_app.api.urls import parse_job_id
 from serve_app.errors import ApiError, ErrorCode, invalid
@@ -245,10 +245,13 @@ _COMPARISON_FILES = {
 
 @comparison_router.post(
     "/comparisons",
-    status_code=202,
-    response_model=Answer[ComparisonStatus],
-    response_description="It is made, or was already.",
-    responses=errors(ErrorCode.NOT_FOUND, *OF_RESULTS),
+    **answers(
+        Answer[ComparisonStatus],
+        "It is made, or was already.",
+        ErrorCode.NOT_FOUND,
+        *OF_RESULTS,
+        status=202,
+    ),
 )
 async def compare_jobs(
     request: Request, context: Context, account_id: CurrentAccount, body: ComparisonBody
@@ -270,20 +273,18 @@ async def compare_jobs(
 
 @comparison_router.get(
     "/comparisons/{comparisonId}",
-    response_model=Answer[ComparisonStatus],
-    response_description="What became of it, and what changed.",
-    responses=errors(*OF_RESULTS)
-    | {
-        200: {
-            "content": {
-                "text/plain": {"schema": {"type": "string"}, "example": _COMPARISON_EDL},
-                "application/vnd.pixar.opentimelineio+json": {
-                    "schema": {"type": "string"},
-                    "example": '{"OTIO_SCHEMA": "Timeline.1"}',
-                },
+    **answers(
+        Answer[ComparisonStatus],
+        "What became of it, and what changed.",
+        *OF_RESULTS,
+        content={
+            "text/plain": {"schema": {"type": "string"}, "example": _COMPARISON_EDL},
+            "application/vnd.pixar.opentimelineio+json": {
+                "schema": {"type": "string"},
+                "example": '{"OTIO_SCHEMA": "Timeline.1"}',
             },
-        }
-    },
+        },
+    ),
 )
 async def get_comparison(
     request: Request,

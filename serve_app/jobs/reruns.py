@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from serve_app import pricing
 from serve_app.api.authentication import CreationRoute, CurrentJob
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import OF_RESULTS, errors
+from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.schemas import Answer, Count, Uuid, doc
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
@@ -81,10 +81,9 @@ router = APIRouter(prefix=API_PREFIX, route_class=CreationRoute, tags=["Jobs"])
 
 @router.post(
     "/jobs/{jobId}/rerun",
-    status_code=202,
-    response_model=Answer[RerunJson],
-    response_description="What is made again: nothing where nothing changed.",
-    responses=errors(
+    **answers(
+        Answer[RerunJson],
+        "What is made again: nothing where nothing changed.",
         ErrorCode.INVALID_REQUEST,
         ErrorCode.INSUFFICIENT_CREDITS,
         ErrorCode.NOT_FOUND,
@@ -93,6 +92,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=CreationRoute, tags=["Jobs"])
         ErrorCode.SOURCE_GONE,
         ErrorCode.TOO_MANY_ACTIVE_JOBS,
         ErrorCode.THROTTLED,
+        status=202,
     ),
 )
 async def rerun_job(

@@ -25,7 +25,7 @@ from serve_app.api.envelope import (
     success,
 )
 from serve_app.api.idempotency import create_once
-from serve_app.api.openapi import errors, headers, links
+from serve_app.api.openapi import answers, headers, links
 from serve_app.api.parameters import (
     WHOLE_NUMBER,
     BadCursorError,
@@ -68,19 +68,13 @@ _CREATION_ERRORS = (
     ErrorCode.IDEMPOTENCY_BODY_MISMATCH,
     ErrorCode.TOO_MANY_ACTIVE_JOBS,
     ErrorCode.THROTTLED,
+    ErrorCode.INVALID_URL,
+    ErrorCode.URL_NOT_ALLOWED,
 )
-_URL_ERRORS = (ErrorCode.INVALID_URL, ErrorCode.URL_NOT_ALLOWED)
-_CREATED: dict[int | str, dict[str, Any]] = {
-    201: {
-        "headers": headers("Location", sometimes=["Idempotent-Replayed"]),
-        "links": links(
-            {"jobId": "$response.body#/data/jobId"},
-            "getJob",
-            "cancelJob",
-            "getScenes",
-            "getTranscript",
-        ),
-    }
+_FOLLOWING = ("getJob", "cancelJob", "getScenes", "getTranscript")
+_CREATED = {
+    "headers": headers("Location", sometimes=["Idempotent-Replayed"]),
+    "links": links({"jobId": "$response.body#/data/jobId"}, *_FOLLOWING),
 }
 IdempotencyKey = Annotated[
     str | None,
@@ -106,10 +100,14 @@ CurrentPlanner = Annotated[Planner, Depends(_planner)]
 
 @creation_router.post(
     "/jobs",
-    status_code=201,
-    response_model=Answer[CreatedUploadJob],
-    response_description="The job waits for its upload.",
-    responses=errors(*_CREATION_ERRORS, *_URL_ERRORS, ErrorCode.FILE_TOO_LARGE) | _CREATED,
+    **answers(
+        Answer[CreatedUploadJob],
+        "The job waits for its upload.",
+        *_CREATION_ERRORS,
+        ErrorCode.FILE_TOO_LARGE,
+        status=201,
+        **_CREATED,
+    ),
 )
 async def create_job(
     request: Request,
@@ -145,10 +143,7 @@ async def create_job(
 
 @creation_router.post(
     "/jobs/from-url",
-    status_code=201,
-    response_model=Answer[Job],
-    response_description="The job is queued.",
-    responses=errors(*_CREATION_ERRORS, *_URL_ERRORS) | _CREATED,
+    **answers(Answer[Job], "The job is queued.", *_CREATION_ERRORS, status=201, **_CREATED),
 )
 async def create_job_from_url(
     request: Request,
@@ -174,16 +169,14 @@ async def create_job_from_url(
 
 @creation_router.post(
     "/jobs/batch",
-    status_code=201,
-    response_model=Answer[BatchResult],
-    response_description="The jobs are queued.",
-    responses=errors(*_CREATION_ERRORS, *_URL_ERRORS)
-    | {
-        201: {
-            "headers": headers(sometimes=["Idempotent-Replayed"]),
-            "links": links({"jobId": "$response.body#/data/jobs/0/jobId"}, "getJob"),
-        }
-    },
+    **answers(
+        Answer[BatchResult],
+        "The jobs are queued.",
+        *_CREATION_ERRORS,
+        status=201,
+        headers=headers(sometimes=["Idempotent-Replayed"]),
+        links=links({"jobId": "$response.body#/data/jobs/0/jobId"}, "getJob"),
+    ),
 )
 async def create_batch(
     request: Request,
@@ -221,7 +214,12 @@ DEFAULT_PAGE = 20
 MAX_PAGE = 100
 STATE_ALIASES = {"uploading": JobState.AWAITING_UPLOAD}
 _STATES = [*JobState, *STATE_ALIASES]
-_CANCEL_ERRORS = errors(ErrorCode.NOT_FOUND, ErrorCode.JOB_NOT_CANCELLABLE)
+_CANCELLED = (
+    Answer[Job],
+    "The cancelled job, without `processedData`.",
+    ErrorCode.NOT_FOUND,
+    ErrorCode.JOB_NOT_CANCELLABLE,
+)
 
 _INCLUDED = re.compile("(none|(scenes|transcript)(,(scenes|transcript))*)")
 _INCLUDED_WORDS = "list of scenes and transcript, or none"
@@ -231,15 +229,13 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Jobs"])
 
 @router.get(
     "/jobs",
-    response_model=JobPage,
-    response_description="A page of jobs.",
-    responses={
-        200: {
-            "headers": headers(sometimes=["Link"]),
-            "links": links({"cursor": "$response.body#/nextCursor"}, "listJobs")
-            | links({"jobId": "$response.body#/data/0/jobId"}, "getJob"),
-        }
-    },
+    **answers(
+        JobPage,
+        "A page of jobs.",
+        headers=headers(sometimes=["Link"]),
+        links=links({"cursor": "$response.body#/nextCursor"}, "listJobs")
+        | links({"jobId": "$response.body#/data/0/jobId"}, "getJob"),
+    ),
 )
 async def list_jobs(
     request: Request,
@@ -308,11 +304,7 @@ def _read_cursor(context: AppContext, account_id: uuid.UUID, text: str) -> Curso
         raise invalid("The cursor is not one that this list gave out.", "cursor") from error
 
 
-@router.get(
-    "/jobs/{jobId}",
-    response_model=Answer[Job],
-    response_description="The job.",
-)
+@router.get("/jobs/{jobId}", **answers(Answer[Job], "The job."))
 async def get_job(
     request: Request,
     context: Context,
@@ -352,12 +344,7 @@ async def get_job(
         return await run_in_threadpool(shown_with_results, stored)
 
 
-@router.post(
-    "/jobs/{jobId}/cancel",
-    response_model=Answer[Job],
-    response_description="The cancelled job, without `processedData`.",
-    responses=_CANCEL_ERRORS,
-)
+@router.post("/jobs/{jobId}/cancel", **answers(*_CANCELLED))
 async def cancel_job(request: Request, context: Context, job: CurrentJob) -> Response:
     """Cancel a job.
 
@@ -367,10 +354,8 @@ async def cancel_job(request: Request, context: Context, job: CurrentJob) -> Res
 
 @router.delete(
     "/jobs/{jobId}",
-    response_model=Answer[Job],
-    response_description="The cancelled job, without `processedData`.",
-    responses=_CANCEL_ERRORS | {200: {"headers": headers("Deprecation", "Link")}},
     deprecated=True,
+    **answers(*_CANCELLED, headers=headers("Deprecation", "Link")),
 )
 async def cancel_job_deprecated(request: Request, context: Context, job: CurrentJob) -> Response:
     """Cancel a job (deprecated).
@@ -383,10 +368,7 @@ async def cancel_job_deprecated(request: Request, context: Context, job: Current
 
 @router.post(
     "/jobs/{jobId}/erase",
-    status_code=202,
-    response_model=Answer[Job],
-    response_description="The job without its content.",
-    responses=errors(ErrorCode.LEGAL_HOLD),
+    **answers(Answer[Job], "The job without its content.", ErrorCode.LEGAL_HOLD, status=202),
 )
 async def erase_job(request: Request, context: Context, job: CurrentJob) -> Response:
     """Erase a job's content.

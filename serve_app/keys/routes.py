@@ -23,7 +23,7 @@ from serve_app.api.envelope import (
     public_url,
     success,
 )
-from serve_app.api.openapi import errors, headers, links
+from serve_app.api.openapi import answers, headers, links
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc, rendered
 from serve_app.api.urls import parse_job_id
@@ -79,9 +79,12 @@ def _key_object(record: KeyRecord) -> Key:
 
 @router.get(
     "/keys",
-    response_model=KeyList,
-    response_description="The keys, newest first.",
-    responses={200: _PRIVATE | {"links": links({"id": "$response.body#/data/0/id"}, "rotateKey")}},
+    **answers(
+        KeyList,
+        "The keys, newest first.",
+        **_PRIVATE,
+        links=links({"id": "$response.body#/data/0/id"}, "rotateKey"),
+    ),
 )
 async def list_keys(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """List API keys.
@@ -93,10 +96,7 @@ async def list_keys(request: Request, context: Context, account_id: CurrentAccou
 
 
 @router.get(
-    "/keys/portal",
-    response_model=Answer[PortalLink],
-    response_description="The link.",
-    responses=errors(ErrorCode.NOT_FOUND) | {200: _PRIVATE},
+    "/keys/portal", **answers(Answer[PortalLink], "The link.", ErrorCode.NOT_FOUND, **_PRIVATE)
 )
 async def get_keys_portal(
     request: Request, context: Context, account_id: CurrentAccount
@@ -115,12 +115,7 @@ async def get_keys_portal(
     return success(request, {"url": url}, headers=NO_STORE)
 
 
-@router.post(
-    "/keys/{id}/rotate",
-    response_model=Answer[RotatedKey],
-    response_description="The new key.",
-    responses={200: _PRIVATE},
-)
+@router.post("/keys/{id}/rotate", **answers(Answer[RotatedKey], "The new key.", **_PRIVATE))
 async def rotate_key(
     request: Request,
     context: Context,
@@ -164,10 +159,7 @@ class Session(TypedDict):
 
 @open_router.post(
     "/sessions",
-    status_code=201,
-    response_model=Answer[Session],
-    response_description="The session.",
-    responses=errors(ErrorCode.UNAUTHORIZED) | {201: _PRIVATE},
+    **answers(Answer[Session], "The session.", ErrorCode.UNAUTHORIZED, status=201, **_PRIVATE),
 )
 async def create_session(request: Request, context: Context, body: SignInBody) -> Response:
     """Exchange a sign-in token for a session.
@@ -227,10 +219,7 @@ _STORED = TypeAdapter(AuditEntryJson)
 
 
 @router.get(
-    "/audit",
-    response_model=AuditPage,
-    response_description="Entries, the oldest first.",
-    responses={200: {"headers": headers("Cache-Control")}},
+    "/audit", **answers(AuditPage, "Entries, the oldest first.", headers=headers("Cache-Control"))
 )
 async def list_audit_log(
     request: Request,

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from pipelines.across.duplicates import DuplicateKind
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, ExactJSONResponse
-from serve_app.api.openapi import errors
+from serve_app.api.openapi import answers
 from serve_app.api.parameters import WHOLE_NUMBER, one_of, read_cursor, sign_payload
 from serve_app.api.schemas import Count, RequestId, Seconds, Share, Uuid, doc, rendered
 from serve_app.errors import ApiError, ErrorCode
@@ -63,9 +63,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.get(
     "/jobs/{jobId}/duplicates",
-    response_model=Duplicates,
-    response_description="A page of duplicates.",
-    responses=errors(ErrorCode.RESULTS_NOT_READY),
+    **answers(Duplicates, "A page of duplicates.", ErrorCode.RESULTS_NOT_READY),
 )
 async def list_duplicates(
     request: Request,

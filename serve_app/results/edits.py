@@ -29,7 +29,7 @@ from pipelines.types import Speaker, SpeakerTurn, TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.downloads import turn_if_large
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import OF_RESULTS, errors
+from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import (
     WHOLE,
@@ -237,10 +237,7 @@ _EDIT_ERRORS = (
 
 
 @router.patch(
-    "/jobs/{jobId}/transcript",
-    response_model=Answer[EditedTranscript],
-    response_description="What changed.",
-    responses=errors(*_EDIT_ERRORS),
+    "/jobs/{jobId}/transcript", **answers(Answer[EditedTranscript], "What changed.", *_EDIT_ERRORS)
 )
 async def edit_transcript(
     request: Request, context: Context, job: CurrentJob, body: TranscriptEditBody
@@ -283,9 +280,7 @@ async def edit_transcript(
 
 @router.post(
     "/jobs/{jobId}/transcript/revert",
-    response_model=Answer[EditedTranscript],
-    response_description="What changed.",
-    responses=errors(*_EDIT_ERRORS),
+    **answers(Answer[EditedTranscript], "What changed.", *_EDIT_ERRORS),
 )
 async def revert_transcript(
     request: Request, context: Context, job: CurrentJob, body: TranscriptRevertBody
@@ -309,9 +304,7 @@ async def revert_transcript(
 
 @router.get(
     "/jobs/{jobId}/transcript/revisions",
-    response_model=Answer[RevisionList],
-    response_description="The revisions.",
-    responses=errors(*OF_RESULTS),
+    **answers(Answer[RevisionList], "The revisions.", *OF_RESULTS),
 )
 async def list_transcript_revisions(
     request: Request,

@@ -15,7 +15,7 @@ from pipelines.types import TranscriptResult
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.downloads import LargeResults
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import OF_RESULTS, errors
+from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, Seconds, Share, Uuid, doc
 from serve_app.results.routes import TrackQuery
@@ -81,12 +81,7 @@ class JobReview(TypedDict):
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 
-@router.get(
-    "/jobs/{jobId}/review",
-    response_model=Answer[JobReview],
-    response_description="What to check.",
-    responses=errors(*OF_RESULTS),
-)
+@router.get("/jobs/{jobId}/review", **answers(Answer[JobReview], "What to check.", *OF_RESULTS))
 async def get_review(
     request: Request,
     context: Context,

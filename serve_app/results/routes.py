@@ -19,7 +19,7 @@ from serve_app import pricing
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.downloads import LargeResults, ResultAnswer
 from serve_app.api.envelope import API_PREFIX, Context, public_url, success
-from serve_app.api.openapi import OF_RESULTS, errors
+from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.parameters import WHOLE_NUMBER, matching
 from serve_app.api.schemas import Answer, doc, rendered
 from serve_app.context import AppContext
@@ -115,12 +115,7 @@ receipt_key_router = APIRouter(include_in_schema=False)
 translation_router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 
-@router.get(
-    "/jobs/{jobId}/scenes",
-    response_model=Answer[SceneList],
-    response_description="The scenes.",
-    responses=errors(*OF_RESULTS),
-)
+@router.get("/jobs/{jobId}/scenes", **answers(Answer[SceneList], "The scenes.", *OF_RESULTS))
 async def get_scenes(
     request: Request, context: Context, job: CurrentJob, answer: LargeResults
 ) -> Response:
@@ -141,11 +136,7 @@ async def get_scenes(
         return await run_in_threadpool(shown, found)
 
 
-@router.get(
-    "/jobs/{jobId}/audioTracks",
-    response_model=Answer[AudioTrackList],
-    response_description="The audio tracks.",
-)
+@router.get("/jobs/{jobId}/audioTracks", **answers(Answer[AudioTrackList], "The audio tracks."))
 async def list_audio_tracks(
     request: Request, context: Context, job: CurrentJob, answer: LargeResults
 ) -> Response:
@@ -176,9 +167,9 @@ async def list_audio_tracks_alias(
 @router.get("/jobs/{jobId}/audio-tracks/{trackIndex}", include_in_schema=False)
 @router.get(
     "/jobs/{jobId}/audioTracks/{trackIndex}",
-    response_model=Answer[AudioTrackJson],
-    response_description="The audio track.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
+    **answers(
+        Answer[AudioTrackJson], "The audio track.", ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND
+    ),
 )
 async def get_audio_track(
     request: Request,
@@ -219,9 +210,7 @@ async def _of_tracks(
 
 @router.put(
     "/jobs/{jobId}/speakers/{speakerId}",
-    response_model=Answer[SpeakerJson],
-    response_description="The speaker with its label.",
-    responses=errors(*OF_RESULTS),
+    **answers(Answer[SpeakerJson], "The speaker with its label.", *OF_RESULTS),
 )
 async def name_speaker(
     request: Request,
@@ -242,9 +231,7 @@ async def name_speaker(
 
 @router.delete(
     "/jobs/{jobId}/speakers/{speakerId}",
-    response_model=Answer[SpeakerJson],
-    response_description="The speaker with its first label.",
-    responses=errors(*OF_RESULTS),
+    **answers(Answer[SpeakerJson], "The speaker with its first label.", *OF_RESULTS),
 )
 async def reset_speaker(
     request: Request,
@@ -283,12 +270,7 @@ async def _name_speaker(
     return success(request, next(each for each in named if each["id"] == speaker_id))
 
 
-@router.get(
-    "/jobs/{jobId}/chapters",
-    response_model=Answer[ChapterList],
-    response_description="The chapters.",
-    responses=errors(*OF_RESULTS),
-)
+@router.get("/jobs/{jobId}/chapters", **answers(Answer[ChapterList], "The chapters.", *OF_RESULTS))
 async def get_chapters(request: Request, context: Context, job: CurrentJob) -> Response:
     """Read the chapters.
 
@@ -301,12 +283,7 @@ async def get_chapters(request: Request, context: Context, job: CurrentJob) -> R
     return success(request, {"jobId": str(job.id), "chapters": shown})
 
 
-@router.get(
-    "/jobs/{jobId}/summary",
-    response_model=Answer[Summary],
-    response_description="The summary.",
-    responses=errors(*OF_RESULTS),
-)
+@router.get("/jobs/{jobId}/summary", **answers(Answer[Summary], "The summary.", *OF_RESULTS))
 async def get_summary(request: Request, context: Context, job: CurrentJob) -> Response:
     """Read the summary.
 
@@ -328,10 +305,13 @@ class RedactionBody(BaseModel):
 
 @redaction_router.post(
     "/jobs/{jobId}/redact",
-    status_code=202,
-    response_model=Answer[RedactedJob],
-    response_description="It is being hidden, or was already.",
-    responses=errors(ErrorCode.LEGAL_HOLD, ErrorCode.RESULTS_NOT_READY),
+    **answers(
+        Answer[RedactedJob],
+        "It is being hidden, or was already.",
+        ErrorCode.LEGAL_HOLD,
+        ErrorCode.RESULTS_NOT_READY,
+        status=202,
+    ),
 )
 async def redact_job(
     request: Request, context: Context, job: CurrentJob, body: RedactionBody
@@ -379,10 +359,7 @@ async def redact_job(
 
 
 @receipt_router.get(
-    "/jobs/{jobId}/receipt",
-    response_model=Answer[EnvelopeJson],
-    response_description="The receipt.",
-    responses=errors(*OF_RESULTS),
+    "/jobs/{jobId}/receipt", **answers(Answer[EnvelopeJson], "The receipt.", *OF_RESULTS)
 )
 async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Response:
     """Read the receipt.
@@ -443,11 +420,14 @@ class TranslationBody(BaseModel):
 
 @translation_router.post(
     "/jobs/{jobId}/translations",
-    status_code=202,
-    response_model=Answer[TranslationJson],
-    response_description="It is made, or was already.",
-    responses=errors(
-        ErrorCode.INVALID_REQUEST, ErrorCode.INSUFFICIENT_CREDITS, ErrorCode.NOT_FOUND, *OF_RESULTS
+    **answers(
+        Answer[TranslationJson],
+        "It is made, or was already.",
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INSUFFICIENT_CREDITS,
+        ErrorCode.NOT_FOUND,
+        *OF_RESULTS,
+        status=202,
     ),
 )
 async def create_translation(
@@ -520,9 +500,7 @@ async def _charge(
 
 @translation_router.get(
     "/jobs/{jobId}/translations",
-    response_model=Answer[TranslationList],
-    response_description="The translations.",
-    responses=errors(*OF_RESULTS),
+    **answers(Answer[TranslationList], "The translations.", *OF_RESULTS),
 )
 async def list_translations(request: Request, context: Context, job: CurrentJob) -> Response:
     """List the translations.
@@ -540,9 +518,13 @@ async def list_translations(request: Request, context: Context, job: CurrentJob)
 
 @translation_router.get(
     "/jobs/{jobId}/translations/{language}",
-    response_model=Answer[TranslationJson],
-    response_description="The translation.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND, *OF_RESULTS),
+    **answers(
+        Answer[TranslationJson],
+        "The translation.",
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NOT_FOUND,
+        *OF_RESULTS,
+    ),
 )
 async def get_translation(
     request: Request, context: Context, job: CurrentJob, language: _LanguagePath

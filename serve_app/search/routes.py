@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import CurrentAccount, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, ExactJSONResponse, base_url, request_id
-from serve_app.api.openapi import OF_RESULTS, errors, headers, links
+from serve_app.api.openapi import OF_RESULTS, answers, headers, links
 from serve_app.api.parameters import (
     WHOLE_NUMBER,
     BadCursorError,
@@ -109,15 +109,14 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.get(
     "/search",
-    response_model=SearchPage,
-    response_description="A page of what was found.",
-    responses=errors(ErrorCode.NOT_FOUND, *OF_RESULTS)
-    | {
-        200: {
-            "headers": headers(sometimes=["Link"]),
-            "links": links({"jobId": "$response.body#/data/0/jobId"}, "getJob"),
-        }
-    },
+    **answers(
+        SearchPage,
+        "A page of what was found.",
+        ErrorCode.NOT_FOUND,
+        *OF_RESULTS,
+        headers=headers(sometimes=["Link"]),
+        links=links({"jobId": "$response.body#/data/0/jobId"}, "getJob"),
+    ),
 )
 async def search(
     request: Request,

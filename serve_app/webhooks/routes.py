@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from serve_app.api.authentication import CurrentAccount, KeyedRoute, SessionRoute, WebhookTestRoute
 from serve_app.api.envelope import API_PREFIX, NO_STORE, Context, success
-from serve_app.api.openapi import errors, headers
+from serve_app.api.openapi import answers, headers
 from serve_app.api.parameters import one_of
 from serve_app.api.schemas import (
     Answer,
@@ -79,11 +79,7 @@ class WebhookDeliveries(TypedDict):
     requestId: RequestId
 
 
-@router.get(
-    "/webhooks/deliveries",
-    response_model=WebhookDeliveries,
-    response_description="The deliveries.",
-)
+@router.get("/webhooks/deliveries", **answers(WebhookDeliveries, "The deliveries."))
 async def list_webhook_deliveries(
     request: Request,
     context: Context,
@@ -132,9 +128,9 @@ class WebhookTestResult(TypedDict):
 
 @test_router.post(
     "/webhooks/test",
-    response_model=Answer[WebhookTestResult],
-    response_description="What came back, good or bad.",
-    responses=errors(ErrorCode.INVALID_CALLBACK_URL),
+    **answers(
+        Answer[WebhookTestResult], "What came back, good or bad.", ErrorCode.INVALID_CALLBACK_URL
+    ),
 )
 async def send_test_webhook(
     request: Request, context: Context, account_id: CurrentAccount, body: TestWebhookBody
@@ -197,9 +193,7 @@ class SigningSecret(TypedDict):
 
 @secret_router.get(
     "/webhooks/secret",
-    response_model=Answer[SigningSecret],
-    response_description="The secret.",
-    responses={200: {"headers": headers("Cache-Control")}},
+    **answers(Answer[SigningSecret], "The secret.", headers=headers("Cache-Control")),
 )
 async def get_webhook_secret(
     request: Request, context: Context, account_id: CurrentAccount
@@ -215,9 +209,7 @@ async def get_webhook_secret(
 
 @secret_router.post(
     "/webhooks/secret/rotate",
-    response_model=Answer[SigningSecret],
-    response_description="The new secret.",
-    responses={200: {"headers": headers("Cache-Control")}},
+    **answers(Answer[SigningSecret], "The new secret.", headers=headers("Cache-Control")),
 )
 async def rotate_webhook_secret(
     request: Request, context: Context, account_id: CurrentAccount
@@ -310,9 +302,7 @@ def _endpoint(found: Endpoint | None) -> WebhookEndpoint:
     return rendered(WebhookEndpoint, found, events=found.event_types)
 
 
-@router.get(
-    "/webhooks/endpoints", response_model=WebhookEndpoints, response_description="The endpoints."
-)
+@router.get("/webhooks/endpoints", **answers(WebhookEndpoints, "The endpoints."))
 async def list_webhook_endpoints(
     request: Request, context: Context, account_id: CurrentAccount
 ) -> Response:
@@ -326,10 +316,13 @@ async def list_webhook_endpoints(
 
 @router.post(
     "/webhooks/endpoints",
-    status_code=201,
-    response_model=Answer[NewWebhookEndpoint],
-    response_description="The endpoint with its secret.",
-    responses=errors(ErrorCode.INVALID_CALLBACK_URL) | {201: {"headers": headers("Cache-Control")}},
+    **answers(
+        Answer[NewWebhookEndpoint],
+        "The endpoint with its secret.",
+        ErrorCode.INVALID_CALLBACK_URL,
+        status=201,
+        headers=headers("Cache-Control"),
+    ),
 )
 async def create_webhook_endpoint(
     request: Request, context: Context, account_id: CurrentAccount, body: NewEndpointBody
@@ -353,11 +346,7 @@ async def create_webhook_endpoint(
     return success(request, {**_endpoint(added), "secret": secret}, status=201, headers=NO_STORE)
 
 
-@router.get(
-    "/webhooks/endpoints/{endpointId}",
-    response_model=Answer[WebhookEndpoint],
-    response_description="The endpoint.",
-)
+@router.get("/webhooks/endpoints/{endpointId}", **answers(Answer[WebhookEndpoint], "The endpoint."))
 async def get_webhook_endpoint(
     request: Request, context: Context, account_id: CurrentAccount, endpoint_id: EndpointId
 ) -> Response:
@@ -372,9 +361,7 @@ async def get_webhook_endpoint(
 
 @router.patch(
     "/webhooks/endpoints/{endpointId}",
-    response_model=Answer[WebhookEndpoint],
-    response_description="The endpoint.",
-    responses=errors(ErrorCode.INVALID_CALLBACK_URL),
+    **answers(Answer[WebhookEndpoint], "The endpoint.", ErrorCode.INVALID_CALLBACK_URL),
 )
 async def change_webhook_endpoint(
     request: Request,
@@ -401,8 +388,7 @@ async def change_webhook_endpoint(
 
 @router.delete(
     "/webhooks/endpoints/{endpointId}",
-    response_model=Answer[WebhookEndpoint],
-    response_description="The endpoint that was deleted.",
+    **answers(Answer[WebhookEndpoint], "The endpoint that was deleted."),
 )
 async def delete_webhook_endpoint(
     request: Request, context: Context, account_id: CurrentAccount, endpoint_id: EndpointId
@@ -417,9 +403,11 @@ async def delete_webhook_endpoint(
 
 @router.post(
     "/webhooks/endpoints/{endpointId}/rotate",
-    response_model=Answer[NewWebhookEndpoint],
-    response_description="The endpoint with its new secret.",
-    responses={200: {"headers": headers("Cache-Control")}},
+    **answers(
+        Answer[NewWebhookEndpoint],
+        "The endpoint with its new secret.",
+        headers=headers("Cache-Control"),
+    ),
 )
 async def rotate_webhook_endpoint(
     request: Request, context: Context, account_id: CurrentAccount, endpoint_id: EndpointId
