@@ -9,8 +9,9 @@ in the transaction that records it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -37,6 +38,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, TSVECTOR
+from sqlalchemy.schema import SchemaItem
 
 from storage.types import (
     ArchiveState,
@@ -77,9 +79,28 @@ def _time(name: str, *, nullable: bool = False, now: bool = False) -> Column[obj
     return Column(name, DateTime(timezone=True), nullable=nullable, server_default=default)
 
 
-accounts = Table(
+def _table(name: str, *parts: SchemaItem, prefixes: Sequence[str] = ()) -> Table:
+    return Table(name, metadata, *parts, prefixes=[*prefixes])
+
+
+def _check(condition: str, name: str) -> CheckConstraint:
+    return CheckConstraint(condition, name=name)
+
+
+def _index(name: str, *columns: str, where: str | None = None, **options: Any) -> Index:
+    """Return an index of the rows ``where`` something holds; a column may be "… DESC"."""
+    parts = [text(column) if " " in column else column for column in columns]
+    return Index(name, *parts, postgresql_where=None if where is None else text(where), **options)
+
+
+def _of_transcript(table: str) -> ForeignKeyConstraint:
+    names = ["job_id", "track_index"]
+    of = [f"transcripts.{name}" for name in names]
+    return ForeignKeyConstraint(names, of, name=f"fk_{table}_transcript", ondelete="CASCADE")
+
+
+accounts = _table(
     "accounts",
-    metadata,
     Column("id", Uuid, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
     _time("created_at", now=True),
@@ -103,23 +124,22 @@ accounts = Table(
     # Running totals, kept by the trigger on ledger_entries and by nothing else.
     Column("balance_cents", BigInteger, nullable=False, server_default=text("0")),
     Column("held_cents", BigInteger, nullable=False, server_default=text("0")),
-    CheckConstraint("held_cents >= 0", name="held_not_negative"),
+    _check("held_cents >= 0", "held_not_negative"),
     # No spending and no hold beyond what is available: the money rule of the service.
-    CheckConstraint(
+    _check(
         "balance_cents - held_cents >= "
         "-(CASE WHEN pay_as_you_go THEN credit_limit_cents ELSE 0 END)",
-        name="available_within_limit",
+        "available_within_limit",
     ),
-    CheckConstraint("credit_limit_cents >= 0", name="credit_limit_not_negative"),
-    CheckConstraint("max_active_jobs > 0", name="max_active_jobs_positive"),
-    CheckConstraint("queue_weight > 0", name="queue_weight_positive"),
-    CheckConstraint("max_running_jobs > 0", name="max_running_jobs_positive"),
-    CheckConstraint(_one_of("highest_priority", Priority), name="highest_priority"),
+    _check("credit_limit_cents >= 0", "credit_limit_not_negative"),
+    _check("max_active_jobs > 0", "max_active_jobs_positive"),
+    _check("queue_weight > 0", "queue_weight_positive"),
+    _check("max_running_jobs > 0", "max_running_jobs_positive"),
+    _check(_one_of("highest_priority", Priority), "highest_priority"),
 )
 
-users = Table(
+users = _table(
     "users",
-    metadata,
     Column("id", Uuid, primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     # In lower case.
@@ -131,29 +151,22 @@ users = Table(
     _time("created_at", now=True),
     # They stay: the audit log and keys refer to them.
     _time("removed_at", nullable=True),
-    CheckConstraint(_one_of("role", Role), name="role"),
-    CheckConstraint("(issuer IS NULL) = (subject IS NULL)", name="subject_has_issuer"),
-    Index(
-        "uq_users_email",
-        "account_id",
-        "email",
-        unique=True,
-        postgresql_where=text("removed_at IS NULL"),
-    ),
-    Index(
+    _check(_one_of("role", Role), "role"),
+    _check("(issuer IS NULL) = (subject IS NULL)", "subject_has_issuer"),
+    _index("uq_users_email", "account_id", "email", unique=True, where="removed_at IS NULL"),
+    _index(
         "uq_users_subject",
         "issuer",
         "subject",
         "account_id",
         unique=True,
-        postgresql_where=text("removed_at IS NULL"),
+        where="removed_at IS NULL",
     ),
-    Index("ix_users_email", "email", postgresql_where=text("removed_at IS NULL")),
+    _index("ix_users_email", "email", where="removed_at IS NULL"),
 )
 
-invitations = Table(
+invitations = _table(
     "invitations",
-    metadata,
     Column("id", Uuid, primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False, index=True),
     Column("email", Text, nullable=False),
@@ -162,13 +175,12 @@ invitations = Table(
     _time("created_at", now=True),
     _time("expires_at"),
     _time("used_at", nullable=True),
-    CheckConstraint(_one_of("role", Role), name="role"),
+    _check(_one_of("role", Role), "role"),
 )
 
 # Sign-ins by OIDC that an issuer has not answered yet.
-oidc_flows = Table(
+oidc_flows = _table(
     "oidc_flows",
-    metadata,
     Column("state_sha256", LargeBinary, primary_key=True),
     Column("browser_sha256", LargeBinary, nullable=False),
     Column("nonce", Text, nullable=False),
@@ -181,9 +193,8 @@ oidc_flows = Table(
     _time("expires_at"),
 )
 
-api_keys = Table(
+api_keys = _table(
     "api_keys",
-    metadata,
     Column("id", Uuid, primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False, index=True),
     Column("secret_sha256", LargeBinary, nullable=False, unique=True),
@@ -199,14 +210,13 @@ api_keys = Table(
     # What jobs that it creates may cost in a month, and how many are unfinished at once.
     Column("max_monthly_cents", BigInteger),
     Column("max_active_jobs", Integer),
-    CheckConstraint(_one_of("status", KeyStatus), name="status"),
-    CheckConstraint("max_monthly_cents > 0", name="max_monthly_cents_positive"),
-    CheckConstraint("max_active_jobs > 0", name="max_active_jobs_positive"),
+    _check(_one_of("status", KeyStatus), "status"),
+    _check("max_monthly_cents > 0", "max_monthly_cents_positive"),
+    _check("max_active_jobs > 0", "max_active_jobs_positive"),
 )
 
-sign_in_links = Table(
+sign_in_links = _table(
     "sign_in_links",
-    metadata,
     Column("token_sha256", LargeBinary, primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     # NULL: the session that it is exchanged for has an owner's role, and is nobody's in particular.
@@ -215,9 +225,8 @@ sign_in_links = Table(
     _time("used_at", nullable=True),
 )
 
-sessions = Table(
+sessions = _table(
     "sessions",
-    metadata,
     Column("token_sha256", LargeBinary, primary_key=True),
     # By which it is listed and ended; the token is known to its browser alone.
     Column("id", Uuid, nullable=False, server_default=text("gen_random_uuid()")),
@@ -230,23 +239,21 @@ sessions = Table(
 
 # Of operators, who belong to no account: a table of their own, so that no query for an account's
 # session can find one.
-operator_sessions = Table(
+operator_sessions = _table(
     "operator_sessions",
-    metadata,
     Column("link_sha256", LargeBinary, primary_key=True),
     _time("link_expires_at"),
     # Of the session that the link was exchanged for, which uses the link up.
     Column("token_sha256", LargeBinary, unique=True),
     _time("expires_at", nullable=True),
-    CheckConstraint("(token_sha256 IS NULL) = (expires_at IS NULL)", name="session_has_end"),
+    _check("(token_sha256 IS NULL) = (expires_at IS NULL)", "session_has_end"),
 )
 
 OWN_DAYS = "(source ->> 'result_retention_days') IS NOT NULL"
 """That a job was created with a retention of its results."""
 
-jobs = Table(
+jobs = _table(
     "jobs",
-    metadata,
     Column("id", Uuid, primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("state", Text, nullable=False),
@@ -309,120 +316,82 @@ jobs = Table(
     Column("capped_key_id", Uuid),
     # [[start, end], …] in milliseconds, in order: where what shows the media is silent.
     Column("muted", JSON(none_as_null=True)),
-    CheckConstraint("cleaned_at IS NULL OR cleaning_after IS NULL", name="cleaned_once"),
-    CheckConstraint(_one_of("state", JobState), name="state"),
-    CheckConstraint(_one_of("processing_mode", ProcessingMode), name="processing_mode"),
-    CheckConstraint(_one_of("tier", Tier), name="tier"),
-    CheckConstraint(_one_of("priority", Priority), name="priority"),
-    CheckConstraint("queue_weight > 0", name="queue_weight_positive"),
-    CheckConstraint("running_limit > 0", name="running_limit_positive"),
-    CheckConstraint("held_cents >= 0", name="held_not_negative"),
-    CheckConstraint("charged_cents >= 0", name="charged_not_negative"),
-    CheckConstraint(
-        "(state = 'processing') = (lease_token IS NOT NULL)", name="lease_is_processing"
-    ),
-    CheckConstraint(
-        "(lease_token IS NULL) = (lease_expires_at IS NULL)", name="lease_has_deadline"
-    ),
-    CheckConstraint(
+    _check("cleaned_at IS NULL OR cleaning_after IS NULL", "cleaned_once"),
+    _check(_one_of("state", JobState), "state"),
+    _check(_one_of("processing_mode", ProcessingMode), "processing_mode"),
+    _check(_one_of("tier", Tier), "tier"),
+    _check(_one_of("priority", Priority), "priority"),
+    _check("queue_weight > 0", "queue_weight_positive"),
+    _check("running_limit > 0", "running_limit_positive"),
+    _check("held_cents >= 0", "held_not_negative"),
+    _check("charged_cents >= 0", "charged_not_negative"),
+    _check("(state = 'processing') = (lease_token IS NOT NULL)", "lease_is_processing"),
+    _check("(lease_token IS NULL) = (lease_expires_at IS NULL)", "lease_has_deadline"),
+    _check(
         "(state IN ('completed', 'failed', 'cancelled', 'expired')) = (completed_at IS NOT NULL)",
-        name="ended_has_time",
+        "ended_has_time",
     ),
-    CheckConstraint("(state = 'failed') = (error_code IS NOT NULL)", name="failed_has_code"),
+    _check("(state = 'failed') = (error_code IS NOT NULL)", "failed_has_code"),
     # A job that has ended holds no money.
-    CheckConstraint("completed_at IS NULL OR held_cents = 0", name="ended_holds_nothing"),
-    Index("ix_jobs_rerun_of", "rerun_of", postgresql_where=text("rerun_of IS NOT NULL")),
+    _check("completed_at IS NULL OR held_cents = 0", "ended_holds_nothing"),
+    _index("ix_jobs_rerun_of", "rerun_of", where="rerun_of IS NOT NULL"),
     # Newest first with a stable tie-break: the order of GET /jobs and its cursor.
-    Index("ix_jobs_listing", "account_id", text("created_at DESC"), text("id DESC")),
+    _index("ix_jobs_listing", "account_id", "created_at DESC", "id DESC"),
     # Those that failed or were cancelled among many that did not: lists by state.
-    Index(
+    _index(
         "ix_jobs_unsuccessful",
         "account_id",
         "state",
-        text("created_at DESC"),
-        text("id DESC"),
-        postgresql_where=text("state IN ('failed', 'cancelled', 'expired')"),
+        "created_at DESC",
+        "id DESC",
+        where="state IN ('failed', 'cancelled', 'expired')",
     ),
     # What runners lease, in order; small, because only waiting jobs are in it.
-    Index(
-        "ix_jobs_turns",
-        "finish_tag",
-        "created_at",
-        postgresql_where=text("state = 'queued' AND NOT parked"),
-    ),
+    _index("ix_jobs_turns", "finish_tag", "created_at", where="state = 'queued' AND NOT parked"),
     # The last tag of an account and priority, and how many jobs an account has in the queue.
-    Index(
+    _index(
         "ix_jobs_tagged",
         "account_id",
         "parked",
         "priority",
         "finish_tag",
-        postgresql_where=text("completed_at IS NULL AND finish_tag IS NOT NULL"),
+        where="completed_at IS NULL AND finish_tag IS NOT NULL",
     ),
-    Index(
+    _index(
         "ix_jobs_parked",
         "account_id",
         "finish_tag",
         "created_at",
-        postgresql_where=text("state = 'queued' AND parked"),
+        where="state = 'queued' AND parked",
     ),
     # How long the oldest has waited; what versions before 0.3.0 lease by.
-    Index("ix_jobs_waiting", "created_at", postgresql_where=text("state = 'queued'")),
-    Index("ix_jobs_leased", "lease_expires_at", postgresql_where=text("state = 'processing'")),
-    Index(
-        "ix_jobs_uploading",
-        "upload_expires_at",
-        postgresql_where=text("state = 'awaiting_upload'"),
-    ),
-    Index(
-        "ix_jobs_capped_key",
-        "capped_key_id",
-        "created_at",
-        postgresql_where=text("capped_key_id IS NOT NULL"),
-    ),
+    _index("ix_jobs_waiting", "created_at", where="state = 'queued'"),
+    _index("ix_jobs_leased", "lease_expires_at", where="state = 'processing'"),
+    _index("ix_jobs_uploading", "upload_expires_at", where="state = 'awaiting_upload'"),
+    _index("ix_jobs_capped_key", "capped_key_id", "created_at", where="capped_key_id IS NOT NULL"),
     # Counting an account's unfinished jobs must not read its history.
-    Index("ix_jobs_unredacted", "redact_after", postgresql_where=text("redact_after IS NOT NULL")),
-    Index(
-        "ix_jobs_uncompared", "compare_after", postgresql_where=text("compare_after IS NOT NULL")
-    ),
-    Index("ix_jobs_unfinished", "account_id", postgresql_where=text("completed_at IS NULL")),
+    _index("ix_jobs_unredacted", "redact_after", where="redact_after IS NOT NULL"),
+    _index("ix_jobs_uncompared", "compare_after", where="compare_after IS NOT NULL"),
+    _index("ix_jobs_unfinished", "account_id", where="completed_at IS NULL"),
     # A month's usage is the sum over its quoted jobs.
-    Index(
-        "ix_jobs_usage", "account_id", "quoted_at", postgresql_where=text("quoted_at IS NOT NULL")
-    ),
+    _index("ix_jobs_usage", "account_id", "quoted_at", where="quoted_at IS NOT NULL"),
     # What ended of late, for operators.
-    Index(
-        "ix_jobs_ended",
-        "state",
-        "completed_at",
-        postgresql_where=text("completed_at IS NOT NULL"),
-    ),
+    _index("ix_jobs_ended", "state", "completed_at", where="completed_at IS NOT NULL"),
     # First rounds come so long after the end, which depends on how it ended; later ones by date.
-    Index(
+    _index(
         "ix_jobs_uncleaned",
         "state",
         "completed_at",
-        postgresql_where=text(
-            "completed_at IS NOT NULL AND cleaned_at IS NULL AND cleaning_after IS NULL"
-        ),
+        where="completed_at IS NOT NULL AND cleaned_at IS NULL AND cleaning_after IS NULL",
     ),
     # Results whose time is over, by their account's retention, or by their own.
-    Index("ix_jobs_kept", "account_id", "completed_at", postgresql_where=text("erased_at IS NULL")),
-    Index(
-        "ix_jobs_own_days",
-        "completed_at",
-        postgresql_where=text(f"erased_at IS NULL AND {OWN_DAYS}"),
-    ),
-    Index(
-        "ix_jobs_cleaning",
-        "cleaning_after",
-        postgresql_where=text("cleaning_after IS NOT NULL"),
-    ),
+    _index("ix_jobs_kept", "account_id", "completed_at", where="erased_at IS NULL"),
+    _index("ix_jobs_own_days", "completed_at", where=f"erased_at IS NULL AND {OWN_DAYS}"),
+    _index("ix_jobs_cleaning", "cleaning_after", where="cleaning_after IS NOT NULL"),
 )
 
-stages = Table(
+stages = _table(
     "stages",
-    metadata,
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     Column("stage", Text, nullable=False),
     Column("status", Text, nullable=False),
@@ -443,26 +412,24 @@ stages = Table(
     # Of its price what is not charged: for tracks in which there was nothing new.
     Column("waived_cents", BigInteger, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("job_id", "stage"),
-    CheckConstraint(_one_of("stage", StageName), name="stage"),
-    CheckConstraint(_one_of("status", StageStatus), name="status"),
-    CheckConstraint("progress BETWEEN 0 AND 1", name="progress"),
-    CheckConstraint("waived_cents >= 0", name="waived_not_negative"),
-    CheckConstraint("(status = 'failed') <= (error_code IS NOT NULL)", name="failed_has_code"),
-    CheckConstraint("(status = 'skipped') = (skip_reason IS NOT NULL)", name="skipped_has_reason"),
+    _check(_one_of("stage", StageName), "stage"),
+    _check(_one_of("status", StageStatus), "status"),
+    _check("progress BETWEEN 0 AND 1", "progress"),
+    _check("waived_cents >= 0", "waived_not_negative"),
+    _check("(status = 'failed') <= (error_code IS NOT NULL)", "failed_has_code"),
+    _check("(status = 'skipped') = (skip_reason IS NOT NULL)", "skipped_has_reason"),
 )
 
 # What a stage's result is made with now, as the runner that started last found it.
-stage_versions = Table(
+stage_versions = _table(
     "stage_versions",
-    metadata,
     Column("stage", Text, primary_key=True),
     Column("made_with", Text, nullable=False),
-    CheckConstraint(_one_of("stage", StageName), name="stage"),
+    _check(_one_of("stage", StageName), "stage"),
 )
 
-uploads = Table(
+uploads = _table(
     "uploads",
-    metadata,
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     # 'media', 'audio', or 'track-N'.
     Column("slot", Text, nullable=False),
@@ -485,25 +452,17 @@ uploads = Table(
     Column("writer_token", Uuid),
     _time("writer_expires_at", nullable=True),
     PrimaryKeyConstraint("job_id", "slot"),
-    CheckConstraint("(completed_at IS NULL) = (received_bytes IS NULL)", name="complete_has_size"),
-    CheckConstraint(
-        "(writer_token IS NULL) = (writer_expires_at IS NULL)", name="writer_has_deadline"
-    ),
-    CheckConstraint(
-        "unverified_from_bytes IS NULL OR unverified_from_bytes >= 0",
-        name="unverified_not_negative",
+    _check("(completed_at IS NULL) = (received_bytes IS NULL)", "complete_has_size"),
+    _check("(writer_token IS NULL) = (writer_expires_at IS NULL)", "writer_has_deadline"),
+    _check(
+        "unverified_from_bytes IS NULL OR unverified_from_bytes >= 0", "unverified_not_negative"
     ),
     # Writers whose process died; nearly always empty.
-    Index(
-        "ix_uploads_written",
-        "writer_expires_at",
-        postgresql_where=text("writer_token IS NOT NULL"),
-    ),
+    _index("ix_uploads_written", "writer_expires_at", where="writer_token IS NOT NULL"),
 )
 
-scene_lists = Table(
+scene_lists = _table(
     "scene_lists",
-    metadata,
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
     Column("scenes", JSON, nullable=False),
     Column("scene_count", Integer, nullable=False),
@@ -513,9 +472,8 @@ scene_lists = Table(
     Column("fingerprints", LargeBinary),
 )
 
-transcripts = Table(
+transcripts = _table(
     "transcripts",
-    metadata,
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     Column("track_index", SmallInteger, nullable=False),
     Column("track_name", Text, nullable=False),
@@ -532,20 +490,15 @@ transcripts = Table(
     # Of its sound, as pipelines.media.audio writes it.
     Column("sound_print", LargeBinary),
     PrimaryKeyConstraint("job_id", "track_index"),
-    CheckConstraint(_one_of("status", StageStatus), name="status"),
-    CheckConstraint("(status = 'completed') = (document IS NOT NULL)", name="completed_has_text"),
-    Index(
-        "ix_transcripts_unaligned",
-        "align_after",
-        postgresql_where=text("align_after IS NOT NULL"),
-    ),
+    _check(_one_of("status", StageStatus), "status"),
+    _check("(status = 'completed') = (document IS NOT NULL)", "completed_has_text"),
+    _index("ix_transcripts_unaligned", "align_after", where="align_after IS NOT NULL"),
 )
 
 # What each correction took the place of: undone from the last to the first they lead back to
 # revision 0, which is what the machine wrote.
-transcript_revisions = Table(
+transcript_revisions = _table(
     "transcript_revisions",
-    metadata,
     Column("job_id", Uuid, nullable=False),
     Column("track_index", SmallInteger, nullable=False),
     Column("revision", Integer, nullable=False),
@@ -556,19 +509,13 @@ transcript_revisions = Table(
     # Of that as text: what a job's corrections may replace in all is limited.
     Column("size_bytes", Integer, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("job_id", "track_index", "revision"),
-    ForeignKeyConstraint(
-        ["job_id", "track_index"],
-        ["transcripts.job_id", "transcripts.track_index"],
-        name="fk_transcript_revisions_transcript",
-        ondelete="CASCADE",
-    ),
-    Index("ix_transcript_revisions_sizes", "job_id", postgresql_include=["size_bytes"]),
+    _of_transcript("transcript_revisions"),
+    _index("ix_transcript_revisions_sizes", "job_id", postgresql_include=["size_bytes"]),
 )
 
 # What was found in texts of a redacted job, reruns of it included, and is hidden in those to come.
-hidden_phrases = Table(
+hidden_phrases = _table(
     "hidden_phrases",
-    metadata,
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     # How many words it has, and what they are kept as (pipelines.across.redaction.Known).
     Column("words", SmallInteger, nullable=False),
@@ -578,9 +525,8 @@ hidden_phrases = Table(
 )
 
 # What is to be done beside the jobs: a row until it is done (storage.work).
-work = Table(
+work = _table(
     "work",
-    metadata,
     Column("kind", Text, nullable=False),
     # A job, an archive or a comparison.
     Column("subject_id", Uuid, nullable=False),
@@ -594,15 +540,14 @@ work = Table(
     Column("token", Uuid),
     PrimaryKeyConstraint("kind", "subject_id", "part"),
     # The earliest of each account.
-    Index("ix_work_due", "kind", "account_id", "due_at"),
+    _index("ix_work_due", "kind", "account_id", "due_at"),
     # All of a subject that is erased.
-    Index("ix_work_subject_id", "subject_id"),
+    _index("ix_work_subject_id", "subject_id"),
 )
 
 # When each account was last served with work of a kind: accounts take turns.
-work_turns = Table(
+work_turns = _table(
     "work_turns",
-    metadata,
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("kind", Text, nullable=False),
     _time("served_at"),
@@ -610,9 +555,8 @@ work_turns = Table(
 )
 
 # Of media that browsers cannot play; the object lies beside the source and goes with it.
-previews = Table(
+previews = _table(
     "previews",
-    metadata,
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
     Column("source_key", Text, nullable=False),
     Column("status", Text, nullable=False, server_default=text("'waiting'")),
@@ -623,34 +567,30 @@ previews = Table(
     Column("lease_token", Uuid),
     _time("lease_expires_at", nullable=True),
     _time("created_at", now=True),
-    CheckConstraint(_one_of("status", PreviewStatus), name="status"),
-    CheckConstraint("(status = 'failed') = (reason IS NOT NULL)", name="failed_has_reason"),
-    CheckConstraint(
-        "(lease_token IS NULL) = (lease_expires_at IS NULL)", name="lease_has_deadline"
-    ),
-    CheckConstraint("lease_token IS NULL OR status = 'waiting'", name="leased_is_waiting"),
-    Index("ix_previews_waiting", "created_at", postgresql_where=text("status = 'waiting'")),
+    _check(_one_of("status", PreviewStatus), "status"),
+    _check("(status = 'failed') = (reason IS NOT NULL)", "failed_has_reason"),
+    _check("(lease_token IS NULL) = (lease_expires_at IS NULL)", "lease_has_deadline"),
+    _check("lease_token IS NULL OR status = 'waiting'", "leased_is_waiting"),
+    _index("ix_previews_waiting", "created_at", where="status = 'waiting'"),
 )
 
 # By which media are found that may be the same: integers of shots and of intervals of sound, mixed
 # with the account.
-fingerprint_keys = Table(
+fingerprint_keys = _table(
     "fingerprint_keys",
-    metadata,
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     Column("account_id", Uuid, nullable=False),
     Column("kind", Text, nullable=False),
     Column("part", Integer, nullable=False),
     Column("keys", ARRAY(Integer), nullable=False),
     PrimaryKeyConstraint("job_id", "kind", "part"),
-    CheckConstraint("kind IN ('shot', 'sound')", name="kind"),
-    Index("ix_fingerprint_keys_keys", "keys", postgresql_using="gin"),
+    _check("kind IN ('shot', 'sound')", "kind"),
+    _index("ix_fingerprint_keys_keys", "keys", postgresql_using="gin"),
 )
 
 # What two jobs of an account have in common, once: from the job with the lesser id.
-duplicates = Table(
+duplicates = _table(
     "duplicates",
-    metadata,
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     Column("other_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, index=True),
     Column("number", Integer, nullable=False),
@@ -664,13 +604,12 @@ duplicates = Table(
     Column("score", Float, nullable=False),
     Column("speed", Float, nullable=False),
     PrimaryKeyConstraint("job_id", "other_id", "number"),
-    CheckConstraint("kind IN ('file', 'shot', 'sound')", name="kind"),
-    CheckConstraint("job_id < other_id", name="once"),
+    _check("kind IN ('file', 'shot', 'sound')", "kind"),
+    _check("job_id < other_id", "once"),
 )
 
-translations = Table(
+translations = _table(
     "translations",
-    metadata,
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     Column("language", Text, nullable=False),
     Column("status", Text, nullable=False, server_default=text("'pending'")),
@@ -690,19 +629,16 @@ translations = Table(
     _time("created_at", now=True),
     _time("completed_at", nullable=True),
     PrimaryKeyConstraint("job_id", "language"),
-    CheckConstraint(_one_of("status", TranslationStatus), name="status"),
-    CheckConstraint("(status = 'failed') = (reason IS NOT NULL)", name="failed_has_reason"),
-    CheckConstraint("(status = 'completed') = (documents IS NOT NULL)", name="completed_has_text"),
-    CheckConstraint("(status = 'pending') = (completed_at IS NULL)", name="ended_has_time"),
-    CheckConstraint(
-        "(lease_token IS NULL) = (lease_expires_at IS NULL)", name="lease_has_deadline"
-    ),
-    Index("ix_translations_pending", "created_at", postgresql_where=text("status = 'pending'")),
+    _check(_one_of("status", TranslationStatus), "status"),
+    _check("(status = 'failed') = (reason IS NOT NULL)", "failed_has_reason"),
+    _check("(status = 'completed') = (documents IS NOT NULL)", "completed_has_text"),
+    _check("(status = 'pending') = (completed_at IS NULL)", "ended_has_time"),
+    _check("(lease_token IS NULL) = (lease_expires_at IS NULL)", "lease_has_deadline"),
+    _index("ix_translations_pending", "created_at", where="status = 'pending'"),
 )
 
-comparisons = Table(
+comparisons = _table(
     "comparisons",
-    metadata,
     Column("id", Uuid, primary_key=True, server_default=text("gen_random_uuid()")),
     Column("account_id", ForeignKey("accounts.id", ondelete="CASCADE"), nullable=False),
     Column("before_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
@@ -716,28 +652,23 @@ comparisons = Table(
     # When somebody requested or read it last.
     _time("asked_at", now=True),
     _time("completed_at", nullable=True),
-    CheckConstraint(_one_of("state", ComparisonState), name="state"),
-    CheckConstraint("(state = 'failed') = (error IS NOT NULL)", name="failed_has_error"),
-    CheckConstraint(
-        "(state = 'completed') = (document IS NOT NULL)", name="completed_has_document"
-    ),
-    CheckConstraint("(state = 'pending') = (completed_at IS NULL)", name="ended_has_time"),
-    Index("uq_comparisons_pair", "account_id", "before_id", "after_id", unique=True),
-    Index("ix_comparisons_before_id", "before_id"),
-    Index("ix_comparisons_after_id", "after_id"),
+    _check(_one_of("state", ComparisonState), "state"),
+    _check("(state = 'failed') = (error IS NOT NULL)", "failed_has_error"),
+    _check("(state = 'completed') = (document IS NOT NULL)", "completed_has_document"),
+    _check("(state = 'pending') = (completed_at IS NULL)", "ended_has_time"),
+    _index("uq_comparisons_pair", "account_id", "before_id", "after_id", unique=True),
+    _index("ix_comparisons_before_id", "before_id"),
+    _index("ix_comparisons_after_id", "after_id"),
 )
 
-summaries = Table(
+summaries = _table(
     "summaries",
-    metadata,
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
     Column("sentences", JSON, nullable=False),
 )
 
-search_rows = Table(
+search_rows = _table(
     "search_rows",
-    metadata,
-    # In the order of publication: searches look at the newest first.
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("account_id", Uuid, nullable=False),
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, index=True),
@@ -758,11 +689,11 @@ search_rows = Table(
     Column("ahead", Text, nullable=False),
     # Words of ``text`` with weight A, of ``ahead`` with D, and labels (storage.search_index).
     Column("vector", TSVECTOR, nullable=False),
-    CheckConstraint(_one_of("kind", SearchKind), name="kind"),
+    _check(_one_of("kind", SearchKind), "kind"),
     # Labels are in the vector because the extensions that would index account and words together
     # are not part of every server. Pending entries are merged by the runners, and by an insert
     # only where 16 MB (kB) of them have come together.
-    Index(
+    _index(
         "ix_search_rows_vector",
         "vector",
         postgresql_using="gin",
@@ -771,18 +702,16 @@ search_rows = Table(
 )
 
 # Configurations that the rows of an account have: what a search reads its words in.
-search_configs = Table(
+search_configs = _table(
     "search_configs",
-    metadata,
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("config", Text, nullable=False),
     PrimaryKeyConstraint("account_id", "config"),
 )
 
 # Names that people gave to speakers; the transcript keeps its own.
-speaker_labels = Table(
+speaker_labels = _table(
     "speaker_labels",
-    metadata,
     Column("job_id", Uuid, nullable=False),
     Column("track_index", SmallInteger, nullable=False),
     Column("speaker_id", Text, nullable=False),
@@ -790,31 +719,24 @@ speaker_labels = Table(
     # Of the label of a named voice; people's own labels have none.
     Column("voice_id", ForeignKey("voices.id", ondelete="CASCADE"), index=True),
     PrimaryKeyConstraint("job_id", "track_index", "speaker_id"),
-    ForeignKeyConstraint(
-        ["job_id", "track_index"],
-        ["transcripts.job_id", "transcripts.track_index"],
-        name="fk_speaker_labels_transcript",
-        ondelete="CASCADE",
-    ),
-    CheckConstraint("label <> ''", name="label_not_empty"),
+    _of_transcript("speaker_labels"),
+    _check("label <> ''", "label_not_empty"),
 )
 
 # Voices that an account has named.
-voices = Table(
+voices = _table(
     "voices",
-    metadata,
     Column("id", Uuid, primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("name", Text, nullable=False),
     _time("created_at", now=True),
-    Index("uq_voices_account_id_name", "account_id", "name", unique=True),
-    CheckConstraint("name <> ''", name="name_not_empty"),
+    _index("uq_voices_account_id_name", "account_id", "name", unique=True),
+    _check("name <> ''", "name_not_empty"),
 )
 
 # What speakers sound like, of jobs with `voices`: float32, little-endian.
-speaker_voices = Table(
+speaker_voices = _table(
     "speaker_voices",
-    metadata,
     Column("job_id", Uuid, nullable=False),
     Column("track_index", SmallInteger, nullable=False),
     Column("speaker_id", Text, nullable=False),
@@ -823,12 +745,7 @@ speaker_voices = Table(
     # The voice that is learnt from it.
     Column("voice_id", ForeignKey("voices.id", ondelete="SET NULL"), index=True),
     PrimaryKeyConstraint("job_id", "track_index", "speaker_id"),
-    ForeignKeyConstraint(
-        ["job_id", "track_index"],
-        ["transcripts.job_id", "transcripts.track_index"],
-        name="fk_speaker_voices_transcript",
-        ondelete="CASCADE",
-    ),
+    _of_transcript("speaker_voices"),
 )
 
 WEBHOOK_ENDPOINT_SQL = (
@@ -836,9 +753,8 @@ WEBHOOK_ENDPOINT_SQL = (
 )
 
 # Where an account receives the events that it subscribes to, beside jobs' callback URLs.
-webhook_endpoints = Table(
+webhook_endpoints = _table(
     "webhook_endpoints",
-    metadata,
     Column("id", Uuid, primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False, index=True),
     Column("url", Text, nullable=False),
@@ -848,15 +764,12 @@ webhook_endpoints = Table(
     Column("previous", LargeBinary),
     _time("created_at", now=True),
     _time("rotated_at", nullable=True),
-    CheckConstraint("(previous IS NULL) = (rotated_at IS NULL)", name="rotation_has_time"),
-    CheckConstraint("cardinality(event_types) > 0", name="subscribes"),
+    _check("(previous IS NULL) = (rotated_at IS NULL)", "rotation_has_time"),
+    _check("cardinality(event_types) > 0", "subscribes"),
 )
 
-webhook_events = Table(
+webhook_events = _table(
     "webhook_events",
-    metadata,
-    # '<jobId>:<eventType>', of an endpoint with ':<endpointId>': one event of a kind a job, also
-    # when two runners race. Events of progress end with ':<Unix seconds>'.
     Column("id", Text, primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
@@ -882,34 +795,29 @@ webhook_events = Table(
     _time("next_attempt_at", nullable=True, now=True),
     Column("lease_token", Uuid),
     _time("delivered_at", nullable=True),
-    CheckConstraint(_one_of("status", DeliveryStatus), name="status"),
-    CheckConstraint("lease_token IS NULL OR status = 'in_flight'", name="leased_is_in_flight"),
+    _check(_one_of("status", DeliveryStatus), "status"),
+    _check("lease_token IS NULL OR status = 'in_flight'", "leased_is_in_flight"),
     # An open event always has a time at which it is due.
-    CheckConstraint(
+    _check(
         "(status IN ('in_flight', 'pending_retry')) = (next_attempt_at IS NOT NULL)",
-        name="open_has_time",
+        "open_has_time",
     ),
     # From endpoint to endpoint in steps, then an endpoint's due events in order.
-    Index(
+    _index(
         "ix_webhook_events_due",
         "endpoint",
         "next_attempt_at",
-        postgresql_where=text("status IN ('in_flight', 'pending_retry')"),
+        where="status IN ('in_flight', 'pending_retry')",
     ),
-    Index("ix_webhook_events_leased", "endpoint", postgresql_where=text("lease_token IS NOT NULL")),
-    Index(
-        "ix_webhook_events_subscribed",
-        "endpoint_id",
-        "job_id",
-        postgresql_where=text("endpoint_id IS NOT NULL"),
+    _index("ix_webhook_events_leased", "endpoint", where="lease_token IS NOT NULL"),
+    _index(
+        "ix_webhook_events_subscribed", "endpoint_id", "job_id", where="endpoint_id IS NOT NULL"
     ),
-    Index("ix_webhook_events_log", "account_id", text("created_at DESC"), text("id DESC")),
+    _index("ix_webhook_events_log", "account_id", "created_at DESC", "id DESC"),
 )
 
-rate_limits = Table(
+rate_limits = _table(
     "rate_limits",
-    metadata,
-    # '<account>:<bucket>' or 'ip:<address>': one row a bucket, not one a minute.
     Column("bucket", Text, primary_key=True),
     Column("minute", BigInteger, nullable=False),
     Column("used", Integer, nullable=False),
@@ -917,9 +825,8 @@ rate_limits = Table(
     prefixes=["UNLOGGED"],
 )
 
-idempotency_records = Table(
+idempotency_records = _table(
     "idempotency_records",
-    metadata,
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("operation", Text, nullable=False),
     Column("key", Text, nullable=False),
@@ -929,14 +836,13 @@ idempotency_records = Table(
     Column("body", LargeBinary, nullable=False),
     _time("created_at", now=True),
     PrimaryKeyConstraint("account_id", "operation", "key"),
-    Index("ix_idempotency_records_age", "created_at"),
+    _index("ix_idempotency_records_age", "created_at"),
 )
 
 # Who did what, when and from where; no content of a customer. Rows are appended, never changed: the
 # trigger (functions.sql) gives each its place in its account's chain, and refuses the rest.
-audit_log = Table(
+audit_log = _table(
     "audit_log",
-    metadata,
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("position", BigInteger),
@@ -954,13 +860,12 @@ audit_log = Table(
     Column("address_salt", Text),
     Column("address_sha256", Text),
     Column("hash", Text),
-    Index("uq_audit_log_place", "account_id", "position", unique=True),
+    _index("uq_audit_log_place", "account_id", "position", unique=True),
 )
 
 # Buckets of clients that are analysed object by object.
-archives = Table(
+archives = _table(
     "archives",
-    metadata,
     Column("id", Uuid, primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False, index=True),
     # s3:// or gs://, bucket and prefix.
@@ -995,24 +900,16 @@ archives = Table(
     _time("lease_expires_at", nullable=True),
     # Its objects are deleted a few at a time, then the row.
     _time("removed_at", nullable=True),
-    CheckConstraint(_one_of("state", ArchiveState), name="state"),
-    CheckConstraint("max_active_jobs > 0", name="max_active_jobs_positive"),
-    CheckConstraint("watch_seconds > 0", name="watch_seconds_positive"),
-    CheckConstraint("sealed_access IS NULL OR removed_at IS NULL", name="removed_without_access"),
-    *(
-        CheckConstraint(f"{state}_objects >= 0", name=f"{state}_not_negative")
-        for state in ObjectState
-    ),
-    Index(
-        "ix_archives_due",
-        "due_at",
-        postgresql_where=text("state = 'active' OR removed_at IS NOT NULL"),
-    ),
+    _check(_one_of("state", ArchiveState), "state"),
+    _check("max_active_jobs > 0", "max_active_jobs_positive"),
+    _check("watch_seconds > 0", "watch_seconds_positive"),
+    _check("sealed_access IS NULL OR removed_at IS NULL", "removed_without_access"),
+    *(_check(f"{state}_objects >= 0", f"{state}_not_negative") for state in ObjectState),
+    _index("ix_archives_due", "due_at", where="state = 'active' OR removed_at IS NOT NULL"),
 )
 
-archive_objects = Table(
+archive_objects = _table(
     "archive_objects",
-    metadata,
     Column("archive_id", ForeignKey("archives.id"), nullable=False),
     # SHA-256 of the key, which is known still when the key was erased with its job.
     Column("key_sha256", LargeBinary, nullable=False),
@@ -1028,38 +925,27 @@ archive_objects = Table(
     Column("error_code", Text),
     Column("error_message", Text),
     PrimaryKeyConstraint("archive_id", "key_sha256"),
-    CheckConstraint(_one_of("state", ObjectState), name="state"),
-    CheckConstraint("state <> 'running' OR job_id IS NOT NULL", name="running_has_job"),
-    Index("ix_archive_objects_position", "archive_id", "position"),
-    Index("ix_archive_objects_state", "archive_id", "state", "position"),
-    Index("ix_archive_objects_job_id", "job_id", postgresql_where=text("job_id IS NOT NULL")),
+    _check(_one_of("state", ObjectState), "state"),
+    _check("state <> 'running' OR job_id IS NOT NULL", "running_has_job"),
+    _index("ix_archive_objects_position", "archive_id", "position"),
+    _index("ix_archive_objects_state", "archive_id", "state", "position"),
+    _index("ix_archive_objects_job_id", "job_id", where="job_id IS NOT NULL"),
 )
 
-signing_secrets = Table(
+signing_secrets = _table(
     "signing_secrets",
-    metadata,
     Column("account_id", ForeignKey("accounts.id"), primary_key=True),
     # Encrypted with the service's key; a stolen dump signs nothing.
     Column("current", LargeBinary, nullable=False),
     Column("previous", LargeBinary),
     _time("created_at", now=True),
     _time("rotated_at", nullable=True),
-    CheckConstraint("(previous IS NULL) = (rotated_at IS NULL)", name="rotation_has_time"),
+    _check("(previous IS NULL) = (rotated_at IS NULL)", "rotation_has_time"),
 )
 
 
-def _created(name: str, *, nullable: bool = False) -> Column[object]:
-    default = None if nullable else func.now()
-    return Column(name, DateTime(timezone=True), nullable=nullable, server_default=default)
-
-
-def _names(values: type[LedgerKind] | type[StageName]) -> str:
-    return ", ".join(f"'{value}'" for value in values)
-
-
-purchases = Table(
+purchases = _table(
     "purchases",
-    metadata,
     Column("id", Uuid, primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     # Counted without gaps, as receipts are.
@@ -1068,18 +954,17 @@ purchases = Table(
     # Who took the money ('stripe', 'operator') and their reference of the payment.
     Column("provider", Text, nullable=False),
     Column("reference", Text, nullable=False),
-    _created("created_at"),
-    CheckConstraint("amount_cents > 0", name="amount_is_positive"),
+    _time("created_at", now=True),
+    _check("amount_cents > 0", "amount_is_positive"),
     # A payment is credited once, however often and by whichever event it is reported.
     UniqueConstraint("provider", "reference", name="uq_purchases_payment"),
     # What a ledger entry of the purchase must agree with.
     UniqueConstraint("id", "account_id", "amount_cents", name="uq_purchases_entry"),
-    Index("ix_purchases_account", "account_id", "receipt_number"),
+    _index("ix_purchases_account", "account_id", "receipt_number"),
 )
 
-refunds = Table(
+refunds = _table(
     "refunds",
-    metadata,
     Column("id", Uuid, primary_key=True),
     Column("provider", Text, nullable=False),
     Column("reference", Text, nullable=False),
@@ -1089,43 +974,39 @@ refunds = Table(
     Column("amount_cents", BigInteger, nullable=False),
     # How much of it the ledger has taken back; spent credits cannot be.
     Column("taken_cents", BigInteger, nullable=False, server_default=text("0")),
-    _created("created_at"),
-    _created("reversed_at", nullable=True),
-    CheckConstraint("taken_cents BETWEEN 0 AND amount_cents", name="taken_within_amount"),
-    CheckConstraint("reversed_at IS NULL OR taken_cents = 0", name="reversed_takes_nothing"),
+    _time("created_at", now=True),
+    _time("reversed_at", nullable=True),
+    _check("taken_cents BETWEEN 0 AND amount_cents", "taken_within_amount"),
+    _check("reversed_at IS NULL OR taken_cents = 0", "reversed_takes_nothing"),
     UniqueConstraint("provider", "reference", name="uq_refunds_refund"),
-    Index("ix_refunds_payment", "provider", "payment_reference"),
+    _index("ix_refunds_payment", "provider", "payment_reference"),
     # What is still to be taken: looked at whenever an account gets credits back.
-    Index(
+    _index(
         "ix_refunds_outstanding",
         "account_id",
-        postgresql_where=text("reversed_at IS NULL AND taken_cents < amount_cents"),
+        where="reversed_at IS NULL AND taken_cents < amount_cents",
     ),
 )
 
-payment_events = Table(
+payment_events = _table(
     "payment_events",
-    metadata,
-    # A provider sends an event until it is acknowledged, and sometimes once more.
     Column("provider", Text, nullable=False),
     Column("event_id", Text, nullable=False),
     Column("event_type", Text, nullable=False),
-    _created("received_at"),
+    _time("received_at", now=True),
     PrimaryKeyConstraint("provider", "event_id"),
 )
 
-payment_credentials = Table(
+payment_credentials = _table(
     "payment_credentials",
-    metadata,
     Column("provider", Text, primary_key=True),
     # Encrypted with the service's key; a stolen dump forges no purchase.
     Column("sealed", LargeBinary, nullable=False),
-    _created("updated_at"),
+    _time("updated_at", now=True),
 )
 
-ledger_entries = Table(
+ledger_entries = _table(
     "ledger_entries",
-    metadata,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("kind", Text, nullable=False),
@@ -1134,13 +1015,13 @@ ledger_entries = Table(
     Column("job_id", ForeignKey("jobs.id")),
     Column("stage", Text),
     Column("reason", Text, nullable=False),
-    _created("created_at"),
+    _time("created_at", now=True),
     Column("purchase_id", Uuid),
     Column("refund_id", ForeignKey("refunds.id")),
     # The key whose cap of a month it counts for, of jobs' entries that of the job.
     Column("capped_key_id", Uuid),
-    CheckConstraint(f"kind IN ({_names(LedgerKind)})", name="kind"),
-    CheckConstraint(
+    _check(_one_of("kind", LedgerKind), "kind"),
+    _check(
         "CASE kind"
         " WHEN 'purchase' THEN balance_delta_cents > 0 AND hold_delta_cents = 0"
         " WHEN 'grant' THEN balance_delta_cents > 0 AND hold_delta_cents = 0"
@@ -1150,42 +1031,31 @@ ledger_entries = Table(
         # A charge is taken out of the job's hold, cent for cent: no charge without a hold.
         " WHEN 'charge' THEN balance_delta_cents < 0 AND hold_delta_cents = balance_delta_cents"
         " ELSE false END",
-        name="amounts_fit_kind",
+        "amounts_fit_kind",
     ),
-    CheckConstraint(
-        "(kind IN ('hold', 'release', 'charge')) = (job_id IS NOT NULL)", name="job_fits_kind"
-    ),
-    CheckConstraint("(kind = 'charge') = (stage IS NOT NULL)", name="charge_names_stage"),
-    CheckConstraint(f"stage IN ({_names(StageName)})", name="stage_is_known"),
-    CheckConstraint("(kind = 'purchase') = (purchase_id IS NOT NULL)", name="purchase_has_receipt"),
-    CheckConstraint("refund_id IS NULL OR kind = 'adjustment'", name="refund_is_adjustment"),
-    CheckConstraint("reason <> ''", name="reason_is_given"),
+    _check("(kind IN ('hold', 'release', 'charge')) = (job_id IS NOT NULL)", "job_fits_kind"),
+    _check("(kind = 'charge') = (stage IS NOT NULL)", "charge_names_stage"),
+    _check(_one_of("stage", StageName), "stage_is_known"),
+    _check("(kind = 'purchase') = (purchase_id IS NOT NULL)", "purchase_has_receipt"),
+    _check("refund_id IS NULL OR kind = 'adjustment'", "refund_is_adjustment"),
+    _check("reason <> ''", "reason_is_given"),
     # An entry of a purchase credits its account with its amount, no other.
     ForeignKeyConstraint(
         ["purchase_id", "account_id", "balance_delta_cents"],
         ["purchases.id", "purchases.account_id", "purchases.amount_cents"],
         name="fk_ledger_entries_purchase",
     ),
-    Index("ix_ledger_entries_account", "account_id", "id"),
-    Index("ix_ledger_entries_job", "job_id", postgresql_where=text("job_id IS NOT NULL")),
-    Index(
+    _index("ix_ledger_entries_account", "account_id", "id"),
+    _index("ix_ledger_entries_job", "job_id", where="job_id IS NOT NULL"),
+    _index(
         "ix_ledger_entries_capped_key",
         "capped_key_id",
         "created_at",
-        postgresql_where=text("capped_key_id IS NOT NULL"),
+        where="capped_key_id IS NOT NULL",
     ),
     # A stage is charged at most once, whatever the code does.
-    Index(
-        "uq_ledger_entries_charge",
-        "job_id",
-        "stage",
-        unique=True,
-        postgresql_where=text("kind = 'charge'"),
-    ),
-    Index(
-        "uq_ledger_entries_purchase",
-        "purchase_id",
-        unique=True,
-        postgresql_where=text("purchase_id IS NOT NULL"),
+    _index("uq_ledger_entries_charge", "job_id", "stage", unique=True, where="kind = 'charge'"),
+    _index(
+        "uq_ledger_entries_purchase", "purchase_id", unique=True, where="purchase_id IS NOT NULL"
     ),
 )
