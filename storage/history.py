@@ -44,11 +44,7 @@ from storage import comparisons, duplicates, search_index, translations
 from storage.database import Connection, Database, run
 from storage.job_records import JobRecord
 from storage.results import Element, TrackTranscript
-from storage.search_index import (
-    SearchRow,
-    scene_rows,
-    transcript_rows,
-)
+from storage.search_index import SearchRow, scene_rows, transcript_rows
 from storage.tables import (
     hidden_phrases,
     jobs,
@@ -59,14 +55,7 @@ from storage.tables import (
     transcript_revisions,
     transcripts,
 )
-from storage.types import (
-    ANALYSES,
-    Cause,
-    JobState,
-    ResultChange,
-    StageName,
-    StageStatus,
-)
+from storage.types import ANALYSES, Cause, JobState, ResultChange, StageName, StageStatus
 from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
 from storage.work import Held, end, queue
 

@@ -15,17 +15,7 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from pydantic_core import from_json
-from sqlalchemy import (
-    Text,
-    cast,
-    delete,
-    func,
-    literal_column,
-    null,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import Text, cast, delete, func, literal_column, null, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection, Database

@@ -14,16 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import (
-    ColumnElement,
-    exists,
-    func,
-    literal_column,
-    or_,
-    select,
-    true,
-    update,
-)
+from sqlalchemy import ColumnElement, exists, func, literal_column, or_, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection

@@ -29,11 +29,7 @@ from serve_app.api.schemas import (
     doc,
     timestamp,
 )
-from serve_app.api.urls import (
-    blaming,
-    parse_job_id,
-    require_bucket_access,
-)
+from serve_app.api.urls import blaming, parse_job_id, require_bucket_access
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import service

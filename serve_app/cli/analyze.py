@@ -237,13 +237,7 @@ def watch(
     for later; the account's key is refused, or it lacks credits.
     """
     # Loads a library of pictures, which few commands need.
-    from serve_app.client.watch import (
-        OF_THE_ACCOUNT,
-        OUTCOMES,
-        FolderBusyError,
-        Watcher,
-        pausing,
-    )
+    from serve_app.client.watch import OF_THE_ACCOUNT, OUTCOMES, FolderBusyError, Watcher, pausing
 
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder.")

@@ -21,10 +21,7 @@ from serve_app.api.authentication import LIMITS, Bucket, count_requests
 from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import Context, public_url
 from serve_app.api.parameters import WHOLE_NUMBER, whole_number
-from serve_app.api.urls import (
-    parse_job_id,
-    require_callback_url,
-)
+from serve_app.api.urls import parse_job_id, require_callback_url
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError
 from serve_app.dashboard import PATH, SIGN_IN_PATH

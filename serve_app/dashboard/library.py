@@ -9,11 +9,7 @@ from markupsafe import Markup, escape
 from starlette.responses import RedirectResponse, Response
 
 from serve_app.api.envelope import Context
-from serve_app.api.urls import (
-    OVERVIEW_STILL,
-    parse_job_id,
-    still_path,
-)
+from serve_app.api.urls import OVERVIEW_STILL, parse_job_id, still_path
 from serve_app.crypto import Signer
 from serve_app.dashboard import PATH
 from serve_app.dashboard.access import CurrentViewer, PageRoute

@@ -50,10 +50,7 @@ from serve_app.errors import invalid
 from serve_app.exports.timeline import csv_table, find_sources
 from serve_app.results import transcripts
 from serve_app.results.availability import require_stage
-from serve_app.results.routes import (
-    LanguageTag,
-    TrackQuery,
-)
+from serve_app.results.routes import LanguageTag, TrackQuery
 from serve_app.results.transcripts import Transcript, transcript_of
 from serve_app.results.translations import in_language, require_translation
 from storage.audit import AuditAction, record

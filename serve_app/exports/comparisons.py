@@ -22,21 +22,8 @@ from pipelines.across.comparison import (
 from pipelines.speech.edits import WordChange, Words, changed_words
 from pipelines.types import Scene, ScreenText
 from pipelines.vision.fingerprints import Fingerprints
-from serve_app.api.schemas import (
-    Count,
-    Seconds,
-    Share,
-    Timestamp,
-    Url,
-    Uuid,
-    doc,
-    timestamp,
-)
-from serve_app.api.urls import (
-    OVERVIEW_STILL,
-    parse_job_id,
-    still_path,
-)
+from serve_app.api.schemas import Count, Seconds, Share, Timestamp, Url, Uuid, doc, timestamp
+from serve_app.api.urls import OVERVIEW_STILL, parse_job_id, still_path
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.exports.timeline import Section

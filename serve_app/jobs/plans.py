@@ -17,11 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from pipelines.net.buckets import PUBLIC_ACCESS, BucketAccess, is_bucket_address
 from pipelines.types import WarningCode
-from serve_app.api.urls import (
-    require_bucket_access,
-    require_callback_url,
-    require_media_url,
-)
+from serve_app.api.urls import require_bucket_access, require_callback_url, require_media_url
 from serve_app.crypto import Encrypter
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs.answers import check_metadata

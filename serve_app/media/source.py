@@ -28,12 +28,7 @@ from serve_app.api.downloads import (
     ranged_response,
 )
 from serve_app.api.envelope import API_PREFIX, Context
-from serve_app.api.urls import (
-    OVERVIEW_STILL,
-    STILL_PURPOSE,
-    parse_job_id,
-    require_active_owner,
-)
+from serve_app.api.urls import OVERVIEW_STILL, STILL_PURPOSE, parse_job_id, require_active_owner
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode

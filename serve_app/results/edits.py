@@ -31,15 +31,7 @@ from serve_app.api.downloads import turn_if_large
 from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.parameters import WHOLE_NUMBER
-from serve_app.api.schemas import (
-    WHOLE,
-    Answer,
-    Count,
-    Timestamp,
-    Uuid,
-    doc,
-    timestamp,
-)
+from serve_app.api.schemas import WHOLE, Answer, Count, Timestamp, Uuid, doc, timestamp
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import require_stage

@@ -8,13 +8,7 @@ from typing import Annotated, NotRequired
 from typing_extensions import TypedDict
 
 from models.contracts import written_language
-from serve_app.api.schemas import (
-    Count,
-    Timestamp,
-    Uuid,
-    doc,
-    timestamp,
-)
+from serve_app.api.schemas import Count, Timestamp, Uuid, doc, timestamp
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.results.availability import no_result
 from storage import translations

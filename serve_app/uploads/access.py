@@ -18,10 +18,7 @@ from typing import Any, TypeVar
 
 from pipelines.types import WarningCode
 from serve_app import API_PREFIX
-from serve_app.api.urls import (
-    parse_job_id,
-    require_active_owner,
-)
+from serve_app.api.urls import parse_job_id, require_active_owner
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
 from serve_app.errors import ApiError, ErrorCode, invalid

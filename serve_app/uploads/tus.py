@@ -66,10 +66,7 @@ from serve_app.uploads.receiving import (
     upload_limiter,
 )
 from storage import uploads
-from storage.objects import (
-    PartialBusyError,
-    PartialOffsetError,
-)
+from storage.objects import PartialBusyError, PartialOffsetError
 
 log = logging.getLogger("vas.uploads")
 

@@ -36,12 +36,7 @@ from pipelines.execution.chain import (
     transcript_work,
     vision_work,
 )
-from pipelines.ingest.pipeline import (
-    INGESTED,
-    PROBE_SHARE,
-    SHORTEST_SEGMENT_SECONDS,
-    IngestConfig,
-)
+from pipelines.ingest.pipeline import INGESTED, PROBE_SHARE, SHORTEST_SEGMENT_SECONDS, IngestConfig
 from pipelines.ingest.preview import is_playable
 from pipelines.ingest.source import ProbedMedia, SourceMedia
 from pipelines.speech.languages import ENGLISH, LanguageChoice
