@@ -40,24 +40,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, TSVECTOR
 from sqlalchemy.schema import SchemaItem
 
-from storage.types import (
-    ArchiveState,
-    ComparisonState,
-    DeliveryStatus,
-    JobState,
-    KeyStatus,
-    LedgerKind,
-    ObjectState,
-    PreviewStatus,
-    Priority,
-    ProcessingMode,
-    Role,
-    SearchKind,
-    StageName,
-    StageStatus,
-    Tier,
-    TranslationStatus,
-)
+from storage import types
 
 metadata = MetaData(
     naming_convention={
@@ -135,7 +118,7 @@ accounts = _table(
     _check("max_active_jobs > 0", "max_active_jobs_positive"),
     _check("queue_weight > 0", "queue_weight_positive"),
     _check("max_running_jobs > 0", "max_running_jobs_positive"),
-    _check(_one_of("highest_priority", Priority), "highest_priority"),
+    _check(_one_of("highest_priority", types.Priority), "highest_priority"),
 )
 
 users = _table(
@@ -151,7 +134,7 @@ users = _table(
     _time("created_at", now=True),
     # They stay: the audit log and keys refer to them.
     _time("removed_at", nullable=True),
-    _check(_one_of("role", Role), "role"),
+    _check(_one_of("role", types.Role), "role"),
     _check("(issuer IS NULL) = (subject IS NULL)", "subject_has_issuer"),
     _index("uq_users_email", "account_id", "email", unique=True, where="removed_at IS NULL"),
     _index(
@@ -175,7 +158,7 @@ invitations = _table(
     _time("created_at", now=True),
     _time("expires_at"),
     _time("used_at", nullable=True),
-    _check(_one_of("role", Role), "role"),
+    _check(_one_of("role", types.Role), "role"),
 )
 
 # Sign-ins by OIDC that an issuer has not answered yet.
@@ -210,7 +193,7 @@ api_keys = _table(
     # What jobs that it creates may cost in a month, and how many are unfinished at once.
     Column("max_monthly_cents", BigInteger),
     Column("max_active_jobs", Integer),
-    _check(_one_of("status", KeyStatus), "status"),
+    _check(_one_of("status", types.KeyStatus), "status"),
     _check("max_monthly_cents > 0", "max_monthly_cents_positive"),
     _check("max_active_jobs > 0", "max_active_jobs_positive"),
 )
@@ -317,10 +300,10 @@ jobs = _table(
     # [[start, end], …] in milliseconds, in order: where what shows the media is silent.
     Column("muted", JSON(none_as_null=True)),
     _check("cleaned_at IS NULL OR cleaning_after IS NULL", "cleaned_once"),
-    _check(_one_of("state", JobState), "state"),
-    _check(_one_of("processing_mode", ProcessingMode), "processing_mode"),
-    _check(_one_of("tier", Tier), "tier"),
-    _check(_one_of("priority", Priority), "priority"),
+    _check(_one_of("state", types.JobState), "state"),
+    _check(_one_of("processing_mode", types.ProcessingMode), "processing_mode"),
+    _check(_one_of("tier", types.Tier), "tier"),
+    _check(_one_of("priority", types.Priority), "priority"),
     _check("queue_weight > 0", "queue_weight_positive"),
     _check("running_limit > 0", "running_limit_positive"),
     _check("held_cents >= 0", "held_not_negative"),
@@ -412,8 +395,8 @@ stages = _table(
     # Of its price what is not charged: for tracks in which there was nothing new.
     Column("waived_cents", BigInteger, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("job_id", "stage"),
-    _check(_one_of("stage", StageName), "stage"),
-    _check(_one_of("status", StageStatus), "status"),
+    _check(_one_of("stage", types.StageName), "stage"),
+    _check(_one_of("status", types.StageStatus), "status"),
     _check("progress BETWEEN 0 AND 1", "progress"),
     _check("waived_cents >= 0", "waived_not_negative"),
     _check("(status = 'failed') <= (error_code IS NOT NULL)", "failed_has_code"),
@@ -425,7 +408,7 @@ stage_versions = _table(
     "stage_versions",
     Column("stage", Text, primary_key=True),
     Column("made_with", Text, nullable=False),
-    _check(_one_of("stage", StageName), "stage"),
+    _check(_one_of("stage", types.StageName), "stage"),
 )
 
 uploads = _table(
@@ -490,7 +473,7 @@ transcripts = _table(
     # Of its sound, as pipelines.media.audio writes it.
     Column("sound_print", LargeBinary),
     PrimaryKeyConstraint("job_id", "track_index"),
-    _check(_one_of("status", StageStatus), "status"),
+    _check(_one_of("status", types.StageStatus), "status"),
     _check("(status = 'completed') = (document IS NOT NULL)", "completed_has_text"),
     _index("ix_transcripts_unaligned", "align_after", where="align_after IS NOT NULL"),
 )
@@ -567,7 +550,7 @@ previews = _table(
     Column("lease_token", Uuid),
     _time("lease_expires_at", nullable=True),
     _time("created_at", now=True),
-    _check(_one_of("status", PreviewStatus), "status"),
+    _check(_one_of("status", types.PreviewStatus), "status"),
     _check("(status = 'failed') = (reason IS NOT NULL)", "failed_has_reason"),
     _check("(lease_token IS NULL) = (lease_expires_at IS NULL)", "lease_has_deadline"),
     _check("lease_token IS NULL OR status = 'waiting'", "leased_is_waiting"),
@@ -629,7 +612,7 @@ translations = _table(
     _time("created_at", now=True),
     _time("completed_at", nullable=True),
     PrimaryKeyConstraint("job_id", "language"),
-    _check(_one_of("status", TranslationStatus), "status"),
+    _check(_one_of("status", types.TranslationStatus), "status"),
     _check("(status = 'failed') = (reason IS NOT NULL)", "failed_has_reason"),
     _check("(status = 'completed') = (documents IS NOT NULL)", "completed_has_text"),
     _check("(status = 'pending') = (completed_at IS NULL)", "ended_has_time"),
@@ -652,7 +635,7 @@ comparisons = _table(
     # When somebody requested or read it last.
     _time("asked_at", now=True),
     _time("completed_at", nullable=True),
-    _check(_one_of("state", ComparisonState), "state"),
+    _check(_one_of("state", types.ComparisonState), "state"),
     _check("(state = 'failed') = (error IS NOT NULL)", "failed_has_error"),
     _check("(state = 'completed') = (document IS NOT NULL)", "completed_has_document"),
     _check("(state = 'pending') = (completed_at IS NULL)", "ended_has_time"),
@@ -689,7 +672,7 @@ search_rows = _table(
     Column("ahead", Text, nullable=False),
     # Words of ``text`` with weight A, of ``ahead`` with D, and labels (storage.search_index).
     Column("vector", TSVECTOR, nullable=False),
-    _check(_one_of("kind", SearchKind), "kind"),
+    _check(_one_of("kind", types.SearchKind), "kind"),
     # Labels are in the vector because the extensions that would index account and words together
     # are not part of every server. Pending entries are merged by the runners, and by an insert
     # only where 16 MB (kB) of them have come together.
@@ -795,7 +778,7 @@ webhook_events = _table(
     _time("next_attempt_at", nullable=True, now=True),
     Column("lease_token", Uuid),
     _time("delivered_at", nullable=True),
-    _check(_one_of("status", DeliveryStatus), "status"),
+    _check(_one_of("status", types.DeliveryStatus), "status"),
     _check("lease_token IS NULL OR status = 'in_flight'", "leased_is_in_flight"),
     # An open event always has a time at which it is due.
     _check(
@@ -878,7 +861,7 @@ archives = _table(
     # What its jobs are created with.
     Column("options", JSONB, nullable=False),
     Column("base_url", Text, nullable=False),
-    Column("state", Text, nullable=False, server_default=ArchiveState.ACTIVE),
+    Column("state", Text, nullable=False, server_default=types.ArchiveState.ACTIVE),
     Column("error_code", Text),
     Column("error_message", Text),
     # The key that the list goes on after; null while none is under way. Bytes: not all are text.
@@ -888,7 +871,7 @@ archives = _table(
     # How many objects there are in each state, changed with them.
     *(
         Column(f"{state}_objects", BigInteger, nullable=False, server_default="0")
-        for state in ObjectState
+        for state in types.ObjectState
     ),
     _time("created_at", now=True),
     _time("listed_at", nullable=True),
@@ -900,11 +883,11 @@ archives = _table(
     _time("lease_expires_at", nullable=True),
     # Its objects are deleted a few at a time, then the row.
     _time("removed_at", nullable=True),
-    _check(_one_of("state", ArchiveState), "state"),
+    _check(_one_of("state", types.ArchiveState), "state"),
     _check("max_active_jobs > 0", "max_active_jobs_positive"),
     _check("watch_seconds > 0", "watch_seconds_positive"),
     _check("sealed_access IS NULL OR removed_at IS NULL", "removed_without_access"),
-    *(_check(f"{state}_objects >= 0", f"{state}_not_negative") for state in ObjectState),
+    *(_check(f"{state}_objects >= 0", f"{state}_not_negative") for state in types.ObjectState),
     _index("ix_archives_due", "due_at", where="state = 'active' OR removed_at IS NOT NULL"),
 )
 
@@ -925,7 +908,7 @@ archive_objects = _table(
     Column("error_code", Text),
     Column("error_message", Text),
     PrimaryKeyConstraint("archive_id", "key_sha256"),
-    _check(_one_of("state", ObjectState), "state"),
+    _check(_one_of("state", types.ObjectState), "state"),
     _check("state <> 'running' OR job_id IS NOT NULL", "running_has_job"),
     _index("ix_archive_objects_position", "archive_id", "position"),
     _index("ix_archive_objects_state", "archive_id", "state", "position"),
@@ -1020,7 +1003,7 @@ ledger_entries = _table(
     Column("refund_id", ForeignKey("refunds.id")),
     # The key whose cap of a month it counts for, of jobs' entries that of the job.
     Column("capped_key_id", Uuid),
-    _check(_one_of("kind", LedgerKind), "kind"),
+    _check(_one_of("kind", types.LedgerKind), "kind"),
     _check(
         "CASE kind"
         " WHEN 'purchase' THEN balance_delta_cents > 0 AND hold_delta_cents = 0"
@@ -1035,7 +1018,7 @@ ledger_entries = _table(
     ),
     _check("(kind IN ('hold', 'release', 'charge')) = (job_id IS NOT NULL)", "job_fits_kind"),
     _check("(kind = 'charge') = (stage IS NOT NULL)", "charge_names_stage"),
-    _check(_one_of("stage", StageName), "stage_is_known"),
+    _check(_one_of("stage", types.StageName), "stage_is_known"),
     _check("(kind = 'purchase') = (purchase_id IS NOT NULL)", "purchase_has_receipt"),
     _check("refund_id IS NULL OR kind = 'adjustment'", "refund_is_adjustment"),
     _check("reason <> ''", "reason_is_given"),

@@ -30,14 +30,8 @@ from serve_app.dashboard import PATH
 from serve_app.dashboard.access import CurrentViewer, PageRoute, Viewer
 from serve_app.dashboard.pages import HEADERS, page, takes_gzip
 from serve_app.errors import ApiError, ErrorCode
+from serve_app.exports import comparisons
 from serve_app.exports.captions import lint
-from serve_app.exports.comparisons import (
-    ComparisonJson,
-    ComparisonStatus,
-    request_comparison,
-    result_json,
-    status_json,
-)
 from serve_app.jobs import service
 from serve_app.results.scenes import scene_json, scenes_of
 from serve_app.results.transcripts import at_revision, choose_track, read_tracks, transcript_of
@@ -255,19 +249,19 @@ async def get_compare(
     """What became of a cut in another, with stills; a form of the latest jobs above. It is loaded
     again until the comparison is made."""
     problem: ApiError | None = None
-    status: ComparisonStatus | None = None
-    found: ComparisonJson | None = None
+    status: comparisons.ComparisonStatus | None = None
+    found: comparisons.ComparisonJson | None = None
     if before and after:
         try:
-            asked = await request_comparison(context, viewer.account.id, before, after)
-            status = status_json(asked)
+            asked = await comparisons.request_comparison(context, viewer.account.id, before, after)
+            status = comparisons.status_json(asked)
         except ApiError as error:
             problem = error
         else:
             async with context.database.statement() as connection:
                 document = await get_document(connection, asked.id)
             if document is not None:
-                make = partial(result_json, asked, document, context, "")
+                make = partial(comparisons.result_json, asked, document, context, "")
                 found = await answer.prepared(request, len(document), make)
     async with context.database.statement() as connection:
         listed = await list_jobs(connection, viewer.account.id, limit=_JOBS_SHOWN)

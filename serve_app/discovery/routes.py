@@ -21,12 +21,6 @@ from serve_app.api.openapi import answers, headers
 from serve_app.api.parameters import NUMBER, WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, doc
 from serve_app.media import formats
-from serve_app.pricing import (
-    MAX_ESTIMATE_SECONDS,
-    MAX_ESTIMATE_TRACKS,
-    MAX_PRIOR_USAGE_SECONDS,
-    price_table,
-)
 from storage.types import ProcessingMode, StageName, Tier
 
 CACHE_HEADERS = {"Cache-Control": "public, max-age=300"}
@@ -130,7 +124,7 @@ async def get_pricing(request: Request, context: Context) -> Response:
     """Read the price table.
 
     Rates in US cents per footage-hour, by tier and stage."""
-    return success(request, price_table(context.prices), headers=CACHE_HEADERS)
+    return success(request, pricing.price_table(context.prices), headers=CACHE_HEADERS)
 
 
 class StageCents(TypedDict):
@@ -161,13 +155,13 @@ async def estimate_price(
     request: Request,
     context: Context,
     duration: Annotated[
-        Annotated[float, Field(ge=0, le=MAX_ESTIMATE_SECONDS), NUMBER],
+        Annotated[float, Field(ge=0, le=pricing.MAX_ESTIMATE_SECONDS), NUMBER],
         Query(alias="durationSeconds", description="Length of the media.", examples=[3600]),
     ],
     tier: Annotated[Tier, Query(description="Price tier.")] = Tier.STANDARD,
     mode: Annotated[ProcessingMode, Query(description="Which stages run.")] = ProcessingMode.ALL,
     tracks: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_ESTIMATE_TRACKS), WHOLE_NUMBER],
+        Annotated[int, Field(ge=1, le=pricing.MAX_ESTIMATE_TRACKS), WHOLE_NUMBER],
         Query(
             alias="audioTracks",
             description="Tracks to transcribe: audio streams of the video, or separate audio "
@@ -175,7 +169,7 @@ async def estimate_price(
         ),
     ] = 1,
     prior: Annotated[
-        Annotated[int, Field(ge=0, le=MAX_PRIOR_USAGE_SECONDS), WHOLE_NUMBER],
+        Annotated[int, Field(ge=0, le=pricing.MAX_PRIOR_USAGE_SECONDS), WHOLE_NUMBER],
         Query(
             alias="priorUsageSeconds", description="Billable seconds already used this UTC month."
         ),

@@ -18,6 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
+from pipelines.speech import captions
 from pipelines.speech.caption_rules import (
     USUAL,
     CaptionLimits,
@@ -27,16 +28,6 @@ from pipelines.speech.caption_rules import (
     find_rules,
     find_violations,
     with_speakers,
-)
-from pipelines.speech.captions import (
-    to_ass,
-    to_ebu_tt_d,
-    to_markdown,
-    to_srt,
-    to_ttml,
-    to_txt,
-    to_vtt,
-    with_sounds,
 )
 from pipelines.types import Speaker, TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute, Permission, require
@@ -419,7 +410,9 @@ def _captioned(
         template = rules.speaker if rules else "{speaker}:"
         segments = list(with_speakers(segments, found.speakers, template))
     if style.sounds:
-        segments = with_sounds(segments, found.sounds, rules.sound if rules else "[{sound}]")
+        segments = captions.with_sounds(
+            segments, found.sounds, rules.sound if rules else "[{sound}]"
+        )
     return segments
 
 
@@ -430,19 +423,19 @@ def _text(
     if extension in _CAPTIONS:
         segments = _captioned(track, style, limits)
         write = {
-            "srt": lambda: to_srt(segments, limits),
-            "vtt": lambda: to_vtt(segments, found.speakers, limits),
-            "ttml": lambda: to_ttml(segments, found.speakers, track.language, limits),
-            "ebu-tt-d": lambda: to_ebu_tt_d(segments, track.language, limits),
-            "ass": lambda: to_ass(segments, limits),
+            "srt": lambda: captions.to_srt(segments, limits),
+            "vtt": lambda: captions.to_vtt(segments, found.speakers, limits),
+            "ttml": lambda: captions.to_ttml(segments, found.speakers, track.language, limits),
+            "ebu-tt-d": lambda: captions.to_ebu_tt_d(segments, track.language, limits),
+            "ass": lambda: captions.to_ass(segments, limits),
         }
         return write[extension]()
     match extension:
         case "md":
-            return to_markdown(found.segments, found.speakers)
+            return captions.to_markdown(found.segments, found.speakers)
         case "csv":
             return csv_table(_COLUMNS, _rows(found.segments, found.speakers))
-    return to_txt(found.segments, found.speakers)
+    return captions.to_txt(found.segments, found.speakers)
 
 
 def _rows(

@@ -22,14 +22,9 @@ from serve_app.api.openapi import OF_RESULTS, answers, errors, headers
 from serve_app.api.schemas import Answer, Uuid, doc
 from serve_app.api.urls import parse_job_id
 from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.exports import comparisons
 from serve_app.exports import timeline as timeline_files
 from serve_app.exports.captions import attachment
-from serve_app.exports.comparisons import (
-    ComparisonStatus,
-    request_comparison,
-    result_json,
-    status_json,
-)
 from serve_app.exports.timeline import FrameTimeline, Section, find_sources, frame_timeline
 from serve_app.results.availability import no_result
 from serve_app.results.chapters import find_chapters_of
@@ -246,7 +241,7 @@ _COMPARISON_FILES = {
 @comparison_router.post(
     "/comparisons",
     **answers(
-        Answer[ComparisonStatus],
+        Answer[comparisons.ComparisonStatus],
         "It is made, or was already.",
         ErrorCode.NOT_FOUND,
         *OF_RESULTS,
@@ -267,14 +262,14 @@ async def compare_jobs(
     Shots are found again by what their pictures show, whatever the encoding, grade or framing.
     What only one of the jobs has, scenes or a transcript, is not compared. Jobs that were analysed
     before there were fingerprints are analysed again by a rerun of `vision`."""
-    found = await request_comparison(context, account_id, body.before, body.after)
-    return success(request, status_json(found), status=202)
+    found = await comparisons.request_comparison(context, account_id, body.before, body.after)
+    return success(request, comparisons.status_json(found), status=202)
 
 
 @comparison_router.get(
     "/comparisons/{comparisonId}",
     **answers(
-        Answer[ComparisonStatus],
+        Answer[comparisons.ComparisonStatus],
         "What became of it, and what changed.",
         *OF_RESULTS,
         content={
@@ -325,9 +320,9 @@ async def get_comparison(
         return await answer.prepared(request, len(document), write)
 
     def shown() -> Response:
-        data = status_json(found)
+        data = comparisons.status_json(found)
         if document:
-            data["result"] = result_json(found, document, context, public_url(request))
+            data["result"] = comparisons.result_json(found, document, context, public_url(request))
         return success(request, data, large=True)
 
     return await answer.prepared(request, len(document), shown)

@@ -14,6 +14,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from serve_app.api import parameters
 from serve_app.api.authentication import CreationRoute, CurrentAccount, CurrentJob, KeyedRoute
 from serve_app.api.downloads import LargeResults
 from serve_app.api.envelope import (
@@ -26,16 +27,6 @@ from serve_app.api.envelope import (
 )
 from serve_app.api.idempotency import create_once
 from serve_app.api.openapi import answers, headers, links
-from serve_app.api.parameters import (
-    WHOLE_NUMBER,
-    BadCursorError,
-    Cursor,
-    decode_cursor,
-    encode_cursor,
-    matching,
-    one_of,
-    shown,
-)
 from serve_app.api.schemas import Answer
 from serve_app.context import AppContext
 from serve_app.errors import ErrorCode, invalid
@@ -242,12 +233,12 @@ async def list_jobs(
     context: Context,
     account_id: CurrentAccount,
     limit: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
+        Annotated[int, Field(ge=1, le=MAX_PAGE), parameters.WHOLE_NUMBER],
         Query(description="Most jobs of a page."),
     ] = DEFAULT_PAGE,
     cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
     state: Annotated[
-        Annotated[str, one_of(_STATES)] | None,
+        Annotated[str, parameters.one_of(_STATES)] | None,
         Query(
             description="Only jobs in this state; `uploading` means `awaiting_upload`. Not "
             "together with `status`.",
@@ -255,7 +246,7 @@ async def list_jobs(
         ),
     ] = None,
     status: Annotated[
-        Annotated[str, one_of(LEGACY_FILTERS)] | None,
+        Annotated[str, parameters.one_of(LEGACY_FILTERS)] | None,
         Query(
             description="Only jobs of this older status, or of the groups `COMPLETED`, "
             "`COMPLETED_NO_SCENES` and `FAILED`. Use `state`.",
@@ -284,8 +275,10 @@ async def list_jobs(
     shown_jobs, next_cursor = found[:limit], None
     link = {}
     if len(found) > limit:
-        last = Cursor(shown_jobs[-1].created_at, shown_jobs[-1].id)
-        next_cursor = encode_cursor(last, secret=context.signer.secret, account_id=account_id)
+        last = parameters.Cursor(shown_jobs[-1].created_at, shown_jobs[-1].id)
+        next_cursor = parameters.encode_cursor(
+            last, secret=context.signer.secret, account_id=account_id
+        )
         query = {**dict(request.query_params), "cursor": next_cursor}
         link["Link"] = f'<{base_url(request)}/jobs?{urlencode(query)}>; rel="next"'
     body = {
@@ -297,10 +290,10 @@ async def list_jobs(
     return ExactJSONResponse(body, headers=link)
 
 
-def _read_cursor(context: AppContext, account_id: uuid.UUID, text: str) -> Cursor:
+def _read_cursor(context: AppContext, account_id: uuid.UUID, text: str) -> parameters.Cursor:
     try:
-        return decode_cursor(text, secret=context.signer.secret, account_id=account_id)
-    except BadCursorError as error:
+        return parameters.decode_cursor(text, secret=context.signer.secret, account_id=account_id)
+    except parameters.BadCursorError as error:
         raise invalid("The cursor is not one that this list gave out.", "cursor") from error
 
 
@@ -311,7 +304,8 @@ async def get_job(
     job: CurrentJob,
     answer: LargeResults,
     include: Annotated[
-        Annotated[str, shown(_INCLUDED), matching(_INCLUDED, _INCLUDED_WORDS)] | None,
+        Annotated[str, parameters.shown(_INCLUDED), parameters.matching(_INCLUDED, _INCLUDED_WORDS)]
+        | None,
         Query(description="`none`, or a list of `scenes` and `transcript`; both if not given."),
     ] = None,
 ) -> Response:

@@ -18,15 +18,9 @@ from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, Seconds, Share, Uuid, doc
+from serve_app.results import transcripts
 from serve_app.results.routes import TrackQuery
 from serve_app.results.scenes import scenes_of
-from serve_app.results.transcripts import (
-    at_revision,
-    choose_track,
-    read_tracks,
-    require_choice,
-    transcript_of,
-)
 from storage import results
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
@@ -99,20 +93,20 @@ async def get_review(
 
     Segments that were corrected count as right. Expected errors follow from the confidences of
     words and of cuts."""
-    require_choice(job, track)
+    transcripts.require_choice(job, track)
     async with context.database.statement() as connection:
         seen, spoken = await results.stored_bytes(connection, job.id)
     async with answer.turn(request, seen + spoken):
         async with context.database.statement() as connection:
-            tracks = await read_tracks(connection, job)
-            chosen = choose_track(job, tracks, track)
+            tracks = await transcripts.read_tracks(connection, job)
+            chosen = transcripts.choose_track(job, tracks, track)
             scenes = "[]"
             if job.stages[StageName.VISION].status is StageStatus.COMPLETED:
                 scenes = await results.get_scenes(connection, job.id)
         former = chosen
         if chosen.revision > (chosen.redacted_revision or 0):
             machine = chosen.redacted_revision or 0
-            former = await at_revision(context.database, job, chosen, machine)
+            former = await transcripts.at_revision(context.database, job, chosen, machine)
         found = await run_in_threadpool(_review, job, chosen, former, scenes, budgetSeconds)
     return success(request, found)
 
@@ -120,10 +114,10 @@ async def get_review(
 def _review(
     job: JobRecord, track: TrackTranscript, machine: TrackTranscript, scenes: str, budget: int
 ) -> JobReview:
-    found = transcript_of(track)
+    found = transcripts.transcript_of(track)
     checked = frozenset[int]()
     if machine is not track:
-        checked = _corrected(found, transcript_of(machine))
+        checked = _corrected(found, transcripts.transcript_of(machine))
     review = review_of(
         found.segments,
         scenes_of(scenes),

@@ -25,25 +25,9 @@ from serve_app.api.schemas import Answer, doc, rendered
 from serve_app.context import AppContext
 from serve_app.crypto import canonical
 from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
-from serve_app.results import transcripts
+from serve_app.results import receipts, redaction, transcripts
 from serve_app.results.availability import no_result, require_stage
 from serve_app.results.chapters import ChapterJson, ChapterList, find_chapters_of
-from serve_app.results.receipts import (
-    KEYS_PATH,
-    PAYLOAD_TYPE,
-    EnvelopeJson,
-    PublicKeys,
-    ReceiptJson,
-    ReceiptStages,
-    Subject,
-)
-from serve_app.results.redaction import (
-    RedactedJob,
-    RedactedKinds,
-    hidden_label,
-    redact_again,
-    redaction_json,
-)
 from serve_app.results.scenes import SceneList, StoredSeen, read_seen, seen_json
 from serve_app.results.transcripts import (
     AudioTrackJson,
@@ -260,7 +244,7 @@ async def _name_speaker(
         chosen = transcripts.choose_track(job, tracks, track)
         if all(each.id != speaker_id for each in transcript_of(chosen).speakers):
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such speaker.")
-        shown = await hidden_label(connection, job, label)
+        shown = await redaction.hidden_label(connection, job, label)
         await stored.name_speaker(connection, job.id, chosen.track_index, speaker_id, shown)
         action = AuditAction.NAME_SPEAKER if label else AuditAction.RESET_SPEAKER
         detail = f"track={chosen.track_index} speaker={speaker_id}"
@@ -300,13 +284,13 @@ class RedactionBody(BaseModel):
     """Body of ``POST /jobs/{jobId}/redact``."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
-    kinds: Annotated[RedactedKinds, doc("What to hide.", ["email", "phone", "name"])]
+    kinds: Annotated[redaction.RedactedKinds, doc("What to hide.", ["email", "phone", "name"])]
 
 
 @redaction_router.post(
     "/jobs/{jobId}/redact",
     **answers(
-        Answer[RedactedJob],
+        Answer[redaction.RedactedJob],
         "It is being hidden, or was already.",
         ErrorCode.LEGAL_HOLD,
         ErrorCode.RESULTS_NOT_READY,
@@ -347,19 +331,22 @@ async def redact_job(
         kinds = [*present, *(it for it in body.kinds if it not in present)]
         if len(kinds) > len(present) or locked.redact_error is not None:
             source = locked.source.model_copy(update={"redact": tuple(kinds)})
-            await redact_again(connection, replace(locked, source=source))
+            await redaction.redact_again(connection, replace(locked, source=source))
             detail = f"kinds={','.join(kinds)}"
             await record(
                 connection, job.account_id, AuditAction.REDACT_JOB, job_id=job.id, detail=detail
             )
             found = await jobs.find_job(connection, job.id)
             locked = found or locked
-    answer: RedactedJob = {"jobId": str(job.id), "redaction": redaction_json(locked)}
+    answer: redaction.RedactedJob = {
+        "jobId": str(job.id),
+        "redaction": redaction.redaction_json(locked),
+    }
     return success(request, answer, status=202)
 
 
 @receipt_router.get(
-    "/jobs/{jobId}/receipt", **answers(Answer[EnvelopeJson], "The receipt.", *OF_RESULTS)
+    "/jobs/{jobId}/receipt", **answers(Answer[receipts.EnvelopeJson], "The receipt.", *OF_RESULTS)
 )
 async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Response:
     """Read the receipt.
@@ -379,17 +366,20 @@ async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Re
     if StageName.INGEST not in stages:
         message = "The job was analysed before there were receipts: rerun it as a new job."
         raise no_result(job, StageName.INGEST, message, SkipReason.STAGE_SKIPPED)
-    receipt: ReceiptJson = {"jobId": str(job.id), "stages": cast("ReceiptStages", stages)}
+    receipt: receipts.ReceiptJson = {
+        "jobId": str(job.id),
+        "stages": cast("receipts.ReceiptStages", stages),
+    }
     statement = {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": _subjects(receipt["stages"]),
         "predicateType": "urn:video-analysis-service:receipt:v2",
         "predicate": receipt,
     }
-    return success(request, context.receipts.seal(PAYLOAD_TYPE, canonical(statement)))
+    return success(request, context.receipts.seal(receipts.PAYLOAD_TYPE, canonical(statement)))
 
 
-def _subjects(stages: ReceiptStages) -> list[Subject]:
+def _subjects(stages: receipts.ReceiptStages) -> list[receipts.Subject]:
     named: list[tuple[str, str]] = []
     for stage in (stages.get("ingest"), stages.get("vision"), stages.get("transcript")):
         if stage is None:
@@ -404,10 +394,10 @@ def _subjects(stages: ReceiptStages) -> list[Subject]:
     return [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in named]
 
 
-@receipt_key_router.get(KEYS_PATH)
+@receipt_key_router.get(receipts.KEYS_PATH)
 async def get_receipt_keys(context: Context) -> Response:
     """The key that signs receipts, open to everybody."""
-    keys: PublicKeys = {"keys": [context.receipts.public_key()]}
+    keys: receipts.PublicKeys = {"keys": [context.receipts.public_key()]}
     return JSONResponse(keys, headers={"Cache-Control": "public, max-age=300"})
 
 

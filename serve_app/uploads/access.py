@@ -23,15 +23,9 @@ from serve_app.context import AppContext
 from serve_app.crypto import Signer
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.settings import Settings
-from storage import jobs, uploads
+from storage import jobs, objects, uploads
 from storage.database import Connection
 from storage.job_records import JobRecord
-from storage.objects import (
-    DirectUpload,
-    DirectUploadStore,
-    ObjectStore,
-    ObjectStoreUnavailableError,
-)
 from storage.types import JobState
 from storage.uploads import (
     AUDIO_SLOT,
@@ -76,14 +70,14 @@ def arrived_key(job_id: uuid.UUID, slot: str, version: str) -> str:
 
 
 async def direct_urls(
-    store: ObjectStore, uploads: list[Upload], settings: Settings
+    store: objects.ObjectStore, uploads: list[Upload], settings: Settings
 ) -> dict[str, str]:
     """Return addresses in the store itself, by slot, for the files that it takes with one PUT.
 
     None with a store that clients cannot reach. Signing may have to fetch the
     machine's credentials, so it is done outside any transaction.
     """
-    if not isinstance(store, DirectUploadStore):
+    if not isinstance(store, objects.DirectUploadStore):
         return {}
     takes = store
     lifetime = settings.upload_lifetime_seconds
@@ -276,7 +270,7 @@ class DirectUploadWatcher:
     otherwise change the file under the running job.
     """
 
-    def __init__(self, context: AppContext, store: DirectUploadStore) -> None:
+    def __init__(self, context: AppContext, store: objects.DirectUploadStore) -> None:
         self._context = context
         self._store = store
         self._threads = ThreadPoolExecutor(_LOOKS_AT_ONCE + _MOVES_AT_ONCE, "direct-uploads")
@@ -291,7 +285,7 @@ class DirectUploadWatcher:
             some = awaited[start : start + _LOOKS_AT_ONCE]
             try:
                 found = await asyncio.gather(*map(self._find, some))
-            except ObjectStoreUnavailableError as error:
+            except objects.ObjectStoreUnavailableError as error:
                 log.warning("uploads are not looked for: %s", error)
                 return
             for item, upload in zip(some, found, strict=True):
@@ -304,11 +298,11 @@ class DirectUploadWatcher:
         """Wait until every file that was found is processed."""
         await asyncio.gather(*self._moving)
 
-    async def _find(self, item: AwaitedUpload) -> DirectUpload | None:
+    async def _find(self, item: AwaitedUpload) -> objects.DirectUpload | None:
         key = direct_key(item.job_id, item.slot)
         return await self._in_thread(lambda: self._store.find_direct_upload(key))
 
-    async def _accept(self, item: AwaitedUpload, upload: DirectUpload) -> None:
+    async def _accept(self, item: AwaitedUpload, upload: objects.DirectUpload) -> None:
         """Accept or refuse a file; after any failure it is looked for again."""
         async with self._free_to_move:
             held = await self._hold(item, _MOVE_LEASE)
@@ -342,7 +336,7 @@ class DirectUploadWatcher:
         async with self._context.database.transaction() as connection:
             return await extend_awaited_upload(connection, item, lease=lease)
 
-    async def _refuse(self, item: AwaitedUpload, upload: DirectUpload) -> None:
+    async def _refuse(self, item: AwaitedUpload, upload: objects.DirectUpload) -> None:
         """Queue the job, which ingest fails for the size that is recorded here; delete the file.
 
         There is no request to answer with 413, and no transition from awaiting_upload to failed.

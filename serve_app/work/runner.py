@@ -21,15 +21,8 @@ from pipelines.stages import FAILURE_CODES, OUTAGE_PAUSES_SECONDS, StageRunner
 from pipelines.types import IngestResult, StageError, StageStoppedError
 from serve_app.context import AppContext
 from serve_app.jobs.service import announce_progress
+from serve_app.observability import metrics
 from serve_app.observability.logs import Span, log_context, note, traced
-from serve_app.observability.metrics import (
-    DATABASE_SECONDS,
-    LEVEL_SECONDS,
-    DatabaseMetrics,
-    record_disks,
-    record_job_end,
-    record_stage,
-)
 from serve_app.periodic import Periodic, repeated
 from serve_app.results.redaction import known_of
 from serve_app.uploads.access import LOOK_SECONDS, DirectUploadWatcher
@@ -106,7 +99,7 @@ class Runner:
 
     def _beside_the_jobs(self) -> list[Periodic]:
         context, sweeper = self._context, Reaper(self._context)
-        database_metrics = DatabaseMetrics(context.database, context.metrics)
+        database_metrics = metrics.DatabaseMetrics(context.database, context.metrics)
         kinds = [
             kind for kind in KINDS if context.settings.previews or kind != previews.make_job_preview
         ]
@@ -118,8 +111,8 @@ class Runner:
             Periodic("sweeping the database", SWEEP_SECONDS, sweeper.sweep_database),
             # Apart, so that a slow store delays only this.
             Periodic("sweeping the objects", OBJECTS_SECONDS, sweeper.sweep_objects),
-            Periodic("measuring the database", DATABASE_SECONDS, database_metrics.take),
-            Periodic("measuring the disks", LEVEL_SECONDS, self._measure_disks),
+            Periodic("measuring the database", metrics.DATABASE_SECONDS, database_metrics.take),
+            Periodic("measuring the disks", metrics.LEVEL_SECONDS, self._measure_disks),
             Periodic("recording versions", VERSIONS_SECONDS, self._record_versions),
             Periodic("indexing", INDEX_SECONDS, SearchIndexer(context).step),
         ]
@@ -168,7 +161,7 @@ class Runner:
 
     async def _measure_disks(self) -> None:
         context = self._context
-        await asyncio.to_thread(record_disks, context.metrics, context.settings.data_dir)
+        await asyncio.to_thread(metrics.record_disks, context.metrics, context.settings.data_dir)
 
     async def _take_next(self) -> None:
         await self._slots.acquire()
@@ -441,8 +434,8 @@ class JobDriver:
     ) -> None:
         seconds = time.monotonic() - began
         log.info("job %s: %s %s in %.1f s", self.lease.job_id, stage, outcome, seconds)
-        record_stage(self.context.metrics, stage, outcome, seconds)
-        record_job_end(self.context.metrics, end)
+        metrics.record_stage(self.context.metrics, stage, outcome, seconds)
+        metrics.record_job_end(self.context.metrics, end)
 
     async def _start(self, stage: StageName) -> None:
         async with self.context.database.transaction() as connection:
