@@ -27,6 +27,7 @@ from serve_app.api.schemas import (
     Timestamp,
     Uuid,
     doc,
+    rendered,
     timestamp,
 )
 from serve_app.api.urls import blaming, parse_job_id, require_bucket_access
@@ -37,7 +38,7 @@ from serve_app.jobs.plans import Planner, plan_from_url, seal_access, unseal_acc
 from serve_app.jobs.routes import IdempotencyKey
 from serve_app.jobs.schemas import BucketAccessOptions, CreateJobFromUrlBody, JobOptions
 from storage import archives, keys
-from storage.archives import MOST_ARCHIVES, Archive, ArchiveObject
+from storage.archives import MOST_ARCHIVES, Archive
 from storage.database import Connection
 from storage.duplicates import list_groups
 from storage.types import ArchiveState, ObjectState
@@ -218,34 +219,17 @@ def _found(archive: Archive | None) -> Archive:
 def render_archive(archive: Archive, context: AppContext) -> ArchiveJson:
     """As answers have it, without secrets."""
     access = unseal_access(context.encrypter, archive.sealed_access)
-    rendered: ArchiveJson = {
+    given: dict[str, object] = {
         "archiveId": str(archive.id),
-        "url": archive.url,
-        "patterns": archive.patterns,
-        "state": archive.state,
-        "watchSeconds": archive.watch_seconds,
-        "maxActiveJobs": archive.max_active_jobs,
-        "bucketAccess": {
-            "endpoint": access.endpoint,
-            "region": access.region,
-            "accessKeyId": access.access_key_id,
-        },
-        "objects": {
-            "waiting": archive.waiting_objects,
-            "running": archive.running_objects,
-            "completed": archive.completed_objects,
-            "failed": archive.failed_objects,
-            "refused": archive.refused_objects,
-        },
+        "bucketAccess": rendered(ShownAccess, access),
+        "objects": {str(state): count for state, count in archive.counts.items()},
         "listing": archive.list_after is not None,
-        "createdAt": timestamp(archive.created_at),
-        "listedAt": timestamp(archive.listed_at),
     }
     if archive.error_code is not None:
-        rendered["error"] = {"code": archive.error_code, "message": archive.error_message or ""}
+        given["error"] = {"code": archive.error_code, "message": archive.error_message or ""}
     if archive.is_retried:
-        rendered["nextTryAt"] = timestamp(archive.due_at)
-    return rendered
+        given["nextTryAt"] = timestamp(archive.due_at)
+    return rendered(ArchiveJson, archive, **given)
 
 
 def _checked_access(
@@ -400,7 +384,7 @@ async def list_archive_objects(
         payload = shown[-1].position.to_bytes(8)
         next_cursor = sign_payload(payload, secret=secret, account_id=account_id, purpose=_PURPOSE)
     body = {
-        "data": [_object(each) for each in shown],
+        "data": [rendered(ArchiveObjectJson, each) for each in shown],
         "hasMore": next_cursor is not None,
         "nextCursor": next_cursor,
         "requestId": request.scope["vas_request_id"],
@@ -444,19 +428,6 @@ async def list_archive_duplicates(
         "requestId": request.scope["vas_request_id"],
     }
     return ExactJSONResponse(body)
-
-
-def _object(found: ArchiveObject) -> ArchiveObjectJson:
-    return {
-        "key": found.key,
-        "sizeBytes": found.size_bytes,
-        "etag": found.etag,
-        "modifiedAt": timestamp(found.modified_at),
-        "state": found.state,
-        "jobId": None if found.job_id is None else str(found.job_id),
-        "errorCode": found.error_code,
-        "errorMessage": found.error_message,
-    }
 
 
 async def _require_uncapped(connection: Connection) -> None:

@@ -24,8 +24,8 @@ from serve_app.media import formats
 from storage.types import ProcessingMode, StageName, Tier
 
 CACHE_HEADERS = {"Cache-Control": "public, max-age=300"}
-_CACHED = {"headers": headers("Cache-Control")}
-_VERSIONED = {"headers": headers("Cache-Control", "ETag")}
+_CACHED: dict[str, Any] = {"headers": headers("Cache-Control")}
+_VERSIONED: dict[str, Any] = {"headers": headers("Cache-Control", "ETag")}
 
 
 class OpenRoute(KeylessRoute):

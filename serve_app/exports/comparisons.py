@@ -22,7 +22,7 @@ from pipelines.across.comparison import (
 from pipelines.speech.edits import WordChange, Words, changed_words
 from pipelines.types import Scene, ScreenText
 from pipelines.vision.fingerprints import Fingerprints
-from serve_app.api.schemas import Count, Seconds, Share, Timestamp, Url, Uuid, doc, timestamp
+from serve_app.api.schemas import Count, Seconds, Share, Timestamp, Url, Uuid, doc, rendered
 from serve_app.api.urls import OVERVIEW_STILL, parse_job_id, still_path
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
@@ -140,6 +140,8 @@ class ComparisonFault(TypedDict):
     param: NotRequired[Annotated[Side, doc("Which of the jobs it is about.", "from")]]
 
 
+_OF_FAULT = ("code", "message", "param")
+
 ComparisonStatus = TypedDict(
     "ComparisonStatus",
     {
@@ -182,24 +184,10 @@ async def request_comparison(
 
 def status_json(found: stored.CutComparison) -> ComparisonStatus:
     """Return a comparison as the API shows it, without its result."""
-    shown: ComparisonStatus = {
-        "comparisonId": str(found.id),
-        "state": found.state,
-        "from": str(found.before_id),
-        "to": str(found.after_id),
-        "createdAt": timestamp(found.created_at),
-    }
-    if found.completed_at is not None:
-        shown["completedAt"] = timestamp(found.completed_at)
+    given: dict[str, object] = {"from": str(found.before_id), "to": str(found.after_id)}
     if found.error is not None:
-        error: ComparisonFault = {
-            "code": ErrorCode(found.error["code"]),
-            "message": found.error["message"],
-        }
-        if "param" in found.error:
-            error["param"] = found.error["param"]
-        shown["error"] = error
-    return shown
+        given["error"] = {name: found.error[name] for name in _OF_FAULT if name in found.error}
+    return rendered(ComparisonStatus, found, comparisonId=str(found.id), **given)
 
 
 def result_json(

@@ -29,6 +29,7 @@ from serve_app.api.schemas import (
     Url,
     Uuid,
     doc,
+    rendered,
     timestamp,
 )
 from serve_app.results.redaction import RedactionJson, redaction_json
@@ -559,12 +560,4 @@ def legacy_status(job: JobRecord) -> str:
 
 def warning_document(warning: PipelineWarning, stage: StageName) -> JobWarning:
     """Return a warning of ``stage`` as it is stored and shown, without what it is not about."""
-    about = {
-        "stage": warning.stage or stage,
-        "trackIndex": warning.track_index,
-        "startTime": None if warning.start_ms is None else warning.start_ms / 1000,
-        "endTime": None if warning.end_ms is None else warning.end_ms / 1000,
-    }
-    known = {name: value for name, value in about.items() if value is not None}
-    shown = {"code": warning.code, "message": warning.message, **known}
-    return cast("JobWarning", shown)
+    return rendered(JobWarning, warning, stage=warning.stage or stage)

@@ -63,7 +63,7 @@ _CREATION_ERRORS = (
     ErrorCode.URL_NOT_ALLOWED,
 )
 _FOLLOWING = ("getJob", "cancelJob", "getScenes", "getTranscript")
-_CREATED = {
+_CREATED: dict[str, Any] = {
     "headers": headers("Location", sometimes=["Idempotent-Replayed"]),
     "links": links({"jobId": "$response.body#/data/jobId"}, *_FOLLOWING),
 }

@@ -37,7 +37,7 @@ PORTAL_PATH = "/portal"
 PORTAL_PURPOSE = "portal"
 PORTAL_LINK_SECONDS = 900
 
-_PRIVATE = {"headers": headers("Cache-Control")}
+_PRIVATE: dict[str, Any] = {"headers": headers("Cache-Control")}
 
 router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute, tags=["Dashboard"])
 open_router = APIRouter(prefix=API_PREFIX, route_class=KeylessRoute, tags=["Dashboard"])

@@ -31,7 +31,7 @@ from serve_app.api.downloads import turn_if_large
 from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.parameters import WHOLE_NUMBER
-from serve_app.api.schemas import WHOLE, Answer, Count, Timestamp, Uuid, doc, timestamp
+from serve_app.api.schemas import WHOLE, Answer, Count, Timestamp, Uuid, doc, rendered
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import require_stage
@@ -325,17 +325,7 @@ async def list_transcript_revisions(
             before=before or MOST_REVISIONS + 1,
             limit=limit,
         )
-    shown: list[RevisionJson] = []
-    for each in found:
-        shown.append(
-            {
-                "revision": each.revision,
-                "createdAt": timestamp(each.created_at),
-                "changedSegments": each.changed_segments,
-            }
-        )
-        if each.reverted_to is not None:
-            shown[-1]["revertedTo"] = each.reverted_to
+    shown = [rendered(RevisionJson, each) for each in found]
     if len(shown) < limit:
         shown.append({"revision": 0})
     listed: RevisionList = {
