@@ -423,7 +423,9 @@ class ResultParts:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._kept = Kept[tuple[uuid.UUID, int | None, str], Parts](KEPT_BYTES, _kept_bytes)
+        self._kept = Kept[tuple[uuid.UUID, int | None, str], Parts](
+            KEPT_BYTES, lambda parts: sum(map(len, (*parts.pieces, parts.outline, parts.texts)))
+        )
         self._turns = asyncio.Semaphore(_READ_AT_ONCE)
 
     async def find_scenes(self, job_id: uuid.UUID) -> Parts | None:
@@ -470,10 +472,6 @@ class ResultParts:
             version, kind.size, len(outlines), tuple(pieces), outline, all_texts,
             tuple(found or ()),
         )  # fmt: skip
-
-
-def _kept_bytes(parts: Parts) -> int:
-    return sum(map(len, (*parts.pieces, parts.outline, parts.texts)))
 
 
 def _packed(texts: Sequence[str]) -> tuple[bytes, list[Element]]:

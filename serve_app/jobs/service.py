@@ -40,7 +40,7 @@ from storage import (
 )
 from storage.cleaning import erase_content, is_held
 from storage.database import Connection, DatabaseError
-from storage.job_records import JobRecord, NewJob
+from storage.job_records import JobRecord
 from storage.results import TrackTranscript
 from storage.types import (
     ENDED_STATUSES,
@@ -78,14 +78,21 @@ async def create_jobs(
     for a priority that the account may not use, or SERVICE_UNAVAILABLE where the balance cannot be
     verified.
     """
+    settings = context.settings
     account = await _check_admission(
-        connection, account_id, len(plans), context.settings, leaves_room=leaves_room
+        connection, account_id, len(plans), settings, leaves_room=leaves_room
     )
     capped_key_id = await check_caps(connection, len(plans))
     created = []
     for plan in plans:
-        job = _queued_by_rules(plan.job, account, context.settings)
-        job = replace(job, capped_key_id=capped_key_id)
+        require_priority(plan.job.priority, account, settings)
+        # Its share of the queue, by the rules of its account and the service.
+        job = replace(
+            plan.job,
+            queue_weight=settings.priority_weights[plan.job.priority] * account.queue_weight,
+            running_limit=account.max_running_jobs or settings.max_running_jobs,
+            capped_key_id=capped_key_id,
+        )
         await jobs.insert_job(connection, job, plan.uploads)
         with _verifying_balance():
             amount = pricing.minimum_hold(context.prices, plan.job.tier, plan.job.processing_mode)
@@ -144,14 +151,6 @@ async def check_caps(connection: Connection, count: int) -> uuid.UUID | None:
             extra={"maxActiveJobs": key.max_active_jobs, "activeJobs": key.active_jobs},
         )
     return key.first_id
-
-
-def _queued_by_rules(job: NewJob, account: keys.Account, settings: Settings) -> NewJob:
-    """Return the job with its share of the queue, by the rules of its account and the service."""
-    require_priority(job.priority, account, settings)
-    weight = settings.priority_weights[job.priority] * account.queue_weight
-    limit = account.max_running_jobs or settings.max_running_jobs
-    return replace(job, queue_weight=weight, running_limit=limit)
 
 
 def require_priority(priority: str, account: keys.Account, settings: Settings) -> None:

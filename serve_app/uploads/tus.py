@@ -325,7 +325,13 @@ async def _receive(
             await leases.drop_back(lease, start)
         raise
     if patch.checksum is not None and digest is not None:
-        await _verify(lease, patch.checksum, digest.digest(), start)
+        if digest.digest() != patch.checksum.digest:
+            await leases.drop_back(lease, start)
+            message = (
+                f"The {patch.checksum.algorithm} of the body is not the one of Upload-Checksum."
+            )
+            raise ApiError(ErrorCode.INVALID_REQUEST, message, status=CHECKSUM_MISMATCH)
+        await lease.set_unverified(None)
     return received
 
 
@@ -347,15 +353,6 @@ async def _open(
             if asyncio.get_running_loop().time() >= deadline:
                 raise
         await asyncio.sleep(_RETRY_SECONDS)
-
-
-async def _verify(lease: leases.UploadLease, expected: Checksum, digest: bytes, start: int) -> None:
-    if digest == expected.digest:
-        await lease.set_unverified(None)
-        return
-    await leases.drop_back(lease, start)
-    message = f"The {expected.algorithm} of the body is not the one of Upload-Checksum."
-    raise ApiError(ErrorCode.INVALID_REQUEST, message, status=CHECKSUM_MISMATCH)
 
 
 async def _delete(request: Request, slot: access.Slot) -> Response:

@@ -254,18 +254,15 @@ def judge(outcome: Outcome, *, attempts_before: int, chance: float, now: datetim
         return Verdict(DeliveryStatus.DELIVERED)
     if outcome.status_code == GONE:
         return Verdict(DeliveryStatus.DISABLED)
-    if _is_final(outcome) or attempts_before + 1 >= ATTEMPTS:
+    refused = 400 <= outcome.status_code < 500 and outcome.status_code != TOO_MANY_REQUESTS
+    is_final = refused or outcome.failure in FINAL_FAILURES
+    if is_final or attempts_before + 1 >= ATTEMPTS:
         return Verdict(DeliveryStatus.FAILED)
     pause = pause_seconds(attempts_before, chance)
     wished = retry_after_seconds(outcome.retry_after, now)
     return Verdict(
         DeliveryStatus.PENDING_RETRY, min(max(pause, wished or 0.0), LONGEST_PAUSE_SECONDS)
     )
-
-
-def _is_final(outcome: Outcome) -> bool:
-    refused = 400 <= outcome.status_code < 500 and outcome.status_code != TOO_MANY_REQUESTS
-    return refused or outcome.failure in FINAL_FAILURES
 
 
 def pause_seconds(attempts_before: int, chance: float) -> float:

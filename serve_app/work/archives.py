@@ -102,7 +102,10 @@ class _Step:
         if listing and not await self._merge(page):
             return
         if unfetched:
-            await self._fetch_failed()
+            # The bucket can be read: what could not be fetched failed for reasons of its own.
+            async with self.context.database.transaction() as connection:
+                archive = await archives.lock_archive(connection, self.held)
+                await archives.settle_objects(connection, archive.id, unfetched=ObjectState.FAILED)
         try:
             created = await self._create(CREATED_AT_ONCE)
         except ApiError as error:
@@ -151,12 +154,6 @@ class _Step:
             sentence = f"The account's archives may have {most} objects, and the bucket has more."
             await self._pause(connection, TOO_MANY_OBJECTS, sentence)
             return False
-
-    async def _fetch_failed(self) -> None:
-        """The bucket can be read: what could not be fetched failed for reasons of its own."""
-        async with self.context.database.transaction() as connection:
-            archive = await archives.lock_archive(connection, self.held)
-            await archives.settle_objects(connection, archive.id, unfetched=ObjectState.FAILED)
 
     def _listed(self, found: buckets.BucketObject) -> ListedObject:
         code, message = self._refusal(found) or (None, None)

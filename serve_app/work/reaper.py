@@ -63,19 +63,16 @@ class Reaper:
     async def sweep_objects(self) -> None:
         """Queue the removal of objects that is due, and settle what lost writers left."""
         await finish_for_lost_writers(self._context)
-        await self._queue_rounds()
-        if self._direct and time.monotonic() >= self._leftovers_at:
-            # Nothing else records a multipart upload that a killed writer left in a bucket.
-            await asyncio.to_thread(self._context.objects.remove_leftovers, JOBS_PREFIX)
-            self._leftovers_at = time.monotonic() + _LEFTOVERS_SECONDS
-
-    async def _queue_rounds(self) -> None:
         database, retention = self._context.database, self._context.settings.retention
         async with database.statement() as connection:
             due = await cleaning.list_due_rounds(connection, retention, limit=_ROUNDS_A_SWEEP)
         for job_id in due:
             async with database.transaction() as connection:
                 await cleaning.queue_round(connection, job_id, retention)
+        if self._direct and time.monotonic() >= self._leftovers_at:
+            # Nothing else records a multipart upload that a killed writer left in a bucket.
+            await asyncio.to_thread(self._context.objects.remove_leftovers, JOBS_PREFIX)
+            self._leftovers_at = time.monotonic() + _LEFTOVERS_SECONDS
 
     async def sweep_database(self) -> None:
         """Do everything that is due now and that the database alone is needed for."""

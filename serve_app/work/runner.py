@@ -186,7 +186,8 @@ class Runner:
                 self._driving[task] = driver
                 task.add_done_callback(self._ended)
         if lease is None:
-            await self._wait_for_work()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._context.settings.poll_seconds)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         driver = self._driving.pop(task)
@@ -195,12 +196,6 @@ class Runner:
             # The lease runs out and the job is taken up again; nothing was published.
             log.error("job %s: driver broke", driver.lease.job_id, exc_info=task.exception())
         release_free_memory()
-
-    async def _wait_for_work(self) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), self._context.settings.poll_seconds)
-        except TimeoutError:
-            return
 
     async def _wake_when_notified(self) -> None:
         """Polling covers for it whenever this connection is down."""
@@ -304,7 +299,11 @@ class JobDriver:
                 last_success = time.monotonic()
                 if last_success - announced_at >= PROGRESS_SECONDS:
                     announced_at = last_success
-                    await self._announce_progress()
+                    async with self.context.database.transaction() as connection:
+                        held = self.lease.job_id, self.lease.token
+                        await announce_progress(
+                            connection, await jobs.lock_leased(connection, *held)
+                        )
             except LeaseLostError:
                 await self.stop()
             except Exception:
@@ -331,11 +330,6 @@ class JobDriver:
                 # As a rule its own end, with no task left to stop: ``_run`` cancels this meanwhile.
                 await asyncio.sleep(RETURN_SECONDS)
             raise
-
-    async def _announce_progress(self) -> None:
-        async with self.context.database.transaction() as connection:
-            job = await jobs.lock_leased(connection, self.lease.job_id, self.lease.token)
-            await announce_progress(connection, job)
 
     async def _run_stages(self) -> None:
         job = await self.stage_runner.retry_on_outage("reading the job", self._read_job)
