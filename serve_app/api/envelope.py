@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -164,6 +165,19 @@ def success(
     return (LargeJSONResponse if large else ExactJSONResponse)(
         {"data": data, "requestId": request_id(request)}, status_code=status, headers=headers
     )
+
+
+def page(
+    request: Request, data: Any, next_cursor: str | None, *, path: str | None = None, **more: Any
+) -> Response:
+    """Return a page of a list; with ``path`` the next one's address as ``Link``."""
+    link = {}
+    if next_cursor is not None and path is not None:
+        query = urlencode({**request.query_params, "cursor": next_cursor})
+        link["Link"] = f'<{base_url(request)}{path}?{query}>; rel="next"'
+    found = {"data": data, "hasMore": next_cursor is not None, "nextCursor": next_cursor}
+    body = {**found, **more, "requestId": request_id(request)}
+    return ExactJSONResponse(body, headers=link)
 
 
 def failure(request: Request, error: ApiError) -> Response:

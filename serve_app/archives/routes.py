@@ -14,10 +14,10 @@ from typing_extensions import TypedDict
 
 from pipelines.net.buckets import split_bucket_address
 from serve_app.api.authentication import CurrentAccount, KeyedRoute
-from serve_app.api.envelope import API_PREFIX, Context, ExactJSONResponse, base_url, success
+from serve_app.api.envelope import API_PREFIX, Context, base_url, page, success
 from serve_app.api.idempotency import create_once
 from serve_app.api.openapi import answers, headers
-from serve_app.api.parameters import WHOLE_NUMBER, one_of, read_cursor, sign_payload
+from serve_app.api.parameters import WHOLE_NUMBER, CursorQuery, Cursors, one_of
 from serve_app.api.schemas import (
     NO_NUL_PATTERN,
     WHOLE,
@@ -355,7 +355,7 @@ async def list_archive_objects(
         Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
         Query(description="Most objects of a page."),
     ] = 100,
-    cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
+    cursor: CursorQuery = None,
     state: Annotated[
         Annotated[str, one_of(ObjectState)] | None,
         Query(
@@ -367,9 +367,8 @@ async def list_archive_objects(
     """List an archive's objects.
 
     In the order in which they were found: go on while `hasMore` is true."""
-    secret = context.signer.secret
-    payload = read_cursor(cursor, secret=secret, account_id=account_id, purpose=_PURPOSE)
-    after = int.from_bytes(payload)
+    cursors = Cursors(context.signer.secret, account_id, _PURPOSE)
+    after = int.from_bytes(cursors.read(cursor))
     async with context.database.statement() as connection:
         archive = await _get(connection, account_id, archive_id)
         found = await archives.list_objects(
@@ -381,15 +380,8 @@ async def list_archive_objects(
         )
     shown, next_cursor = found[:limit], None
     if len(found) > limit:
-        payload = shown[-1].position.to_bytes(8)
-        next_cursor = sign_payload(payload, secret=secret, account_id=account_id, purpose=_PURPOSE)
-    body = {
-        "data": [rendered(ArchiveObjectJson, each) for each in shown],
-        "hasMore": next_cursor is not None,
-        "nextCursor": next_cursor,
-        "requestId": request.scope["vas_request_id"],
-    }
-    return ExactJSONResponse(body)
+        next_cursor = cursors.write(shown[-1].position.to_bytes(8))
+    return page(request, [rendered(ArchiveObjectJson, each) for each in shown], next_cursor)
 
 
 @router.get("/archives/{archiveId}/duplicates", **answers(DuplicateGroups, "A page of groups."))
@@ -402,32 +394,24 @@ async def list_archive_duplicates(
         Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
         Query(description="Most groups of a page."),
     ] = 100,
-    cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
+    cursor: CursorQuery = None,
 ) -> Response:
     """List an archive's duplicates.
 
     Groups of objects that are near duplicates, as `GET /jobs/{jobId}/duplicates` finds files."""
-    secret = context.signer.secret
-    payload = read_cursor(cursor, secret=secret, account_id=account_id, purpose=_GROUPS)
-    first = int.from_bytes(payload)
+    cursors = Cursors(context.signer.secret, account_id, _GROUPS)
+    first = int.from_bytes(cursors.read(cursor))
     async with context.database.statement() as connection:
         archive = await _get(connection, account_id, archive_id)
         groups, complete = await list_groups(connection, archive.id)
     next_cursor = None
     if len(groups) > first + limit:
-        payload = (first + limit).to_bytes(8)
-        next_cursor = sign_payload(payload, secret=secret, account_id=account_id, purpose=_GROUPS)
-    body: DuplicateGroups = {
-        "data": [
-            {"objects": [{"key": key, "jobId": str(job_id)} for job_id, key in group.items()]}
-            for group in groups[first : first + limit]
-        ],
-        "hasMore": next_cursor is not None,
-        "nextCursor": next_cursor,
-        "complete": complete,
-        "requestId": request.scope["vas_request_id"],
-    }
-    return ExactJSONResponse(body)
+        next_cursor = cursors.write((first + limit).to_bytes(8))
+    shown: list[DuplicateGroupJson] = [
+        {"objects": [{"key": key, "jobId": str(job_id)} for job_id, key in group.items()]}
+        for group in groups[first : first + limit]
+    ]
+    return page(request, shown, next_cursor, complete=complete)
 
 
 async def _require_uncapped(connection: Connection) -> None:

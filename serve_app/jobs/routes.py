@@ -7,7 +7,6 @@ import re
 import uuid
 from collections.abc import Mapping
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from pydantic import Field
@@ -17,14 +16,7 @@ from starlette.responses import Response
 from serve_app.api import parameters
 from serve_app.api.authentication import CreationRoute, CurrentAccount, CurrentJob, KeyedRoute
 from serve_app.api.downloads import LargeResults
-from serve_app.api.envelope import (
-    API_PREFIX,
-    Context,
-    ExactJSONResponse,
-    base_url,
-    public_url,
-    success,
-)
+from serve_app.api.envelope import API_PREFIX, Context, base_url, page, public_url, success
 from serve_app.api.idempotency import create_once
 from serve_app.api.openapi import answers, headers, links
 from serve_app.api.schemas import Answer
@@ -236,7 +228,7 @@ async def list_jobs(
         Annotated[int, Field(ge=1, le=MAX_PAGE), parameters.WHOLE_NUMBER],
         Query(description="Most jobs of a page."),
     ] = DEFAULT_PAGE,
-    cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
+    cursor: parameters.CursorQuery = None,
     state: Annotated[
         Annotated[str, parameters.one_of(_STATES)] | None,
         Query(
@@ -273,21 +265,12 @@ async def list_jobs(
             legacy_status=status,
         )
     shown_jobs, next_cursor = found[:limit], None
-    link = {}
     if len(found) > limit:
         last = parameters.Cursor(shown_jobs[-1].created_at, shown_jobs[-1].id)
         next_cursor = parameters.encode_cursor(
             last, secret=context.signer.secret, account_id=account_id
         )
-        query = {**dict(request.query_params), "cursor": next_cursor}
-        link["Link"] = f'<{base_url(request)}/jobs?{urlencode(query)}>; rel="next"'
-    body = {
-        "data": [render_summary(job) for job in shown_jobs],
-        "hasMore": next_cursor is not None,
-        "nextCursor": next_cursor,
-        "requestId": request.scope["vas_request_id"],
-    }
-    return ExactJSONResponse(body, headers=link)
+    return page(request, [render_summary(job) for job in shown_jobs], next_cursor, path="/jobs")
 
 
 def _read_cursor(context: AppContext, account_id: uuid.UUID, text: str) -> parameters.Cursor:
