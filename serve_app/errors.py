@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
+
+Found = TypeVar("Found")
 
 
 class ErrorCode(StrEnum):
@@ -242,3 +244,10 @@ CREDITS_OR_CAP = "The credits, or what the key may use in a month, do not cover 
 def invalid(message: str, param: str | None = None) -> ApiError:
     """``400 INVALID_REQUEST`` blaming ``param``."""
     return ApiError(ErrorCode.INVALID_REQUEST, message, param=param)
+
+
+def existing(found: Found | None, what: str, *, param: str | None = None) -> Found:
+    """Return what was found. Raises NOT_FOUND where that is nothing."""
+    if found is None:
+        raise ApiError(ErrorCode.NOT_FOUND, f"There is no such {what}.", param=param)
+    return found

@@ -31,7 +31,7 @@ from serve_app.api.parameters import require_plain_query, with_json_object
 from serve_app.api.schemas import Uuid
 from serve_app.api.urls import parse_job_id
 from serve_app.context import AppContext
-from serve_app.errors import CATALOGUE, ApiError, ErrorCode
+from serve_app.errors import CATALOGUE, ApiError, ErrorCode, existing
 from serve_app.observability.logs import note
 from storage import access
 from storage.audit import Actor, ActorKind, act_as
@@ -388,9 +388,7 @@ JobId = Annotated[
 
 async def _current_job(request: Request, _: JobId) -> JobRecord:
     job: JobRecord | None = request.state.job
-    if job is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
-    return job
+    return existing(job, "job")
 
 
 CurrentJob = Annotated[JobRecord, Depends(_current_job)]

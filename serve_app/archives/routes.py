@@ -32,7 +32,7 @@ from serve_app.api.schemas import (
 )
 from serve_app.api.urls import blaming, parse_job_id, require_bucket_access
 from serve_app.context import AppContext
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.jobs import service
 from serve_app.jobs.plans import Planner, plan_from_url, seal_access, unseal_access
 from serve_app.jobs.routes import IdempotencyKey
@@ -211,9 +211,7 @@ ArchiveId = Annotated[
 
 
 def _found(archive: Archive | None) -> Archive:
-    if archive is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such archive.")
-    return archive
+    return existing(archive, "archive")
 
 
 def render_archive(archive: Archive, context: AppContext) -> ArchiveJson:

@@ -3,6 +3,7 @@
 An owner also has pages of people with their roles, invitations and sessions, and the audit log.
 """
 
+# ruff: noqa: A002  (names of paths)
 from __future__ import annotations
 
 import re
@@ -27,7 +28,7 @@ from serve_app.crypto import BadSignatureError
 from serve_app.dashboard import PATH, SIGN_IN_PATH
 from serve_app.dashboard.access import CurrentViewer, OpenPageRoute, PageRoute, SentForm
 from serve_app.dashboard.pages import HEADERS, page
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.keys.routes import PORTAL_PATH, PORTAL_PURPOSE, entry_line
 from serve_app.media import formats
 from serve_app.pricing import PriceTable
@@ -216,7 +217,7 @@ async def create_key(
 
 
 @router.post(f"{KEYS_PATH}/{{id}}/revoke")
-async def revoke_key(context: Context, viewer: CurrentViewer, id: str) -> Response:  # noqa: A002
+async def revoke_key(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """It opens nothing any more."""
     async with context.database.transaction() as connection:
         if not await keys.revoke_key(connection, parse_job_id(id), viewer.account.id):
@@ -229,13 +230,13 @@ async def rotate_key(
     request: Request,
     context: Context,
     viewer: CurrentViewer,
-    id: str,  # noqa: A002
+    id: str,
 ) -> Response:
     """A new key in place of the old one, shown on the page that answers and never again."""
     async with context.database.transaction() as connection:
-        issued = await keys.rotate_key(connection, viewer.account.id, parse_job_id(id))
-    if issued is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such active key.")
+        issued = existing(
+            await keys.rotate_key(connection, viewer.account.id, parse_job_id(id)), "active key"
+        )
     return await _keys_page(request, context, viewer.account.id, issued=issued)
 
 
@@ -276,13 +277,14 @@ async def add_endpoint(
 async def delete_endpoint(
     context: Context,
     viewer: CurrentViewer,
-    id: str,  # noqa: A002
+    id: str,
 ) -> Response:
     """The endpoint and its deliveries."""
     async with context.database.transaction() as connection:
-        found = await endpoints.delete_endpoint(connection, viewer.account.id, parse_job_id(id))
-    if found is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such endpoint.")
+        found = existing(
+            await endpoints.delete_endpoint(connection, viewer.account.id, parse_job_id(id)),
+            "endpoint",
+        )
     return RedirectResponse(f"{KEYS_PATH}#webhooks", status_code=303)
 
 
@@ -291,7 +293,7 @@ async def rotate_endpoint(
     request: Request,
     context: Context,
     viewer: CurrentViewer,
-    id: str,  # noqa: A002
+    id: str,
 ) -> Response:
     """A new secret, shown as that of a new endpoint."""
     secret = new_signing_secret()
@@ -302,8 +304,7 @@ async def rotate_endpoint(
             parse_job_id(id),
             secret=context.encrypter.encrypt(secret),
         )
-    if found is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such endpoint.")
+    found = existing(found, "endpoint")
     return await _keys_page(request, context, viewer.account.id, endpoint_secret=secret)
 
 
@@ -369,7 +370,7 @@ async def invite(
 
 
 @router.post(f"{PATH}/invitations/{{id}}/withdraw")
-async def withdraw_invitation(context: Context, viewer: CurrentViewer, id: str) -> Response:  # noqa: A002
+async def withdraw_invitation(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """Its link opens nothing any more."""
     async with context.database.transaction() as connection:
         if not await people.withdraw_invitation(connection, viewer.account.id, parse_job_id(id)):
@@ -382,7 +383,7 @@ async def change_role(
     context: Context,
     viewer: CurrentViewer,
     form: SentForm,
-    id: str,  # noqa: A002
+    id: str,
 ) -> Response:
     """From their next request on."""
     role = require_role(form.get("role", ""))
@@ -397,7 +398,7 @@ async def change_role(
 
 
 @router.post(f"{PEOPLE_PATH}/{{id}}/remove")
-async def remove_user(context: Context, viewer: CurrentViewer, id: str) -> Response:  # noqa: A002
+async def remove_user(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """They are signed out everywhere."""
     async with context.database.transaction() as connection:
         try:
@@ -414,7 +415,7 @@ async def make_link(
     request: Request,
     context: Context,
     viewer: CurrentViewer,
-    id: str,  # noqa: A002
+    id: str,
 ) -> Response:
     """A one-time link that signs the user in, shown on the page that answers and never again."""
     async with context.database.transaction() as connection:
@@ -428,7 +429,7 @@ async def make_link(
 
 
 @router.post(f"{PATH}/sessions/{{id}}/end")
-async def end_session(context: Context, viewer: CurrentViewer, id: str) -> Response:  # noqa: A002
+async def end_session(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """Sign a browser out; one's own too."""
     async with context.database.transaction() as connection:
         if not await people.end_session_of(connection, viewer.account.id, parse_job_id(id)):

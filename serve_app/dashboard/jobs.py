@@ -1,5 +1,6 @@
 """Pages of jobs: the list with what starts new ones, and a job with its results."""
 
+# ruff: noqa: N803  (names of paths)
 from __future__ import annotations
 
 import uuid
@@ -259,7 +260,7 @@ async def get_job(
     request: Request,
     context: Context,
     viewer: CurrentViewer,
-    jobId: str,  # noqa: N803
+    jobId: str,
     track: Annotated[int | None, WHOLE_NUMBER] = None,
 ) -> Response:
     """Show a job: its stages while it runs, its results once they are there."""
@@ -338,7 +339,7 @@ async def _add_results(
 
 
 @router.post(f"{PATH}/jobs/{{jobId}}/erase")
-async def erase_job(context: Context, viewer: CurrentViewer, jobId: str) -> Response:  # noqa: N803
+async def erase_job(context: Context, viewer: CurrentViewer, jobId: str) -> Response:
     """Erase a job's content and show what is left of it."""
     async with context.database.transaction() as connection:
         await service.erase_job(connection, viewer.account.id, jobId)
@@ -346,7 +347,7 @@ async def erase_job(context: Context, viewer: CurrentViewer, jobId: str) -> Resp
 
 
 @router.post(f"{PATH}/jobs/{{jobId}}/cancel")
-async def cancel_job(context: Context, viewer: CurrentViewer, jobId: str) -> Response:  # noqa: N803
+async def cancel_job(context: Context, viewer: CurrentViewer, jobId: str) -> Response:
     """Cancel, and show the job again; one that has just ended is shown as it ended."""
     try:
         async with context.database.transaction() as connection:

@@ -1,5 +1,6 @@
 """Pages over many jobs: the search over an account's results, and its archives."""
 
+# ruff: noqa: A002  (names of paths)
 from __future__ import annotations
 
 from typing import Literal
@@ -122,7 +123,7 @@ async def get_archives(request: Request, context: Context, viewer: CurrentViewer
 async def change_archive(
     context: Context,
     viewer: CurrentViewer,
-    id: str,  # noqa: A002
+    id: str,
     action: Literal["pause", "resume"],
 ) -> Response:
     """Pause it, or go on."""

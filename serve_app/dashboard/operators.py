@@ -1,5 +1,6 @@
 """Pages of the operator: the queue, accounts, throughput, failures, and the system's parts."""
 
+# ruff: noqa: A002  (names of paths)
 from __future__ import annotations
 
 import logging
@@ -94,13 +95,13 @@ async def get_accounts(request: Request, context: Context, first: str = "") -> R
 
 
 @router.post(f"{ACCOUNTS_PATH}/{{id}}/suspend")
-async def suspend_account(context: Context, form: SentForm, id: str) -> Response:  # noqa: A002
+async def suspend_account(context: Context, form: SentForm, id: str) -> Response:
     """Refuse every request of the account."""
     return await _restrict(context, form, id, suspended=True, throttled=None)
 
 
 @router.post(f"{ACCOUNTS_PATH}/{{id}}/resume")
-async def resume_account(context: Context, form: SentForm, id: str) -> Response:  # noqa: A002
+async def resume_account(context: Context, form: SentForm, id: str) -> Response:
     """Lift suspension and throttling."""
     return await _restrict(context, form, id, suspended=False, throttled=False)
 

@@ -25,7 +25,7 @@ from serve_app.dashboard import (
     results,
 )
 from serve_app.dashboard.pages import STATIC_PATH, page, static_files, static_version, takes_gzip
-from serve_app.errors import ApiError, ErrorCode
+from serve_app.errors import ApiError, ErrorCode, existing
 from storage import keys
 from storage.database import Connection
 from storage.keys import Account
@@ -42,8 +42,7 @@ router = APIRouter(route_class=access.PageRoute, include_in_schema=False)
 async def get_static(request: Request, version: str, name: str) -> Response:
     """A file of the pages; kept for good under the present version, briefly under another."""
     file = static_files().get(name)
-    if file is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such file.")
+    file = existing(file, "file")
     headers = {
         "Cache-Control": _A_YEAR if version == static_version() else _BRIEFLY,
         "ETag": file.etag,

@@ -19,7 +19,7 @@ from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.schemas import Answer, Count, Uuid, doc
 from serve_app.context import AppContext
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.jobs.plans import JobPlan
 from serve_app.jobs.service import create_jobs
 from serve_app.results.availability import require_stage
@@ -132,9 +132,7 @@ async def rerun(
     Raises RESULTS_NOT_READY, RESULTS_UNAVAILABLE, NOT_FOUND, LEGAL_HOLD, SOURCE_GONE,
     SERVICE_UNAVAILABLE where no runner has ever started, and what creations raise.
     """
-    locked = await jobs.find_job(connection, job_id, for_update=True)
-    if locked is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
+    locked = existing(await jobs.find_job(connection, job_id, for_update=True), "job")
     if locked.rerun_of is not None:
         raise invalid("This job is a rerun itself: name the job in rerunOf.")
     require_stage(locked, StageName.INGEST)

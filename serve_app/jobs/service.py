@@ -19,7 +19,7 @@ from serve_app.api.schemas import timestamp
 from serve_app.api.urls import parse_job_id
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
-from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
+from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, existing, invalid
 from serve_app.jobs.answers import render_job
 from serve_app.jobs.plans import JobPlan
 from serve_app.results.redaction import redact_again
@@ -179,9 +179,7 @@ async def get_job(connection: Connection, account_id: uuid.UUID, job_id: str) ->
 
 
 def _found(job: JobRecord | None) -> JobRecord:
-    if job is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
-    return job
+    return existing(job, "job")
 
 
 async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str) -> JobRecord:

@@ -27,7 +27,7 @@ from serve_app.api.openapi import answers, headers, links
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc, rendered
 from serve_app.api.urls import parse_job_id
-from serve_app.errors import ApiError, ErrorCode
+from serve_app.errors import ApiError, ErrorCode, existing
 from storage import audit, keys, ledger
 from storage.audit import ActorKind, AuditEntry
 from storage.keys import KeyRecord
@@ -126,9 +126,9 @@ async def rotate_key(
 
     The old key stops working; the new secret is shown this once."""
     async with context.database.transaction() as connection:
-        issued = await keys.rotate_key(connection, account_id, parse_job_id(key_id))
-    if issued is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such active key.")
+        issued = existing(
+            await keys.rotate_key(connection, account_id, parse_job_id(key_id)), "active key"
+        )
     record = KeyRecord(
         id=issued.id,
         last_four=issued.secret[-4:],

@@ -33,7 +33,7 @@ from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import WHOLE, Answer, Count, Timestamp, Uuid, doc, rendered
 from serve_app.context import AppContext
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.results.availability import require_stage
 from serve_app.results.redaction import (
     add_muted,
@@ -371,9 +371,7 @@ async def _prepared(
 
 async def _find(connection: Connection, job: JobRecord, *, for_update: bool = False) -> JobRecord:
     """Return the job as it is now. Raises ApiError where it has no transcript any more."""
-    found = await jobs.find_job(connection, job.id, for_update=for_update)
-    if found is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
+    found = existing(await jobs.find_job(connection, job.id, for_update=for_update), "job")
     require_stage(found, StageName.TRANSCRIPT)
     return found
 

@@ -24,7 +24,7 @@ from serve_app.api.parameters import WHOLE_NUMBER, matching
 from serve_app.api.schemas import Answer, doc, rendered
 from serve_app.context import AppContext
 from serve_app.crypto import canonical
-from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
+from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, existing, invalid
 from serve_app.results import receipts, redaction, transcripts
 from serve_app.results.availability import no_result, require_stage
 from serve_app.results.chapters import ChapterJson, ChapterList, find_chapters_of
@@ -170,8 +170,7 @@ async def get_audio_track(
 
     def shown(found: Sequence[TrackTranscript]) -> Response:
         track = next((each for each in found if each.track_index == index), None)
-        if track is None:
-            raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.")
+        track = existing(track, "audio track")
         return success(request, track_json(track, transcript_of(track)), large=True)
 
     return await _of_tracks(request, context, job, answer, shown)
@@ -436,9 +435,7 @@ async def create_translation(
         some = "English" if targets == {"en"} else f"{len(targets)} languages, not this one"
         raise invalid(f"The service translates into {some}.", "language")
     async with context.database.transaction() as connection:
-        locked = await jobs.find_job(connection, job.id, for_update=True)
-        if locked is None:
-            raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
+        locked = existing(await jobs.find_job(connection, job.id, for_update=True), "job")
         require_stage(locked, StageName.TRANSCRIPT)
         tracks = await stored.list_tracks(connection, job.id)
         spoken = {each.language for each in tracks if each.language is not None}

@@ -15,7 +15,7 @@ from models.contracts import SoundKind
 from pipelines import types
 from pipelines.codec import decode, encode, list_parts
 from serve_app.api.schemas import Count, Seconds, Share, Uuid, doc, rendered
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.results.availability import no_result, require_stage
 from storage import results
 from storage.database import Connection, Database
@@ -316,8 +316,7 @@ def choose_track(
             raise invalid("This job has several audio tracks: say which.", param)
         index = tracks[0].track_index
     track = next((track for track in tracks if track.track_index == index), None)
-    if track is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.", param=param)
+    track = existing(track, "audio track", param=param)
     if track.status != StageStatus.COMPLETED:
         raise no_result(
             job,

@@ -21,7 +21,7 @@ from serve_app import API_PREFIX
 from serve_app.api.urls import parse_job_id, require_active_owner
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.settings import Settings
 from storage import jobs, objects, uploads
 from storage.database import Connection
@@ -162,13 +162,9 @@ def unauthorized() -> ApiError:
 async def open_slot(context: AppContext, job_id: str, slot: str) -> Slot:
     """Return the file that the address names; raises NOT_FOUND, ACCOUNT_SUSPENDED."""
     async with context.database.statement() as connection:
-        job = await jobs.find_job(connection, parse_job_id(job_id))
-        if job is None:
-            raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
+        job = existing(await jobs.find_job(connection, parse_job_id(job_id)), "job")
         await require_active_owner(connection, job.id)
-        upload = await uploads.find_upload(connection, job.id, slot)
-    if upload is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such upload.")
+        upload = existing(await uploads.find_upload(connection, job.id, slot), "upload")
     return Slot(job, upload, upload_limit(context.settings, job))
 
 

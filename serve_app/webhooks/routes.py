@@ -32,7 +32,7 @@ from serve_app.api.schemas import (
 )
 from serve_app.api.urls import CallbackUrl, parse_job_id, require_callback_url
 from serve_app.context import AppContext
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ErrorCode, existing, invalid
 from serve_app.webhooks.sending import Outcome, delivery_options, send_event
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import endpoints, webhooks
@@ -297,8 +297,7 @@ EndpointId = Annotated[
 
 
 def _endpoint(found: Endpoint | None) -> WebhookEndpoint:
-    if found is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such endpoint.")
+    found = existing(found, "endpoint")
     return rendered(WebhookEndpoint, found, events=found.event_types)
 
 
