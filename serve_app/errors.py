@@ -125,9 +125,7 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
         "Ask the operator of the service, who can lift it.",
     ),
     ErrorCode.LAST_OWNER: CatalogueEntry(
-        409,
-        "The account would be without an owner.",
-        "Make somebody else an owner first.",
+        409, "The account would be without an owner.", "Make somebody else an owner first."
     ),
     ErrorCode.INVITATION_NOT_VALID: CatalogueEntry(
         404,
@@ -194,9 +192,7 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
         retry_after_seconds=3600,
     ),
     ErrorCode.INTERNAL_ERROR: CatalogueEntry(
-        500,
-        "The service failed.",
-        "Retry with exponential backoff and the same idempotency key.",
+        500, "The service failed.", "Retry with exponential backoff and the same idempotency key."
     ),
     ErrorCode.SERVICE_UNAVAILABLE: CatalogueEntry(
         503,

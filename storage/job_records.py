@@ -295,9 +295,7 @@ _FETCH_FAILED = "FETCH_FAILED"
 
 def _stage_failed(stage: StageName) -> sa.ColumnElement[bool]:
     return sa.exists().where(
-        stages.c.job_id == jobs.c.id,
-        stages.c.stage == stage,
-        stages.c.status == StageStatus.FAILED,
+        stages.c.job_id == jobs.c.id, stages.c.stage == stage, stages.c.status == StageStatus.FAILED
     )
 
 

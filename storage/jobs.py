@@ -269,20 +269,14 @@ async def set_stage(
     await connection.execute(
         sa.update(stages)
         .where(
-            stages.c.job_id == job_id,
-            stages.c.stage == stage,
-            stages.c.status.in_(_OPEN_STATUSES),
+            stages.c.job_id == job_id, stages.c.stage == stage, stages.c.status.in_(_OPEN_STATUSES)
         )
         .values(values)
     )
 
 
 async def skip_open_stages(
-    connection: Connection,
-    job_id: uuid.UUID,
-    reason: SkipReason,
-    *,
-    error_code: str | None = None,
+    connection: Connection, job_id: uuid.UUID, reason: SkipReason, *, error_code: str | None = None
 ) -> None:
     """Skip every stage that has not ended."""
     await connection.execute(

@@ -435,11 +435,7 @@ async def find_session(connection: Connection, token: str) -> SessionAccount | N
     over."""
     query = (
         sa.select(
-            sessions.c.account_id,
-            accounts.c.suspended_at,
-            users.c.id,
-            users.c.role,
-            users.c.email,
+            sessions.c.account_id, accounts.c.suspended_at, users.c.id, users.c.role, users.c.email
         )
         .join(accounts, accounts.c.id == sessions.c.account_id)
         .outerjoin(users, users.c.id == sessions.c.user_id)

@@ -312,11 +312,7 @@ async def refund_translation(
 
 
 async def hold(
-    connection: Connection,
-    account_id: uuid.UUID,
-    job_id: uuid.UUID,
-    amount_cents: int,
-    reason: str,
+    connection: Connection, account_id: uuid.UUID, job_id: uuid.UUID, amount_cents: int, reason: str
 ) -> None:
     """Hold ``amount_cents`` more for a job; raises InsufficientCreditsError, changing nothing."""
     if amount_cents == 0:
@@ -440,8 +436,7 @@ async def has_purchases(connection: Connection, account_id: uuid.UUID) -> bool:
     """Return whether anything was ever purchased for the account."""
     query = select(
         exists().where(
-            ledger_entries.c.account_id == account_id,
-            ledger_entries.c.kind == LedgerKind.PURCHASE,
+            ledger_entries.c.account_id == account_id, ledger_entries.c.kind == LedgerKind.PURCHASE
         )
     )
     return bool((await connection.execute(query)).scalar_one())

@@ -208,9 +208,7 @@ async def find_invitation(connection: Connection, token: str) -> tuple[Invitatio
 
 
 async def accept_invitation(
-    connection: Connection,
-    invitation: str | uuid.UUID,
-    issued: tuple[str, str] | None = None,
+    connection: Connection, invitation: str | uuid.UUID, issued: tuple[str, str] | None = None
 ) -> str | None:
     """Return a session of the user that an open invitation makes; None where it is not open.
 

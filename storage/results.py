@@ -470,8 +470,7 @@ class ResultParts:
         outline, all_texts = await asyncio.to_thread(lambda: (_gzipped(outlines), _gzipped(texts)))
         return Parts(
             version, kind.size, len(outlines), tuple(pieces), outline, all_texts,
-            tuple(found or ()),
-        )  # fmt: skip
+            tuple(found or ()))  # fmt: skip
 
 
 def _packed(texts: Sequence[str]) -> tuple[bytes, list[Element]]:

@@ -154,12 +154,7 @@ async def keep_arriving(
 
 
 async def take_writer(
-    connection: Connection,
-    job_id: uuid.UUID,
-    slot: str,
-    token: uuid.UUID,
-    *,
-    lease: timedelta,
+    connection: Connection, job_id: uuid.UUID, slot: str, token: uuid.UUID, *, lease: timedelta
 ) -> bool:
     """Take the lease to append to a resumable upload; False if another request holds it.
 
@@ -207,11 +202,7 @@ async def release_writer(
 
 
 async def set_unverified(
-    connection: Connection,
-    job_id: uuid.UUID,
-    slot: str,
-    token: uuid.UUID,
-    offset_bytes: int | None,
+    connection: Connection, job_id: uuid.UUID, slot: str, token: uuid.UUID, offset_bytes: int | None
 ) -> bool:
     """Set the offset from which bytes do not count yet; None once all do. False if replaced."""
     statement = (

@@ -217,11 +217,7 @@ class RequestIdMiddleware:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        metrics: Metrics = NULL_METRICS,
-        tracing: Tracing | None = None,
+        self, app: ASGIApp, *, metrics: Metrics = NULL_METRICS, tracing: Tracing | None = None
     ) -> None:
         self.app = app
         self._metrics = metrics
@@ -359,10 +355,7 @@ _CODE = re.compile(r"`([^`]+)`")
 def templates(folder: Path) -> Environment:
     """Return the templates of ``folder``, with the filters ``prose`` and ``json``."""
     environment = Environment(
-        loader=FileSystemLoader(folder),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"prose": prose, "json": as_json}
     return environment

@@ -329,8 +329,7 @@ async def _get(connection: Connection, account_id: uuid.UUID, archive_id: str) -
 
 
 @router.get(
-    "/archives/{archiveId}",
-    **answers(Answer[ArchiveJson], "The archive.", ErrorCode.NOT_FOUND),
+    "/archives/{archiveId}", **answers(Answer[ArchiveJson], "The archive.", ErrorCode.NOT_FOUND)
 )
 async def get_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId

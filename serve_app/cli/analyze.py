@@ -184,8 +184,7 @@ def _run(
                 errors.print(
                     f"Job {job['jobId']} goes on in the service at {base_url}; "
                     f"vas jobs cancel {job['jobId']} ends it.",
-                    markup=False, highlight=False, soft_wrap=True,
-                )  # fmt: skip
+                    markup=False, highlight=False, soft_wrap=True)  # fmt: skip
             raise
 
 

@@ -184,8 +184,7 @@ async def read_form(request: Request) -> dict[str, str]:
     try:
         fields = parse_qs(
             raw.decode("utf-8"), keep_blank_values=True, errors="strict",
-            max_num_fields=_MOST_FORM_FIELDS,
-        )  # fmt: skip
+            max_num_fields=_MOST_FORM_FIELDS)  # fmt: skip
     except ValueError as error:
         raise invalid("The form cannot be read.") from error
     if any("\0" in value for values in fields.values() for value in values):

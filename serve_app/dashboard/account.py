@@ -227,10 +227,7 @@ async def revoke_key(context: Context, viewer: CurrentViewer, id: str) -> Respon
 
 @router.post(f"{KEYS_PATH}/{{id}}/rotate")
 async def rotate_key(
-    request: Request,
-    context: Context,
-    viewer: CurrentViewer,
-    id: str,
+    request: Request, context: Context, viewer: CurrentViewer, id: str
 ) -> Response:
     """A new key in place of the old one, shown on the page that answers and never again."""
     async with context.database.transaction() as connection:
@@ -274,14 +271,10 @@ async def add_endpoint(
 
 
 @router.post(f"{PATH}/endpoints/{{id}}/delete")
-async def delete_endpoint(
-    context: Context,
-    viewer: CurrentViewer,
-    id: str,
-) -> Response:
+async def delete_endpoint(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """The endpoint and its deliveries."""
     async with context.database.transaction() as connection:
-        found = existing(
+        existing(
             await endpoints.delete_endpoint(connection, viewer.account.id, parse_job_id(id)),
             "endpoint",
         )
@@ -290,10 +283,7 @@ async def delete_endpoint(
 
 @router.post(f"{PATH}/endpoints/{{id}}/rotate")
 async def rotate_endpoint(
-    request: Request,
-    context: Context,
-    viewer: CurrentViewer,
-    id: str,
+    request: Request, context: Context, viewer: CurrentViewer, id: str
 ) -> Response:
     """A new secret, shown as that of a new endpoint."""
     secret = new_signing_secret()
@@ -379,12 +369,7 @@ async def withdraw_invitation(context: Context, viewer: CurrentViewer, id: str) 
 
 
 @router.post(f"{PEOPLE_PATH}/{{id}}/role")
-async def change_role(
-    context: Context,
-    viewer: CurrentViewer,
-    form: SentForm,
-    id: str,
-) -> Response:
+async def change_role(context: Context, viewer: CurrentViewer, form: SentForm, id: str) -> Response:
     """From their next request on."""
     role = require_role(form.get("role", ""))
     async with context.database.transaction() as connection:
@@ -411,12 +396,7 @@ async def remove_user(context: Context, viewer: CurrentViewer, id: str) -> Respo
 
 
 @router.post(f"{PEOPLE_PATH}/{{id}}/link")
-async def make_link(
-    request: Request,
-    context: Context,
-    viewer: CurrentViewer,
-    id: str,
-) -> Response:
+async def make_link(request: Request, context: Context, viewer: CurrentViewer, id: str) -> Response:
     """A one-time link that signs the user in, shown on the page that answers and never again."""
     async with context.database.transaction() as connection:
         present = await people.list_users(connection, viewer.account.id)

@@ -121,10 +121,7 @@ async def get_archives(request: Request, context: Context, viewer: CurrentViewer
 
 @router.post(f"{ARCHIVES_PATH}/{{id}}/{{action}}")
 async def change_archive(
-    context: Context,
-    viewer: CurrentViewer,
-    id: str,
-    action: Literal["pause", "resume"],
+    context: Context, viewer: CurrentViewer, id: str, action: Literal["pause", "resume"]
 ) -> Response:
     """Pause it, or go on."""
     change = archives.pause_archive if action == "pause" else archives.resume_archive

@@ -74,8 +74,7 @@ async def get_queue(request: Request, context: Context) -> Response:
     ]
     return await _page(
         request, context.settings, "queue.html", states=states, heartbeats=heartbeats,
-        waiting=waiting, most=metrics.MOST_ROWS,
-    )  # fmt: skip
+        waiting=waiting, most=metrics.MOST_ROWS)  # fmt: skip
 
 
 @router.get(ACCOUNTS_PATH)
@@ -90,8 +89,7 @@ async def get_accounts(request: Request, context: Context, first: str = "") -> R
     return await _page(
         request, context.settings, "accounts.html", accounts=found[:ACCOUNTS_SHOWN], first=first,
         month=month, following=following and urlencode({"first": following}),
-        most=metrics.MOST_COUNTED,
-    )  # fmt: skip
+        most=metrics.MOST_COUNTED)  # fmt: skip
 
 
 @router.post(f"{ACCOUNTS_PATH}/{{id}}/suspend")
@@ -168,8 +166,7 @@ async def get_throughput(request: Request, context: Context) -> Response:
         request, context.settings, "throughput.html", work=work,
         profile=own_profile(settings.model_profile),
         models=list(served_models(settings.model_profile, settings.models_dir)),
-        most=metrics.MOST_COUNTED,
-    )  # fmt: skip
+        most=metrics.MOST_COUNTED)  # fmt: skip
 
 
 @router.get(f"{OPERATOR_PATH}/failures")
@@ -198,8 +195,7 @@ async def get_system(request: Request, context: Context) -> Response:
         revision = await database_revision(connection)
     return await _page(
         request, context.settings, "system.html", checks=readiness.document()["checks"],
-        counts=counts, revision=revision, settings=context.settings,
-    )  # fmt: skip
+        counts=counts, revision=revision, settings=context.settings)  # fmt: skip
 
 
 @router.post(f"{OPERATOR_PATH}/sign-out")

@@ -34,8 +34,7 @@ class OpenRoute(KeylessRoute):
     async def _admit(self, request: Request) -> None:
         exposed = "ETag, Retry-After, X-Request-Id"
         add_answer_headers(
-            request,
-            {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": exposed},
+            request, {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": exposed}
         )
         await super()._admit(request)
 

@@ -168,12 +168,7 @@ def scene_sections(job: JobRecord, scenes: list[SceneSpan]) -> list[Section]:
     if not scenes:
         return [Section(0, max(1, job.duration_ms or 0), "Scene 1")]
     return [
-        Section(
-            scene.start_ms,
-            scene.end_ms,
-            f"Scene {scene.index + 1}",
-            scene.description,
-        )
+        Section(scene.start_ms, scene.end_ms, f"Scene {scene.index + 1}", scene.description)
         for scene in scenes
     ]
 
@@ -186,10 +181,7 @@ def chapter_sections(job: JobRecord, chapters: list[Chapter]) -> list[Section]:
 
 
 def _written(
-    kind: ExportFormat,
-    job: JobRecord,
-    ingested: dict[str, Any] | None,
-    sections: list[Section],
+    kind: ExportFormat, job: JobRecord, ingested: dict[str, Any] | None, sections: list[Section]
 ) -> str:
     if kind in _LISTS:
         return _LISTS[kind](sections)

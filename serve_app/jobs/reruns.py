@@ -168,10 +168,7 @@ def _shown(plan: _Plan) -> RerunStages:
 
 
 async def _plan(
-    connection: Connection,
-    job: JobRecord,
-    context: AppContext,
-    wanted: frozenset[StageName] | None,
+    connection: Connection, job: JobRecord, context: AppContext, wanted: frozenset[StageName] | None
 ) -> _Plan:
     basis = await history.get_basis(connection, job.id)
     if any(each.current is None for each in basis.stages.values()):

@@ -330,9 +330,7 @@ async def cancel_job(request: Request, context: Context, job: CurrentJob) -> Res
 
 
 @router.delete(
-    "/jobs/{jobId}",
-    deprecated=True,
-    **answers(*_CANCELLED, headers=headers("Deprecation", "Link")),
+    "/jobs/{jobId}", deprecated=True, **answers(*_CANCELLED, headers=headers("Deprecation", "Link"))
 )
 async def cancel_job_deprecated(request: Request, context: Context, job: CurrentJob) -> Response:
     """Cancel a job (deprecated).

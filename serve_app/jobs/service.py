@@ -129,8 +129,7 @@ async def _check_admission(
     active = await jobs.count_unfinished(connection, account_id)
     if active + count > limit:
         raise ApiError(
-            ErrorCode.TOO_MANY_ACTIVE_JOBS,
-            extra={"maxActiveJobs": limit, "activeJobs": active},
+            ErrorCode.TOO_MANY_ACTIVE_JOBS, extra={"maxActiveJobs": limit, "activeJobs": active}
         )
     return account
 

@@ -319,11 +319,7 @@ async def list_transcript_revisions(
     async with context.database.statement() as connection:
         chosen = choose_track(job, await list_tracks(connection, job.id), track)
         found = await history.list_revisions(
-            connection,
-            job.id,
-            chosen.track_index,
-            before=before or MOST_REVISIONS + 1,
-            limit=limit,
+            connection, job.id, chosen.track_index, before=before or MOST_REVISIONS + 1, limit=limit
         )
     shown = [rendered(RevisionJson, each) for each in found]
     if len(shown) < limit:

@@ -62,9 +62,7 @@ TrackQuery = Annotated[
 SpeakerId = Annotated[
     str,
     Path(
-        alias="speakerId",
-        description="A speaker's `id` in the transcript.",
-        examples=["speaker_0"],
+        alias="speakerId", description="A speaker's `id` in the transcript.", examples=["speaker_0"]
     ),
 ]
 

@@ -376,11 +376,7 @@ async def change_webhook_endpoint(
         require_callback_url(body.url, "url", context.settings)
     async with context.database.transaction() as connection:
         changed = await endpoints.change_endpoint(
-            connection,
-            account_id,
-            parse_job_id(endpoint_id),
-            url=body.url,
-            event_types=body.events,
+            connection, account_id, parse_job_id(endpoint_id), url=body.url, event_types=body.events
         )
     return success(request, _endpoint(changed))
 

@@ -78,10 +78,7 @@ class Attempts:
                 event.url, headers, event.body, options=self.options, transport=transport
             )
         verdict = sending.judge(
-            outcome,
-            attempts_before=event.attempts,
-            chance=self.chance(),
-            now=self.clock.now(),
+            outcome, attempts_before=event.attempts, chance=self.chance(), now=self.clock.now()
         )
         record = webhooks.Record(
             event.id,

@@ -324,10 +324,7 @@ class _Step:
             failures=0,
         )
         await record(
-            connection,
-            self.archive.account_id,
-            AuditAction.PAUSE_ARCHIVE,
-            target=self.archive.id,
+            connection, self.archive.account_id, AuditAction.PAUSE_ARCHIVE, target=self.archive.id
         )
 
 
