@@ -17,17 +17,7 @@ from serve_app.api.openapi import OF_RESULTS, answers, headers, links
 from serve_app.api.parameters import WHOLE_NUMBER, CursorQuery, Cursors, matching, shown
 from serve_app.api.urls import parse_job_id
 from serve_app.errors import ErrorCode, invalid
-from serve_app.search.service import (
-    MAX_ALTERNATIVES,
-    MAX_QUERY_CHARACTERS,
-    Likeness,
-    SearchPage,
-    end_bytes,
-    end_of,
-    find_alike_page,
-    find_page,
-    parse_query,
-)
+from serve_app.search import service
 from storage.search import Filters
 from storage.types import SearchKind
 
@@ -44,9 +34,10 @@ _Words = Annotated[
     str | None,
     Query(
         description='Words that must be there, `"a phrase"`, `-without`, `beginning*`, at most '
-        f"{MAX_ALTERNATIVES} alternatives with `OR` between them. Either `q` or `like` is needed.",
+        f"{service.MAX_ALTERNATIVES} alternatives with `OR` between them. Either `q` or `like` is "
+        "needed.",
         min_length=1,
-        max_length=MAX_QUERY_CHARACTERS,
+        max_length=service.MAX_QUERY_CHARACTERS,
         examples=["good morning"],
     ),
 ]
@@ -95,7 +86,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 @router.get(
     "/search",
     **answers(
-        SearchPage,
+        service.SearchPage,
         "A page of what was found.",
         ErrorCode.NOT_FOUND,
         *OF_RESULTS,
@@ -140,9 +131,9 @@ async def search(
     if filters.created_from and filters.created_to and filters.created_to <= filters.created_from:
         raise invalid("to must come after from.", "to")
     cursors = Cursors(context.signer.secret, account_id, _purpose(request))
-    after = None if cursor is None else end_of(cursors.read(cursor, of="search"))
+    after = None if cursor is None else service.end_of(cursors.read(cursor, of="search"))
     if q is None:
-        found = await find_alike_page(
+        found = await service.find_alike_page(
             context.database,
             account_id,
             _likeness(like, filters),
@@ -154,21 +145,21 @@ async def search(
     elif like is not None:
         raise invalid("Either q or like is given, not both.", "like")
     else:
-        found = await find_page(
+        found = await service.find_page(
             context.database,
             account_id,
-            parse_query(q),
+            service.parse_query(q),
             filters,
             limit=limit,
             after=after,
             encoder=context.encoder,
             pictures=context.pictures,
         )
-    next_cursor = None if found.end is None else cursors.write(end_bytes(found.end))
+    next_cursor = None if found.end is None else cursors.write(service.end_bytes(found.end))
     return page(request, found.hits, next_cursor, path="/search", mode=found.mode)
 
 
-def _likeness(like: str | None, filters: Filters) -> Likeness:
+def _likeness(like: str | None, filters: Filters) -> service.Likeness:
     """Return the scene that is named. Raises INVALID_REQUEST."""
     if like is None:
         raise invalid("Either q or like is needed.", "q")
@@ -176,7 +167,7 @@ def _likeness(like: str | None, filters: Filters) -> Likeness:
     if filters.language is not None or not is_of_scenes:
         raise invalid("like finds scenes alone, which have no language.", "like")
     job_id, _, index = like.partition(":")
-    return Likeness(parse_job_id(job_id), int(index))
+    return service.Likeness(parse_job_id(job_id), int(index))
 
 
 def _in_utc(moment: datetime | None) -> datetime | None:
