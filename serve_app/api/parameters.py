@@ -28,15 +28,6 @@ MAX_DEPTH = 32
 """Nesting beyond any real request; keeps validation and storage cheap."""
 
 
-async def read_json_object(request: Request, *, max_bytes: int) -> dict[str, Any]:
-    """Return the request's body as a JSON object; raises ApiError INVALID_REQUEST otherwise."""
-    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise invalid("The Content-Type must be application/json.")
-    raw = await read_bounded(request, max_bytes)
-    return parse_json_object(raw)
-
-
 async def read_bounded(request: Request, max_bytes: int) -> bytes:
     """Return the request's body as it came; raises ApiError INVALID_REQUEST beyond
     ``max_bytes``."""
@@ -117,9 +108,14 @@ class JsonRequest(Request):
 
 
 async def with_json_object(request: Request) -> JsonRequest:
-    """``request`` with its body read as strictly as this module does."""
+    """``request`` with its body, a JSON object, read as strictly as this module does; raises
+    ApiError INVALID_REQUEST otherwise."""
+    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise invalid("The Content-Type must be application/json.")
     settings = request.app.state.context.settings
-    return JsonRequest(request, await read_json_object(request, max_bytes=settings.max_body_bytes))
+    body = await read_bounded(request, settings.max_body_bytes)
+    return JsonRequest(request, parse_json_object(body))
 
 
 _INTEGER = re.compile(r"-?[0-9]{1,15}")

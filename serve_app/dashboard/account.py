@@ -304,13 +304,6 @@ ENTRIES_SHOWN = 100
 _EMAIL = re.compile(r"[^@\s\x00-\x1f<>\"(),:;\[\]\\]{1,64}@[^@\s\x00-\x1f<>\"(),:;\[\]\\]{1,190}")
 
 
-def require_email(text: str) -> str:
-    """Raises INVALID_REQUEST for what is no address of a mailbox."""
-    if not _EMAIL.fullmatch(text):
-        raise invalid("Give an e-mail address.", "email")
-    return text
-
-
 def require_role(text: str) -> Role:
     """Raises INVALID_REQUEST."""
     if text not in set(Role):
@@ -347,7 +340,10 @@ async def invite(
     request: Request, context: Context, viewer: CurrentViewer, form: SentForm
 ) -> Response:
     """An invitation, whose link is shown on the page that answers and never again."""
-    email, role = require_email(form.get("email", "")), require_role(form.get("role", ""))
+    email = form.get("email", "")
+    if not _EMAIL.fullmatch(email):
+        raise invalid("Give an e-mail address.", "email")
+    role = require_role(form.get("role", ""))
     async with context.database.transaction() as connection:
         try:
             token = await people.invite(connection, viewer.account.id, email, role)

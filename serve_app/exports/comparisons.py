@@ -270,7 +270,11 @@ async def read_jobs(
     for side, job in listed.items():
         # Without anything in common the error is that of the first stage.
         for stage in both or ANALYSES[:1]:
-            with_param(side, job, stage)
+            try:
+                require_stage(job, stage)
+            except ApiError as error:
+                error.param = side
+                raise
     if not both:
         raise invalid("One job has scenes only, the other a transcript only.", "to")
     if StageName.VISION in both:
@@ -291,15 +295,6 @@ async def read_cuts(
         listed, both = await read_jobs(connection, account_id, str(before), str(after))
     one, other = [await _cut(context, side, job, both) for side, job in listed.items()]
     return one, other
-
-
-def with_param(side: Side, job: JobRecord, stage: StageName) -> None:
-    """As ``require_stage``; the error names the field."""
-    try:
-        require_stage(job, stage)
-    except ApiError as error:
-        error.param = side
-        raise
 
 
 async def _cut(

@@ -457,6 +457,7 @@ def _clips(job: JobRecord) -> list[ProgrammeClip]:
 
 def render_summary(job: JobRecord) -> JobSummary:
     """Return the reduced form of list items."""
+    left = seconds_left(job.stages) if job.state is JobState.PROCESSING else None
     rendered: JobSummary = {
         "jobId": str(job.id),
         "state": job.state,
@@ -475,7 +476,7 @@ def render_summary(job: JobRecord) -> JobSummary:
         "callbackUrl": job.callback_url,
         "originalFilename": job.file_name,
         "status": legacy_status(job),
-        "estimatedCompletionTimeSeconds": estimated_seconds(job),
+        "estimatedCompletionTimeSeconds": None if left is None else round(left, 1),
     }
     if job.state is JobState.FAILED:
         rendered["error"] = _error(job)
@@ -523,13 +524,6 @@ def links(job: JobRecord, base_url: str) -> Links:
     """Absolute URLs of the job and its results; ``base_url`` includes the path prefix."""
     job_url = f"{base_url}/jobs/{job.id}"
     return {"self": job_url, "transcript": f"{job_url}/transcript", "scenes": f"{job_url}/scenes"}
-
-
-def estimated_seconds(job: JobRecord) -> float | None:
-    """Return seconds until a job that is being processed is done; None where there is no
-    estimate."""
-    left = seconds_left(job.stages) if job.state is JobState.PROCESSING else None
-    return None if left is None else round(left, 1)
 
 
 def progress(job: JobRecord) -> float:

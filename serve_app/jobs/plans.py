@@ -140,7 +140,9 @@ def plan_batch(planner: Planner, body: schemas.CreateBatchBody) -> list[JobPlan]
     batch_id = uuid.uuid4()
     clips = [_clip(planner, clip, index) for index, clip in enumerate(body.clips)]
     tiers = [
-        _tier_of_fetched(planner, c.sourceUrl, c.fileName, *_clip_params(i))
+        _tier_of_fetched(
+            planner, c.sourceUrl, c.fileName, f"clips[{i}].sourceUrl", f"clips[{i}].fileName"
+        )
         for i, c in enumerate(body.clips)
     ]
     mode = ProcessingMode(body.processingMode)
@@ -192,10 +194,6 @@ def _merged(shared: dict[str, Any], clip: schemas.Clip, index: int) -> dict[str,
     except PydanticCustomError as error:
         param = f"clips[{index}].metadata"
         raise invalid(f"{param}: with the batch's, it {error.message()}.", param) from error
-
-
-def _clip_params(index: int) -> tuple[str, str]:
-    return f"clips[{index}].sourceUrl", f"clips[{index}].fileName"
 
 
 def unknown_field_warnings(body: schemas.Body) -> list[dict[str, Any]]:

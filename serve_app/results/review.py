@@ -11,7 +11,6 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from pipelines.across.review import Doubt, Expected, Review, ReviewReason, review_of
-from pipelines.types import TranscriptResult
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.downloads import LargeResults
 from serve_app.api.envelope import API_PREFIX, Context, success
@@ -117,7 +116,14 @@ def _review(
     found = transcripts.transcript_of(track)
     checked = frozenset[int]()
     if machine is not track:
-        checked = _corrected(found, transcripts.transcript_of(machine))
+        # The segments that are not as the machine wrote them.
+        segments = transcripts.transcript_of(machine).segments
+        written = {(it.start_ms, it.end_ms, it.text, it.speaker) for it in segments}
+        checked = frozenset(
+            it.index
+            for it in found.segments
+            if (it.start_ms, it.end_ms, it.text, it.speaker) not in written
+        )
     review = review_of(
         found.segments,
         scenes_of(scenes),
@@ -141,16 +147,6 @@ def _review(
         "after": _expected(review, review.after),
         "stretches": [_interval(each, texts) for each in review.intervals],
     }
-
-
-def _corrected(found: TranscriptResult, machine: TranscriptResult) -> frozenset[int]:
-    """Return indices of segments that are not as the machine wrote them."""
-    written = {(it.start_ms, it.end_ms, it.text, it.speaker) for it in machine.segments}
-    return frozenset(
-        it.index
-        for it in found.segments
-        if (it.start_ms, it.end_ms, it.text, it.speaker) not in written
-    )
 
 
 def _expected(review: Review, expected: Expected) -> ExpectedErrors:

@@ -48,11 +48,6 @@ def upload_path(upload: Upload) -> str:
     return f"{UPLOADS_PATH}/{upload.job_id}/{upload.slot}"
 
 
-def resumable_path(upload: Upload) -> str:
-    """Return the path, unsigned, at which the same file is taken over tus."""
-    return f"{upload_path(upload)}/resumable"
-
-
 def resumable_key(job_id: uuid.UUID, slot: str) -> str:
     """Return where in the object store a resumable upload grows, and lies once it is complete."""
     return f"{source_prefix(job_id)}/{slot}"
@@ -61,12 +56,6 @@ def resumable_key(job_id: uuid.UUID, slot: str) -> str:
 def direct_key(job_id: uuid.UUID, slot: str) -> str:
     """Return where a client puts a file past the service; it is moved once it is there."""
     return f"{source_prefix(job_id)}/direct/{slot}"
-
-
-def arrived_key(job_id: uuid.UUID, slot: str, version: str) -> str:
-    """Return where such a file is moved to; each version of it elsewhere."""
-    mark = hashlib.sha256(version.encode()).hexdigest()[:16]
-    return f"{source_prefix(job_id)}/arrived/{slot}-{mark}"
 
 
 async def direct_urls(
@@ -109,7 +98,7 @@ def upload_fields(
         return public + signer.sign_path(UPLOAD_PURPOSE, path, expires_at=expires_at)
 
     urls = {item.slot: address(upload_path(item)) for item in uploads} | direct
-    resumable = {item.slot: address(resumable_path(item)) for item in uploads}
+    resumable = {item.slot: address(f"{upload_path(item)}/resumable") for item in uploads}
     fields: dict[str, Any] = {
         "uploadUrl": urls.pop(MEDIA_SLOT),
         "resumableUploadUrl": resumable.pop(MEDIA_SLOT),
@@ -165,12 +154,7 @@ async def open_slot(context: AppContext, job_id: str, slot: str) -> Slot:
         job = existing(await jobs.find_job(connection, parse_job_id(job_id)), "job")
         await require_active_owner(connection, job.id)
         upload = existing(await uploads.find_upload(connection, job.id, slot), "upload")
-    return Slot(job, upload, upload_limit(context.settings, job))
-
-
-def upload_limit(settings: Settings, job: JobRecord) -> int:
-    """Return the most bytes that a file of the job may have."""
-    return settings.max_upload_bytes(job.tier)
+    return Slot(job, upload, context.settings.max_upload_bytes(job.tier))
 
 
 def require_awaiting(job: JobRecord) -> None:
@@ -312,7 +296,9 @@ class DirectUploadWatcher:
                     # between, the file can be found until it is recorded; one that is left
                     # afterwards is removed with the job's other objects.
                     source = direct_key(item.job_id, item.slot)
-                    target = arrived_key(item.job_id, item.slot, upload.version)
+                    # Each version of it is moved elsewhere.
+                    mark = hashlib.sha256(upload.version.encode()).hexdigest()[:16]
+                    target = f"{source_prefix(item.job_id)}/arrived/{item.slot}-{mark}"
                     if await self._in_thread(
                         lambda: self._store.copy_direct_upload(source, upload, target)
                     ):

@@ -33,7 +33,7 @@ from serve_app.api.schemas import (
 from serve_app.api.urls import CallbackUrl, parse_job_id, require_callback_url
 from serve_app.context import AppContext
 from serve_app.errors import ErrorCode, existing, invalid
-from serve_app.webhooks.sending import Outcome, delivery_options, send_event
+from serve_app.webhooks.sending import delivery_options, send_event
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import endpoints, webhooks
 from storage.audit import AuditAction, record
@@ -159,10 +159,6 @@ async def send_test_webhook(
     outcome = await send_event(
         body.url, headers, content, options=delivery_options(context.settings)
     )
-    return success(request, _test_result(outcome))
-
-
-def _test_result(outcome: Outcome) -> WebhookTestResult:
     result: WebhookTestResult = {
         "delivered": outcome.delivered,
         "statusCode": outcome.status_code,
@@ -170,7 +166,7 @@ def _test_result(outcome: Outcome) -> WebhookTestResult:
     }
     if outcome.failure is not None:
         result["error"] = outcome.failure
-    return result
+    return success(request, result)
 
 
 SigningSecretText = Annotated[
