@@ -121,19 +121,10 @@ async def store_transcripts(
     connection: Connection, job_id: uuid.UUID, tracks: list[TrackTranscript]
 ) -> None:
     """Publish the transcripts of all tracks of a job, once."""
-    rows: list[dict[str, Any]] = [
-        {
-            "job_id": job_id,
-            "track_index": track.track_index,
-            "track_name": track.track_name,
-            "status": track.status,
-            "error_code": track.error_code,
-            "language": track.language,
-        }
-        for track in tracks
-    ]
+    names = ("track_index", "track_name", "status", "error_code", "language")
     segments = list[SearchRow]()
-    for row, track in zip(rows, tracks, strict=True):
+    for track in tracks:
+        row: dict[str, Any] = {"job_id": job_id, **{name: getattr(track, name) for name in names}}
         if track.document is not None:
             row["document"] = cast(literal(track.document, Text), JSON)
             said = from_json(track.document)["segments"]

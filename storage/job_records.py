@@ -205,23 +205,13 @@ class NewJob:
     id: uuid.UUID = field(default_factory=uuid.uuid4)
 
 
+_OF_STAGE = [name for name in StageRecord.__dataclass_fields__ if name != "seconds"]
 _STAGES_JSON = (
     sa.select(
         sa.func.json_object_agg(
             stages.c.stage,
             sa.func.json_build_object(
-                "status",
-                stages.c.status,
-                "progress",
-                stages.c.progress,
-                "skip_reason",
-                stages.c.skip_reason,
-                "error_code",
-                stages.c.error_code,
-                "error_message",
-                stages.c.error_message,
-                "timings",
-                stages.c.timings,
+                *(part for name in _OF_STAGE for part in (name, stages.c[name])),
                 "seconds",
                 sa.func.extract(
                     "epoch",
@@ -279,15 +269,12 @@ def job_record(row: Mapping[str, Any] | sa.RowMapping) -> JobRecord:
 
 def _stage(raw: dict[str, Any]) -> StageRecord:
     reason = raw["skip_reason"]
-    return StageRecord(
-        status=StageStatus(raw["status"]),
-        progress=raw["progress"],
-        skip_reason=SkipReason(reason) if reason else None,
-        error_code=raw["error_code"],
-        error_message=raw["error_message"],
-        timings=raw["timings"],
-        seconds=float(raw["seconds"] or 0.0),
-    )
+    values = {
+        "status": StageStatus(raw["status"]),
+        "skip_reason": SkipReason(reason) if reason else None,
+        "seconds": float(raw["seconds"] or 0.0),
+    }
+    return StageRecord(**raw | values)
 
 
 _FETCH_FAILED = "FETCH_FAILED"
