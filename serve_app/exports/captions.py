@@ -35,7 +35,7 @@ from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import OF_RESULTS, answers, headers
 from serve_app.api.parameters import WHOLE_NUMBER
-from serve_app.api.schemas import Answer, Count, Seconds, Uuid, doc
+from serve_app.api.schemas import Answer, Count, Seconds, Uuid, doc, rendered
 from serve_app.context import AppContext
 from serve_app.errors import invalid
 from serve_app.exports.timeline import csv_table, find_sources
@@ -317,14 +317,11 @@ async def lint(
             "cues": len(cues),
             "total": len(broken),
             "violations": [
-                {
-                    "cue": each.cue,
-                    "startTime": each.start_ms / 1000,
-                    "endTime": each.end_ms / 1000,
-                    "rule": each.rule,
-                    "severity": "advice" if each.is_advice else "violation",
-                    "message": each.message,
-                }
+                rendered(
+                    CaptionViolationJson,
+                    each,
+                    severity="advice" if each.is_advice else "violation",
+                )
                 for each in broken[:_MOST_VIOLATIONS]
             ],
         }

@@ -371,16 +371,8 @@ def comparison_json(found: Comparison) -> ComparisonJson:
 
 
 def _pair_json(found: Comparison, pair: ShotPair) -> ShotPairJson:
-    shown: ShotPairJson = {
-        "change": pair.change,
-        "moved": pair.moved,
-        "retimed": pair.retimed,
-        "headSeconds": pair.head_ms / 1000,
-        "tailSeconds": pair.tail_ms / 1000,
-        "speed": round(pair.speed, 3),
-        "reframed": pair.reframed,
-        "similarity": round(min(1.0, max(0.0, pair.similarity)), 4),
-    }
+    alike = round(min(1.0, max(0.0, pair.similarity)), 4)
+    shown = rendered(ShotPairJson, pair, speed=round(pair.speed, 3), similarity=alike)
     if pair.before:
         shown["from"] = _span_json(found.before, pair.before, pair.before_ms)
     if pair.after:
