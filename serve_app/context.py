@@ -156,6 +156,7 @@ def build_context(
     secret = settings.secret_key.get_secret_value().encode()
     if not secret:
         raise ValueError("VAS_SECRET_KEY is not set.")
+    traces = settings.traces_url
     database = Database(
         settings.database_url,
         pool_size=settings.database_pool_size,
@@ -174,18 +175,11 @@ def build_context(
         content_policy=load_content_policy(settings),
         tags=load_tag_bank(settings.tags_file),
         metrics=metrics,
-        tracing=open_tracing(settings),
+        tracing=None if traces is None else Tracing(traces, settings.traces_ratio),
         encoder=encoder,
         pictures=pictures,
         recognizer=recognizer,
     )
-
-
-def open_tracing(settings: Settings) -> Tracing | None:
-    """Return where spans go; None if traces are off. Raises TracingNotInstalledError."""
-    if settings.traces_url is None:
-        return None
-    return Tracing(settings.traces_url, settings.traces_ratio)
 
 
 class ContentPolicyError(ValueError):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
+
+Found = TypeVar("Found")
 
 
 class ErrorCode(StrEnum):
@@ -123,9 +125,7 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
         "Ask the operator of the service, who can lift it.",
     ),
     ErrorCode.LAST_OWNER: CatalogueEntry(
-        409,
-        "The account would be without an owner.",
-        "Make somebody else an owner first.",
+        409, "The account would be without an owner.", "Make somebody else an owner first."
     ),
     ErrorCode.INVITATION_NOT_VALID: CatalogueEntry(
         404,
@@ -192,9 +192,7 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
         retry_after_seconds=3600,
     ),
     ErrorCode.INTERNAL_ERROR: CatalogueEntry(
-        500,
-        "The service failed.",
-        "Retry with exponential backoff and the same idempotency key.",
+        500, "The service failed.", "Retry with exponential backoff and the same idempotency key."
     ),
     ErrorCode.SERVICE_UNAVAILABLE: CatalogueEntry(
         503,
@@ -242,3 +240,10 @@ CREDITS_OR_CAP = "The credits, or what the key may use in a month, do not cover 
 def invalid(message: str, param: str | None = None) -> ApiError:
     """``400 INVALID_REQUEST`` blaming ``param``."""
     return ApiError(ErrorCode.INVALID_REQUEST, message, param=param)
+
+
+def existing(found: Found | None, what: str, *, param: str | None = None) -> Found:
+    """Return what was found. Raises NOT_FOUND where that is nothing."""
+    if found is None:
+        raise ApiError(ErrorCode.NOT_FOUND, f"There is no such {what}.", param=param)
+    return found

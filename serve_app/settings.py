@@ -243,8 +243,7 @@ class Settings(BaseSettings):
         Priority.HIGH, description="The most urgent priority that jobs may have at creation."
     )
     priority_weights: PriorityWeights = Field(
-        PRIORITY_WEIGHTS,
-        description="Jobs of each priority that start while one of weight 1 does.",
+        PRIORITY_WEIGHTS, description="Jobs of each priority that start while one of weight 1 does."
     )
     runners: int = Field(1, ge=1, le=256, description="Replicas of the runner that drives jobs.")
     service_resource: str | None = Field(

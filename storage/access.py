@@ -6,7 +6,7 @@ import functools
 import hashlib
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -199,13 +199,7 @@ async def find_answer(connection: Connection, slot: IdempotencyKey) -> StoredAns
 
 async def store_answer(connection: Connection, slot: IdempotencyKey, answer: StoredAnswer) -> None:
     """Remember an answer, in place of one whose time is over."""
-    values = {
-        "body_sha256": answer.body_sha256,
-        "status": answer.status,
-        "headers": answer.headers,
-        "body": answer.body,
-        "created_at": func.now(),
-    }
+    values = asdict(answer) | {"created_at": func.now()}
     statement = insert(idempotency_records).values(
         account_id=slot.account_id, operation=slot.operation, key=slot.key, **values
     )

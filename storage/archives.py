@@ -10,7 +10,7 @@ import hashlib
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -445,17 +445,7 @@ async def merge_page(
 
 
 def _stored(archive_id: uuid.UUID, each: ListedObject) -> dict[str, object]:
-    return {
-        "archive_id": archive_id,
-        "key_sha256": each.key_sha256,
-        "key": each.key,
-        "size_bytes": each.size_bytes,
-        "etag": each.etag,
-        "modified_at": each.modified_at,
-        "state": each.state,
-        "error_code": each.error_code,
-        "error_message": each.error_message,
-    }
+    return {**asdict(each), "archive_id": archive_id, "state": each.state}
 
 
 def _has_changed(known: ArchiveObject, listed: ListedObject) -> bool:

@@ -13,23 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Integer,
-    ScalarSelect,
-    Table,
-    cast,
-    delete,
-    exists,
-    func,
-    null,
-    or_,
-    select,
-    text,
-    true,
-    union,
-    update,
-)
+import sqlalchemy as sa
 
 from storage.archives import remove_archives
 from storage.audit import AuditAction, forget_addresses, record
@@ -112,7 +96,7 @@ async def list_due_rounds(
 ) -> Sequence[uuid.UUID]:
     """Up to ``limit`` jobs whose next round is due and not queued."""
     return (
-        (await connection.execute(select(jobs.c.id).where(_is_due(retention)).limit(limit)))
+        (await connection.execute(sa.select(jobs.c.id).where(_is_due(retention)).limit(limit)))
         .scalars()
         .all()
     )
@@ -120,39 +104,39 @@ async def list_due_rounds(
 
 async def queue_round(connection: Connection, job_id: uuid.UUID, retention: Retention) -> None:
     """Queue a job's round that is due still: from now on its media is being removed."""
-    due = update(jobs).where(jobs.c.id == job_id, _is_due(retention))
-    if (await connection.execute(due.values(cleaning_after=func.now()))).rowcount:
+    due = sa.update(jobs).where(jobs.c.id == job_id, _is_due(retention))
+    if (await connection.execute(due.values(cleaning_after=sa.func.now()))).rowcount:
         await queue(connection, KIND, job_id)
 
 
 async def find_round(connection: Connection, job_id: uuid.UUID) -> CleaningRound | None:
     """Return a job's round that is under way; None where a legal hold was placed on the job since,
     or it is run again."""
-    query = select(
+    query = sa.select(
         jobs.c.id.label("job_id"),
-        func.greatest(jobs.c.completed_at, _RERUNS_END).label("completed_at"),
+        sa.func.greatest(jobs.c.completed_at, _RERUNS_END).label("completed_at"),
         jobs.c.upload_expires_at,
         jobs.c.erased_at,
-        func.now().label("claimed_at"),
+        sa.func.now().label("claimed_at"),
     ).where(jobs.c.id == job_id, jobs.c.cleaning_after.is_not(None), _MAY_BE_CLEANED)
     row = (await connection.execute(query)).mappings().one_or_none()
     return None if row is None else CleaningRound(**row)
 
 
-_OWNER = select(accounts).where(accounts.c.id == jobs.c.account_id).correlate(jobs)
+_OWNER = sa.select(accounts).where(accounts.c.id == jobs.c.account_id).correlate(jobs)
 
 
-def _of_owner(name: str) -> ScalarSelect[Any]:
+def _of_owner(name: str) -> sa.ScalarSelect[Any]:
     return _OWNER.with_only_columns(accounts.c[name]).scalar_subquery()
 
 
-def _kept(name: str, default: int | None, most: int | None) -> ColumnElement[Any]:
+def _kept(name: str, default: int | None, most: int | None) -> sa.ColumnElement[Any]:
     """Return the job's value, else its account's, else the service's, but not more than the
     most."""
-    chosen = func.coalesce(
-        jobs.c.source[name].astext.cast(Integer), _of_owner(name), cast(default, Integer)
+    chosen = sa.func.coalesce(
+        jobs.c.source[name].astext.cast(sa.Integer), _of_owner(name), sa.cast(default, sa.Integer)
     )
-    return func.least(chosen, cast(most, Integer))
+    return sa.func.least(chosen, sa.cast(most, sa.Integer))
 
 
 _IS_HELD = jobs.c.legal_hold_at.is_not(None) | _of_owner("legal_hold_at").is_not(None)
@@ -160,32 +144,34 @@ _IS_HELD = jobs.c.legal_hold_at.is_not(None) | _of_owner("legal_hold_at").is_not
 
 # The media is read again.
 _rerun = jobs.alias("rerun")
-_IS_RERUN = exists().where(_rerun.c.rerun_of == jobs.c.id, _rerun.c.completed_at.is_(None))
+_IS_RERUN = sa.exists().where(_rerun.c.rerun_of == jobs.c.id, _rerun.c.completed_at.is_(None))
 # Tasks of a rerun write into the first job's folder.
 _RERUNS_END = (
-    select(func.max(_rerun.c.completed_at)).where(_rerun.c.rerun_of == jobs.c.id).scalar_subquery()
+    sa.select(sa.func.max(_rerun.c.completed_at))
+    .where(_rerun.c.rerun_of == jobs.c.id)
+    .scalar_subquery()
 )
 
 
 _MAY_BE_CLEANED = jobs.c.erased_at.is_not(None) | ~(_IS_HELD | _IS_RERUN)
-_IS_QUEUED = exists().where(work.c.kind == KIND, work.c.subject_id == jobs.c.id)
+_IS_QUEUED = sa.exists().where(work.c.kind == KIND, work.c.subject_id == jobs.c.id)
 
 
-def _is_due(retention: Retention) -> ColumnElement[bool]:
+def _is_due(retention: Retention) -> sa.ColumnElement[bool]:
     seconds = _kept(
         "source_retention_seconds", retention.source_seconds, retention.most_source_seconds
     )
     first = jobs.c.completed_at.is_not(None) & (
         jobs.c.cleaned_at.is_(None) & jobs.c.cleaning_after.is_(None)
     )
-    over = jobs.c.completed_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    over = jobs.c.completed_at < sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
     return (
-        or_(
-            jobs.c.cleaning_after < func.now(),
+        sa.or_(
+            jobs.c.cleaning_after < sa.func.now(),
             first & jobs.c.state.in_(RETAINED) & over,
             first
             & jobs.c.state.in_(UNWANTED)
-            & (jobs.c.completed_at < func.now() - UNWANTED_AFTER),
+            & (jobs.c.completed_at < sa.func.now() - UNWANTED_AFTER),
         )
         & _MAY_BE_CLEANED
         & ~_IS_QUEUED
@@ -199,8 +185,8 @@ async def find_media_end(
     seconds = _kept(
         "source_retention_seconds", retention.source_seconds, retention.most_source_seconds
     )
-    end = jobs.c.completed_at + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-    found = select(end).where(jobs.c.id == job_id, ~_IS_HELD)
+    end = jobs.c.completed_at + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    found = sa.select(end).where(jobs.c.id == job_id, ~_IS_HELD)
     return (await connection.execute(found)).scalar_one_or_none()
 
 
@@ -211,61 +197,63 @@ async def list_due_erasures(
 
     A job that still owes its client an event is not among them.
     """
-    name, most = "result_retention_days", cast(retention.most_result_days, Integer)
+    name, most = "result_retention_days", sa.cast(retention.most_result_days, sa.Integer)
     days = _kept(name, retention.result_days, retention.most_result_days)
-    owed = exists().where(
+    owed = sa.exists().where(
         webhook_events.c.account_id == jobs.c.account_id,
         webhook_events.c.job_id == jobs.c.id,
         webhook_events.c.next_attempt_at.is_not(None),
     )
-    kept = select(jobs.c.account_id, jobs.c.id).where(jobs.c.erased_at.is_(None), ~_IS_HELD)
+    kept = sa.select(jobs.c.account_id, jobs.c.id).where(jobs.c.erased_at.is_(None), ~_IS_HELD)
     ended = kept.where(_days_ago(days), ~owed).order_by(jobs.c.completed_at).limit(limit)
     # Account by account: by one range of an index each, however many jobs are kept.
     owner = accounts.alias("owner")
-    usual = func.least(func.coalesce(owner.c[name], cast(retention.result_days, Integer)), most)
+    usual = sa.func.least(
+        sa.func.coalesce(owner.c[name], sa.cast(retention.result_days, sa.Integer)), most
+    )
     of_owner = jobs.c.account_id == owner.c.id
     over = ended.where(of_owner, _days_ago(usual)).lateral()
     gone = kept.where(of_owner, owner.c.erased_at.is_not(None)).limit(limit).lateral()
-    own = ended.where(text(OWN_DAYS)).subquery()
-    due = union(
-        select(over).select_from(owner.join(over, true())),
-        select(gone).select_from(owner.join(gone, true())),
-        select(own),
+    own = ended.where(sa.text(OWN_DAYS)).subquery()
+    due = sa.union(
+        sa.select(over).select_from(owner.join(over, sa.true())),
+        sa.select(gone).select_from(owner.join(gone, sa.true())),
+        sa.select(own),
     ).limit(limit)
     return [(row.account_id, row.id) for row in await connection.execute(due)]
 
 
-def _days_ago(days: ColumnElement[Any]) -> ColumnElement[bool]:
+def _days_ago(days: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
     """Return whether jobs ended more than so many days ago."""
-    return jobs.c.completed_at < func.now() - func.make_interval(0, 0, 0, days)
+    return jobs.c.completed_at < sa.func.now() - sa.func.make_interval(0, 0, 0, days)
 
 
 async def is_held(connection: Connection, job_id: uuid.UUID) -> bool:
     """Return whether a legal hold is on the job or its account."""
-    query = select(_IS_HELD).where(jobs.c.id == job_id)
+    query = sa.select(_IS_HELD).where(jobs.c.id == job_id)
     return bool((await connection.execute(query)).scalar_one())
 
 
 async def is_voice_held(connection: Connection, voice_id: uuid.UUID) -> bool:
     """Return whether a legal hold is on a job that the voice was learnt from or recognised in."""
-    return bool(await connection.scalar(select(_IS_VOICE_HELD).where(voices.c.id == voice_id)))
+    return bool(await connection.scalar(sa.select(_IS_VOICE_HELD).where(voices.c.id == voice_id)))
 
 
-def _is_held_with(table: Table) -> ColumnElement[bool]:
-    return exists().where(table.c.voice_id == voices.c.id, table.c.job_id == jobs.c.id, _IS_HELD)
+def _is_held_with(table: sa.Table) -> sa.ColumnElement[bool]:
+    return sa.exists().where(table.c.voice_id == voices.c.id, table.c.job_id == jobs.c.id, _IS_HELD)
 
 
 _IS_VOICE_HELD = _is_held_with(speaker_voices) | _is_held_with(speaker_labels)
 
 
 async def set_legal_hold(
-    connection: Connection, table: Table, row_id: uuid.UUID, *, holds: bool
+    connection: Connection, table: sa.Table, row_id: uuid.UUID, *, holds: bool
 ) -> bool:
     """Put a legal hold on a row of ``jobs`` or ``accounts``, or lift it; False without the row."""
-    since = func.coalesce(table.c.legal_hold_at, func.now()) if holds else None
+    since = sa.func.coalesce(table.c.legal_hold_at, sa.func.now()) if holds else None
     is_job = table is jobs
     owner = jobs.c.account_id if is_job else table.c.id
-    statement = update(table).where(table.c.id == row_id).values(legal_hold_at=since)
+    statement = sa.update(table).where(table.c.id == row_id).values(legal_hold_at=since)
     found = (await connection.execute(statement.returning(owner))).scalar_one_or_none()
     if found is None:
         return False
@@ -281,12 +269,12 @@ async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
     hashes of its keys stay, and what was done to it, without from where.
     """
     shut = (
-        update(accounts)
+        sa.update(accounts)
         .where(accounts.c.id == account_id, accounts.c.legal_hold_at.is_(None))
         .values(
             name=f"{ERASED_NAME}-{account_id}",
-            suspended_at=func.coalesce(accounts.c.suspended_at, func.now()),
-            erased_at=func.coalesce(accounts.c.erased_at, func.now()),
+            suspended_at=sa.func.coalesce(accounts.c.suspended_at, sa.func.now()),
+            erased_at=sa.func.coalesce(accounts.c.erased_at, sa.func.now()),
         )
     )
     if (await connection.execute(shut)).rowcount == 0:
@@ -294,18 +282,20 @@ async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
     of_people = (sessions, sign_in_links, invitations)
     of_account = (webhook_endpoints, signing_secrets, idempotency_records)
     for table in (*of_people, *of_account):
-        await connection.execute(delete(table).where(table.c.account_id == account_id))
+        await connection.execute(sa.delete(table).where(table.c.account_id == account_id))
     # Those of jobs under a legal hold go with these.
     own_voices = voices.c.account_id == account_id
-    await connection.execute(delete(voices).where(own_voices, ~_IS_VOICE_HELD))
+    await connection.execute(sa.delete(voices).where(own_voices, ~_IS_VOICE_HELD))
     await remove_archives(connection, account_id)
     revoked = {"status": KeyStatus.REVOKED, "benefit_id": None}
     await connection.execute(
-        update(api_keys).where(api_keys.c.account_id == account_id).values(revoked)
+        sa.update(api_keys).where(api_keys.c.account_id == account_id).values(revoked)
     )
     nobody = {"email": "", "issuer": None, "subject": None}
-    removed = nobody | {"removed_at": func.coalesce(users.c.removed_at, func.now())}
-    await connection.execute(update(users).where(users.c.account_id == account_id).values(removed))
+    removed = nobody | {"removed_at": sa.func.coalesce(users.c.removed_at, sa.func.now())}
+    await connection.execute(
+        sa.update(users).where(users.c.account_id == account_id).values(removed)
+    )
     await forget_addresses(connection, account_id)
     await record(connection, account_id, AuditAction.ERASE_ACCOUNT)
     return True
@@ -314,8 +304,8 @@ async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
 async def end_round(connection: Connection, held: Held, done: CleaningRound) -> None:
     """Remember that a round is done, and when the next one is due. Raises WorkLostError."""
     following = done.next_at
-    statement = update(jobs).where(jobs.c.id == done.job_id, jobs.c.cleaning_after.is_not(None))
-    cleaned = {"cleaning_after": following, "cleaned_at": None if following else func.now()}
+    statement = sa.update(jobs).where(jobs.c.id == done.job_id, jobs.c.cleaning_after.is_not(None))
+    cleaned = {"cleaning_after": following, "cleaned_at": None if following else sa.func.now()}
     await connection.execute(statement.values(cleaned))
     await end(connection, held)
 
@@ -339,34 +329,36 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
         webhook_events,
     )
     for table in tables:  # Labels and voices go with their transcripts, vectors with rows.
-        await connection.execute(delete(table).where(table.c.job_id == job.id))
+        await connection.execute(sa.delete(table).where(table.c.job_id == job.id))
     await withdraw(connection, job.id)
     erased = ResultChange(job.id, frozenset(ANALYSES), Cause.ERASED)
     await result_changed(connection, erased)
-    learnt = exists().where(speaker_voices.c.voice_id == voices.c.id)
+    learnt = sa.exists().where(speaker_voices.c.voice_id == voices.c.id)
     await connection.execute(
-        delete(voices).where(voices.c.account_id == job.account_id, ~learnt, ~_IS_VOICE_HELD)
+        sa.delete(voices).where(voices.c.account_id == job.account_id, ~learnt, ~_IS_VOICE_HELD)
     )  # Those that were learnt from this job alone.
     await connection.execute(
-        update(archive_objects)
+        sa.update(archive_objects)
         .where(archive_objects.c.job_id == job.id, archive_objects.c.state != ObjectState.WAITING)
         .values(key=None, error_message=None)
     )
-    names_it = text("position(convert_to(:job, 'UTF8') IN body) > 0").bindparams(job=str(job.id))
+    names_it = sa.text("position(convert_to(:job, 'UTF8') IN body) > 0").bindparams(job=str(job.id))
     await connection.execute(
-        delete(idempotency_records).where(
+        sa.delete(idempotency_records).where(
             idempotency_records.c.account_id == job.account_id, names_it
         )
     )
     await connection.execute(
-        update(uploads).where(uploads.c.job_id == job.id).values(file_name=ERASED_NAME)
+        sa.update(uploads).where(uploads.c.job_id == job.id).values(file_name=ERASED_NAME)
     )
     await connection.execute(
-        update(stages).where(stages.c.job_id == job.id).values(error_message=None, receipt=null())
+        sa.update(stages)
+        .where(stages.c.job_id == job.id)
+        .values(error_message=None, receipt=sa.null())
     )
     source = JobSource(kind=job.source.kind, base_url=job.source.base_url)
     await connection.execute(
-        update(jobs)
+        sa.update(jobs)
         .where(jobs.c.id == job.id)
         .values(
             file_name=ERASED_NAME,
@@ -380,8 +372,8 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
             muted=None,
             redact_after=None,
             redact_error=None,
-            erased_at=func.now(),
+            erased_at=sa.func.now(),
             cleaned_at=None,
-            cleaning_after=func.now(),
+            cleaning_after=sa.func.now(),
         )
     )

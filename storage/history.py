@@ -44,11 +44,7 @@ from storage import comparisons, duplicates, search_index, translations
 from storage.database import Connection, Database, run
 from storage.job_records import JobRecord
 from storage.results import Element, TrackTranscript
-from storage.search_index import (
-    SearchRow,
-    scene_rows,
-    transcript_rows,
-)
+from storage.search_index import SearchRow, scene_rows, transcript_rows
 from storage.tables import (
     hidden_phrases,
     jobs,
@@ -59,14 +55,7 @@ from storage.tables import (
     transcript_revisions,
     transcripts,
 )
-from storage.types import (
-    ANALYSES,
-    Cause,
-    JobState,
-    ResultChange,
-    StageName,
-    StageStatus,
-)
+from storage.types import ANALYSES, Cause, JobState, ResultChange, StageName, StageStatus
 from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
 from storage.work import Held, end, queue
 
@@ -132,19 +121,10 @@ async def store_transcripts(
     connection: Connection, job_id: uuid.UUID, tracks: list[TrackTranscript]
 ) -> None:
     """Publish the transcripts of all tracks of a job, once."""
-    rows: list[dict[str, Any]] = [
-        {
-            "job_id": job_id,
-            "track_index": track.track_index,
-            "track_name": track.track_name,
-            "status": track.status,
-            "error_code": track.error_code,
-            "language": track.language,
-        }
-        for track in tracks
-    ]
+    names = ("track_index", "track_name", "status", "error_code", "language")
     segments = list[SearchRow]()
-    for row, track in zip(rows, tracks, strict=True):
+    for track in tracks:
+        row: dict[str, Any] = {"job_id": job_id, **{name: getattr(track, name) for name in names}}
         if track.document is not None:
             row["document"] = cast(literal(track.document, Text), JSON)
             said = from_json(track.document)["segments"]

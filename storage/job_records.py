@@ -8,20 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import (
-    ColumnElement,
-    RowMapping,
-    and_,
-    case,
-    exists,
-    func,
-    literal,
-    not_,
-    or_,
-    select,
-    tuple_,
-)
 
 from storage.database import Connection
 from storage.tables import jobs, scene_lists, stages, transcripts
@@ -220,26 +208,17 @@ class NewJob:
     id: uuid.UUID = field(default_factory=uuid.uuid4)
 
 
+_OF_STAGE = [name for name in StageRecord.__dataclass_fields__ if name != "seconds"]
 _STAGES_JSON = (
-    select(
-        func.json_object_agg(
+    sa.select(
+        sa.func.json_object_agg(
             stages.c.stage,
-            func.json_build_object(
-                "status",
-                stages.c.status,
-                "progress",
-                stages.c.progress,
-                "skip_reason",
-                stages.c.skip_reason,
-                "error_code",
-                stages.c.error_code,
-                "error_message",
-                stages.c.error_message,
-                "timings",
-                stages.c.timings,
+            sa.func.json_build_object(
+                *(part for name in _OF_STAGE for part in (name, stages.c[name])),
                 "seconds",
-                func.extract(
-                    "epoch", func.coalesce(stages.c.ended_at, func.now()) - stages.c.started_at
+                sa.func.extract(
+                    "epoch",
+                    sa.func.coalesce(stages.c.ended_at, sa.func.now()) - stages.c.started_at,
                 ),
             ),
         )
@@ -250,14 +229,14 @@ _STAGES_JSON = (
     .label("stages")
 )
 _SCENE_COUNT = (
-    select(scene_lists.c.scene_count)
+    sa.select(scene_lists.c.scene_count)
     .where(scene_lists.c.job_id == jobs.c.id)
     .correlate(jobs)
     .scalar_subquery()
     .label("scene_count")
 )
 _TRACKS_COMPLETED = (
-    select(func.count())
+    sa.select(sa.func.count())
     .select_from(transcripts)
     .where(transcripts.c.job_id == jobs.c.id, transcripts.c.status == StageStatus.COMPLETED)
     .correlate(jobs)
@@ -265,20 +244,20 @@ _TRACKS_COMPLETED = (
     .label("tracks_completed")
 )
 # The rest of what ingest found is long, and not read for every glance at a job.
-_CLIPS = case((jobs.c.batch_id.is_not(None), jobs.c.ingest_result["clips"])).label("clips")
+_CLIPS = sa.case((jobs.c.batch_id.is_not(None), jobs.c.ingest_result["clips"])).label("clips")
 _PLAIN_COLUMNS = [
     jobs.c[name]
     for name in JobRecord.__dataclass_fields__
     if name not in {"stages", "scene_count", "tracks_completed", "clips"}
 ]
 # A job as everything reads it: in one statement.
-JOB_QUERY = select(*_PLAIN_COLUMNS, _CLIPS, _SCENE_COUNT, _TRACKS_COMPLETED, _STAGES_JSON)
+JOB_QUERY = sa.select(*_PLAIN_COLUMNS, _CLIPS, _SCENE_COUNT, _TRACKS_COMPLETED, _STAGES_JSON)
 
 
 _FIELDS = tuple(JobRecord.__dataclass_fields__)
 
 
-def job_record(row: Mapping[str, Any] | RowMapping) -> JobRecord:
+def job_record(row: Mapping[str, Any] | sa.RowMapping) -> JobRecord:
     """Return a row of JOB_QUERY as a record; its other columns are left out."""
     values: dict[str, Any] = {name: row[name] for name in _FIELDS}
     values["source"] = JobSource.model_validate(values["source"])
@@ -293,56 +272,51 @@ def job_record(row: Mapping[str, Any] | RowMapping) -> JobRecord:
 
 def _stage(raw: dict[str, Any]) -> StageRecord:
     reason = raw["skip_reason"]
-    return StageRecord(
-        status=StageStatus(raw["status"]),
-        progress=raw["progress"],
-        skip_reason=SkipReason(reason) if reason else None,
-        error_code=raw["error_code"],
-        error_message=raw["error_message"],
-        timings=raw["timings"],
-        seconds=float(raw["seconds"] or 0.0),
-    )
+    values = {
+        "status": StageStatus(raw["status"]),
+        "skip_reason": SkipReason(reason) if reason else None,
+        "seconds": float(raw["seconds"] or 0.0),
+    }
+    return StageRecord(**raw | values)
 
 
 _FETCH_FAILED = "FETCH_FAILED"
 
 
-def _stage_failed(stage: StageName) -> ColumnElement[bool]:
-    return exists().where(
-        stages.c.job_id == jobs.c.id,
-        stages.c.stage == stage,
-        stages.c.status == StageStatus.FAILED,
+def _stage_failed(stage: StageName) -> sa.ColumnElement[bool]:
+    return sa.exists().where(
+        stages.c.job_id == jobs.c.id, stages.c.stage == stage, stages.c.status == StageStatus.FAILED
     )
 
 
-def _failed_at(stage: StageName) -> ColumnElement[bool]:
+def _failed_at(stage: StageName) -> sa.ColumnElement[bool]:
     """The first failed stage is ``stage``; a job that failed without one counts as ingest."""
     order = list(StageName)
     earlier = order[: order.index(stage)]
     failed = [_stage_failed(name) for name in order]
-    first = and_(*(not_(_stage_failed(name)) for name in earlier), _stage_failed(stage))
+    first = sa.and_(*(sa.not_(_stage_failed(name)) for name in earlier), _stage_failed(stage))
     if stage is StageName.INGEST:
-        first = or_(first, and_(*(not_(condition) for condition in failed)))
-    return and_(jobs.c.state == JobState.FAILED, jobs.c.error_code != _FETCH_FAILED, first)
+        first = sa.or_(first, sa.and_(*(sa.not_(condition) for condition in failed)))
+    return sa.and_(jobs.c.state == JobState.FAILED, jobs.c.error_code != _FETCH_FAILED, first)
 
 
-_HAS_SCENES = exists().where(scene_lists.c.job_id == jobs.c.id, scene_lists.c.scene_count > 0)
+_HAS_SCENES = sa.exists().where(scene_lists.c.job_id == jobs.c.id, scene_lists.c.scene_count > 0)
 _COMPLETED = jobs.c.state == JobState.COMPLETED
 
-LEGACY_STATUSES: dict[str, ColumnElement[bool]] = {
+LEGACY_STATUSES: dict[str, sa.ColumnElement[bool]] = {
     "AWAITING_UPLOAD": jobs.c.state == JobState.AWAITING_UPLOAD,
     "QUEUED": jobs.c.state == JobState.QUEUED,
     "PROCESSING": jobs.c.state == JobState.PROCESSING,
-    "VISION_COMPLETED": and_(_COMPLETED, _HAS_SCENES),
-    "VIDEO_COMPLETED_NO_SCENES": and_(_COMPLETED, not_(_HAS_SCENES)),
-    "FAILED_FETCH": and_(jobs.c.state == JobState.FAILED, jobs.c.error_code == _FETCH_FAILED),
+    "VISION_COMPLETED": sa.and_(_COMPLETED, _HAS_SCENES),
+    "VIDEO_COMPLETED_NO_SCENES": sa.and_(_COMPLETED, sa.not_(_HAS_SCENES)),
+    "FAILED_FETCH": sa.and_(jobs.c.state == JobState.FAILED, jobs.c.error_code == _FETCH_FAILED),
     **{f"{stage.upper()}_FAILED": _failed_at(stage) for stage in StageName},
     "FAILED_CANCELLED": jobs.c.state == JobState.CANCELLED,
     "FAILED_EXPIRED": jobs.c.state == JobState.EXPIRED,
 }
 """The legacy statuses, as jobs show them."""
 
-OLDER_FILTERS: dict[str, ColumnElement[bool]] = {
+OLDER_FILTERS: dict[str, sa.ColumnElement[bool]] = {
     "CANCELLED": LEGACY_STATUSES["FAILED_CANCELLED"],
     "EXPIRED": LEGACY_STATUSES["FAILED_EXPIRED"],
     "PENDING_UPLOAD": LEGACY_STATUSES["AWAITING_UPLOAD"],
@@ -378,10 +352,10 @@ async def list_jobs(
         .limit(limit)
     )
     if after is not None:
-        query = query.where(tuple_(jobs.c.created_at, jobs.c.id) < tuple_(*after))
+        query = query.where(sa.tuple_(jobs.c.created_at, jobs.c.id) < sa.tuple_(*after))
     if state is not None:
         # As a constant, so that the planner sees which index has these jobs alone.
-        query = query.where(jobs.c.state == literal(state, literal_execute=True))
+        query = query.where(jobs.c.state == sa.literal(state, literal_execute=True))
         if state in UNFINISHED_STATES:
             query = query.where(jobs.c.completed_at.is_(None))
     if legacy_status is not None:

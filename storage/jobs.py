@@ -12,18 +12,8 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
+import sqlalchemy as sa
 from psycopg.types.json import Json, Jsonb
-from sqlalchemy import (
-    ColumnElement,
-    Select,
-    Uuid,
-    bindparam,
-    func,
-    literal_column,
-    select,
-    text,
-    update,
-)
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from storage import history
@@ -61,7 +51,7 @@ class LeaseLostError(Exception):
 
 
 _INSERTED = tuple(field.name for field in fields(NewJob) if field.name != "upload_lifetime")
-_INSERT = text(
+_INSERT = sa.text(
     f"""
     WITH job AS (
         INSERT INTO jobs ({", ".join(_INSERTED)}, upload_expires_at)
@@ -143,10 +133,10 @@ async def find_job(
 
 
 @functools.cache
-def _job_query(*, own: bool, locked: bool) -> Select[Any]:
-    query = JOB_QUERY.where(jobs.c.id == bindparam("job_id", type_=Uuid))
+def _job_query(*, own: bool, locked: bool) -> sa.Select[Any]:
+    query = JOB_QUERY.where(jobs.c.id == sa.bindparam("job_id", type_=sa.Uuid))
     if own:
-        query = query.where(jobs.c.account_id == bindparam("account_id", type_=Uuid))
+        query = query.where(jobs.c.account_id == sa.bindparam("account_id", type_=sa.Uuid))
     return query.with_for_update(of=jobs) if locked else query
 
 
@@ -167,13 +157,13 @@ async def set_state(
         raise ValueError(f"{expected} -> {state} is no transition")
     ended = not TRANSITIONS[state]
     statement = (
-        update(jobs)
+        sa.update(jobs)
         .where(jobs.c.id == job_id, jobs.c.state == expected)
         .values(
             state=state,
             lease_token=None,
             lease_expires_at=None,
-            completed_at=func.now() if ended else None,
+            completed_at=sa.func.now() if ended else None,
             error_code=error_code,
             error_message=error_message,
         )
@@ -185,7 +175,7 @@ async def set_state(
 
 
 async def _wake_runners(connection: Connection) -> None:
-    await connection.execute(text(f"NOTIFY {QUEUE_CHANNEL}"))
+    await connection.execute(sa.text(f"NOTIFY {QUEUE_CHANNEL}"))
 
 
 async def lease_next(
@@ -202,7 +192,7 @@ async def lease_next(
     return (rows[0]["id"], token) if rows else None
 
 
-LEASE = text(
+LEASE = sa.text(
     """
     UPDATE jobs
        SET state = 'processing', lease_token = :token, lease_expires_at = now() + :lease,
@@ -226,22 +216,22 @@ async def extend_lease(
 ) -> None:
     """The runner's heartbeat, with its progress; raises LeaseLostError."""
     statement = (
-        update(jobs)
+        sa.update(jobs)
         .where(jobs.c.id == job_id, jobs.c.lease_token == token)
-        .values(lease_expires_at=func.now() + lease)
+        .values(lease_expires_at=sa.func.now() + lease)
     )
     if (await connection.execute(statement)).rowcount != 1:
         raise LeaseLostError(str(job_id))
     if progress:
         await connection.execute(
-            update(stages)
+            sa.update(stages)
             .where(
                 stages.c.job_id == job_id,
-                stages.c.stage == bindparam("of_stage"),
+                stages.c.stage == sa.bindparam("of_stage"),
                 stages.c.status == StageStatus.RUNNING,
             )
             # A stage taken up again starts with what is stored: it must not seem to go back.
-            .values(progress=func.greatest(stages.c.progress, bindparam("new_progress"))),
+            .values(progress=sa.func.greatest(stages.c.progress, sa.bindparam("new_progress"))),
             [{"of_stage": name, "new_progress": value} for name, value in progress.items()],
         )
 
@@ -277,9 +267,9 @@ async def set_stage(
         "waived_cents": waived_cents,
     }
     if status is StageStatus.RUNNING:
-        values["started_at"] = func.coalesce(stages.c.started_at, func.now())
+        values["started_at"] = sa.func.coalesce(stages.c.started_at, sa.func.now())
     elif status is not StageStatus.PENDING:
-        values["ended_at"] = func.now()
+        values["ended_at"] = sa.func.now()
     if status is StageStatus.COMPLETED:
         values["progress"] = 1
     if timings is not None:
@@ -287,33 +277,27 @@ async def set_stage(
     if receipt is not None:
         values["receipt"] = receipt
     await connection.execute(
-        update(stages)
+        sa.update(stages)
         .where(
-            stages.c.job_id == job_id,
-            stages.c.stage == stage,
-            stages.c.status.in_(_OPEN_STATUSES),
+            stages.c.job_id == job_id, stages.c.stage == stage, stages.c.status.in_(_OPEN_STATUSES)
         )
         .values(values)
     )
 
 
 async def skip_open_stages(
-    connection: Connection,
-    job_id: uuid.UUID,
-    reason: SkipReason,
-    *,
-    error_code: str | None = None,
+    connection: Connection, job_id: uuid.UUID, reason: SkipReason, *, error_code: str | None = None
 ) -> None:
     """Skip every stage that has not ended."""
     await connection.execute(
-        update(stages)
+        sa.update(stages)
         .where(stages.c.job_id == job_id, stages.c.status.in_(_OPEN_STATUSES))
         .values(
             status=StageStatus.SKIPPED,
             skip_reason=reason,
             error_code=error_code,
             error_message=None,
-            ended_at=func.now(),
+            ended_at=sa.func.now(),
         )
     )
 
@@ -325,8 +309,8 @@ async def requeue_lost(connection: Connection) -> list[tuple[uuid.UUID, bool]]:
     leased MAX_LEASES times is left ``processing`` for the caller to fail.
     """
     query = (
-        select(jobs.c.id, jobs.c.lease_count)
-        .where(jobs.c.state == JobState.PROCESSING, jobs.c.lease_expires_at < func.now())
+        sa.select(jobs.c.id, jobs.c.lease_count)
+        .where(jobs.c.state == JobState.PROCESSING, jobs.c.lease_expires_at < sa.func.now())
         .order_by(jobs.c.lease_expires_at)
         .limit(_AT_ONCE)
         .with_for_update(skip_locked=True)
@@ -347,13 +331,13 @@ async def reopen_running_stages(
 ) -> None:
     """Set running stages to pending. ``forgive_lease``: do not count the lease."""
     await connection.execute(
-        update(stages)
+        sa.update(stages)
         .where(stages.c.job_id == job_id, stages.c.status == StageStatus.RUNNING)
         .values(status=StageStatus.PENDING)
     )
     if forgive_lease:
         await connection.execute(
-            update(jobs).where(jobs.c.id == job_id).values(lease_count=jobs.c.lease_count - 1)
+            sa.update(jobs).where(jobs.c.id == job_id).values(lease_count=jobs.c.lease_count - 1)
         )
 
 
@@ -367,7 +351,7 @@ async def set_ingest_result(
 ) -> None:
     """Store what ingest found, so that a runner that takes over need not ingest again."""
     await connection.execute(
-        update(jobs)
+        sa.update(jobs)
         .where(jobs.c.id == job_id)
         .values(ingest_result=result, audio_track_names=track_names)
     )
@@ -378,9 +362,9 @@ async def add_warnings(
     connection: Connection, job_id: uuid.UUID, warnings: Sequence[Mapping[str, Any]]
 ) -> None:
     """Add to what the job's client should know."""
-    more = bindparam("more", warnings, JSONB)
+    more = sa.bindparam("more", warnings, JSONB)
     await connection.execute(
-        update(jobs).where(jobs.c.id == job_id).values(warnings=jobs.c.warnings.op("||")(more))
+        sa.update(jobs).where(jobs.c.id == job_id).values(warnings=jobs.c.warnings.op("||")(more))
     )
 
 
@@ -392,15 +376,15 @@ async def set_warning(
     await connection.execute(_SET_WARNING, values)
 
 
-_SET_WARNING = text(
+_SET_WARNING = sa.text(
     "UPDATE jobs SET warnings = :then || (SELECT coalesce(jsonb_agg(each), '[]')"
     " FROM jsonb_array_elements(warnings) AS each WHERE each <> :this) WHERE id = :job_id"
-).bindparams(bindparam("this", type_=JSONB), bindparam("then", type_=JSONB))
+).bindparams(sa.bindparam("this", type_=JSONB), sa.bindparam("then", type_=JSONB))
 
 
 async def find_ingest_result(connection: Connection, job_id: uuid.UUID) -> dict[str, Any] | None:
     """Return what ``set_ingest_result`` stored; None before."""
-    query = select(jobs.c.ingest_result).where(jobs.c.id == job_id)
+    query = sa.select(jobs.c.ingest_result).where(jobs.c.id == job_id)
     result: dict[str, Any] | None = (await connection.execute(query)).scalar_one_or_none()
     return result
 
@@ -415,13 +399,13 @@ async def set_quote(
 ) -> None:
     """Fix what the job will be charged, stage by stage."""
     await connection.execute(
-        update(jobs)
+        sa.update(jobs)
         .where(jobs.c.id == job_id)
         .values(
             duration_ms=duration_ms,
             billable_seconds=billable_seconds,
             quote_cents=quote_cents,
-            quoted_at=func.now(),
+            quoted_at=sa.func.now(),
         )
     )
 
@@ -430,10 +414,10 @@ async def month_usage_seconds(
     connection: Connection, account_id: uuid.UUID, *, except_job: uuid.UUID | None = None
 ) -> int:
     """Billable seconds of this UTC month: jobs charged, and jobs that still may be."""
-    month: ColumnElement[datetime] = literal_column(
+    month: sa.ColumnElement[datetime] = sa.literal_column(
         "date_trunc('month', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'"
     )
-    query = select(func.coalesce(func.sum(jobs.c.billable_seconds), 0)).where(
+    query = sa.select(sa.func.coalesce(sa.func.sum(jobs.c.billable_seconds), 0)).where(
         jobs.c.account_id == account_id,
         jobs.c.quoted_at >= month,
         (jobs.c.charged_cents > 0) | jobs.c.completed_at.is_(None),
@@ -443,8 +427,8 @@ async def month_usage_seconds(
     return int((await connection.execute(query)).scalar_one())
 
 
-_UNFINISHED = select(func.count().label("unfinished")).where(
-    jobs.c.account_id == bindparam("account_id", type_=Uuid), jobs.c.completed_at.is_(None)
+_UNFINISHED = sa.select(sa.func.count().label("unfinished")).where(
+    jobs.c.account_id == sa.bindparam("account_id", type_=sa.Uuid), jobs.c.completed_at.is_(None)
 )
 
 
@@ -476,7 +460,7 @@ class ImportedJob:
 
 async def known_jobs(connection: Connection, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
     """Return which of the ids are jobs, of whatever account."""
-    query = select(jobs.c.id).where(jobs.c.id.in_(ids))
+    query = sa.select(jobs.c.id).where(jobs.c.id.in_(ids))
     return set((await connection.execute(query)).scalars())
 
 
@@ -496,8 +480,8 @@ async def import_job(connection: Connection, job: ImportedJob) -> bool:
             file_name=job.file_name,
             metadata=job.metadata,
             source=job.source.stored(),
-            started_at=func.now(),
-            completed_at=func.now(),
+            started_at=sa.func.now(),
+            completed_at=sa.func.now(),
             duration_ms=job.duration_ms,
             audio_track_names=[track.track_name for track in job.tracks],
             warnings=job.warnings,
@@ -507,7 +491,7 @@ async def import_job(connection: Connection, job: ImportedJob) -> bool:
     )
     if (await connection.execute(statement)).scalar_one_or_none() is None:
         return False
-    ended = insert(stages).values(ended_at=func.now())
+    ended = insert(stages).values(ended_at=sa.func.now())
     await connection.execute(ended, [_stage(job, name) for name in StageName])
     named = file_rows(job.file_name, job.duration_ms)
     await insert_rows(connection, job.id, named, StageName.INGEST)

@@ -8,20 +8,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import (
-    RowMapping,
-    Text,
-    bindparam,
-    cast,
-    delete,
-    false,
-    func,
-    insert,
-    or_,
-    select,
-    true,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from storage.audit import ActorKind, AuditAction, act_as, current_actor, record
@@ -162,8 +149,10 @@ class SessionAccount:
     email: str | None = None
 
 
-_ACCOUNT = select(*(accounts.c[name] for name in Account.__dataclass_fields__))
-_LOCKED = _ACCOUNT.where(accounts.c.id == bindparam("account_id")).with_for_update(key_share=True)
+_ACCOUNT = sa.select(*(accounts.c[name] for name in Account.__dataclass_fields__))
+_LOCKED = _ACCOUNT.where(accounts.c.id == sa.bindparam("account_id")).with_for_update(
+    key_share=True
+)
 
 
 def fingerprint(secret: str) -> bytes:
@@ -181,7 +170,7 @@ async def create_account(connection: Connection, name: str) -> Account:
     account_id = uuid.uuid4()
     try:
         async with connection.begin_nested():
-            await connection.execute(insert(accounts).values(id=account_id, name=name))
+            await connection.execute(sa.insert(accounts).values(id=account_id, name=name))
     except IntegrityError as error:
         raise AccountExistsError(name) from error
     await record(connection, account_id, AuditAction.CREATE_ACCOUNT)
@@ -191,7 +180,7 @@ async def create_account(connection: Connection, name: str) -> Account:
 async def get_account(connection: Connection, name_or_id: str) -> Account:
     """By name or by id; raises AccountNotFoundError."""
     query = _ACCOUNT.where(
-        (accounts.c.name == name_or_id) | (cast(accounts.c.id, Text) == name_or_id)
+        (accounts.c.name == name_or_id) | (sa.cast(accounts.c.id, sa.Text) == name_or_id)
     )
     row = (await connection.execute(query)).mappings().first()
     if row is None:
@@ -201,7 +190,7 @@ async def get_account(connection: Connection, name_or_id: str) -> Account:
 
 async def is_owner_suspended(connection: Connection, job_id: uuid.UUID) -> bool:
     """Return whether the account of a job is suspended; False without such a job."""
-    query = select(accounts.c.suspended_at).join(jobs).where(jobs.c.id == job_id)
+    query = sa.select(accounts.c.suspended_at).join(jobs).where(jobs.c.id == job_id)
     return (await connection.execute(query)).scalar_one_or_none() is not None
 
 
@@ -254,7 +243,7 @@ async def _insert_key(
     secret = new_secret(KEY_PREFIX)
     key_id = uuid.uuid4()
     statement = (
-        insert(api_keys)
+        sa.insert(api_keys)
         .values(
             id=key_id,
             account_id=account_id,
@@ -282,11 +271,11 @@ def display_key(last_four: str) -> str:
 
 async def has_active_key(connection: Connection, account_id: uuid.UUID, secret: str) -> bool:
     """Return whether ``secret`` is a key of the account that is active and not past its time."""
-    query = select(api_keys.c.id).where(
+    query = sa.select(api_keys.c.id).where(
         api_keys.c.secret_sha256 == fingerprint(secret),
         api_keys.c.account_id == account_id,
         api_keys.c.status == KeyStatus.ACTIVE,
-        or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > func.now()),
+        sa.or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > sa.func.now()),
     )
     return (await connection.execute(query)).first() is not None
 
@@ -295,9 +284,9 @@ async def revoke_key(
     connection: Connection, key_id: uuid.UUID, account_id: uuid.UUID | None = None
 ) -> bool:
     """Return whether an active key was there to revoke (of this account)."""
-    own = true() if account_id is None else api_keys.c.account_id == account_id
+    own = sa.true() if account_id is None else api_keys.c.account_id == account_id
     statement = (
-        update(api_keys)
+        sa.update(api_keys)
         .where(api_keys.c.id == key_id, api_keys.c.status == KeyStatus.ACTIVE, own)
         .values(status=KeyStatus.REVOKED)
         .returning(api_keys.c.account_id)
@@ -313,17 +302,17 @@ async def find_capped_key(connection: Connection) -> CappedKey | None:
     actor = current_actor()
     if actor.kind is not ActorKind.KEY or actor.id is None:
         return None
-    first = func.coalesce(api_keys.c.first_id, api_keys.c.id)
+    first = sa.func.coalesce(api_keys.c.first_id, api_keys.c.id)
     active = (
-        select(func.count())
+        sa.select(sa.func.count())
         .select_from(jobs)
         .where(jobs.c.capped_key_id == first, jobs.c.completed_at.is_(None))
         .scalar_subquery()
     )
-    has_caps = or_(
+    has_caps = sa.or_(
         api_keys.c.max_monthly_cents.is_not(None), api_keys.c.max_active_jobs.is_not(None)
     )
-    query = select(first, api_keys.c.max_active_jobs, active).where(
+    query = sa.select(first, api_keys.c.max_active_jobs, active).where(
         api_keys.c.id == actor.id, has_caps
     )
     row = (await connection.execute(query)).first()
@@ -337,11 +326,11 @@ async def create_sign_in_link(
     given."""
     token = secrets.token_urlsafe(32)
     await connection.execute(
-        insert(sign_in_links).values(
+        sa.insert(sign_in_links).values(
             token_sha256=fingerprint(token),
             account_id=account_id,
             user_id=user_id,
-            expires_at=func.now() + SIGN_IN_LINK_LIFETIME,
+            expires_at=sa.func.now() + SIGN_IN_LINK_LIFETIME,
         )
     )
     await record(connection, account_id, AuditAction.CREATE_LINK, target=user_id)
@@ -351,9 +340,9 @@ async def create_sign_in_link(
 async def list_keys(connection: Connection, account_id: uuid.UUID) -> list[KeyRecord]:
     """Return all keys of an account, newest first; an active one past its time shows as expired."""
     columns = [api_keys.c[name] for name in KeyRecord.__dataclass_fields__ if name != "made_by"]
-    expired = api_keys.c.expires_at <= func.now()
+    expired = api_keys.c.expires_at <= sa.func.now()
     query = (
-        select(*columns, users.c.email.label("made_by"), expired.label("is_expired"))
+        sa.select(*columns, users.c.email.label("made_by"), expired.label("is_expired"))
         .outerjoin(users, users.c.id == api_keys.c.made_by)
         .where(api_keys.c.account_id == account_id)
         .order_by(api_keys.c.created_at.desc(), api_keys.c.id)
@@ -361,7 +350,7 @@ async def list_keys(connection: Connection, account_id: uuid.UUID) -> list[KeyRe
     return [_key_record(row) for row in (await connection.execute(query)).mappings()]
 
 
-def _key_record(row: RowMapping) -> KeyRecord:
+def _key_record(row: sa.RowMapping) -> KeyRecord:
     values = dict(row)
     is_expired = values.pop("is_expired")
     status = KeyStatus(values["status"])
@@ -375,12 +364,12 @@ async def rotate_key(
 ) -> IssuedKey | None:
     """Replace a valid key of the account by a new one; None if there is none."""
     statement = (
-        update(api_keys)
+        sa.update(api_keys)
         .where(
             api_keys.c.id == key_id,
             api_keys.c.account_id == account_id,
             api_keys.c.status == KeyStatus.ACTIVE,
-            or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > func.now()),
+            sa.or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > sa.func.now()),
         )
         .values(status=KeyStatus.ROTATED)
         .returning(
@@ -388,7 +377,7 @@ async def rotate_key(
             api_keys.c.benefit_id,
             api_keys.c.max_monthly_cents,
             api_keys.c.max_active_jobs,
-            func.coalesce(api_keys.c.first_id, api_keys.c.id).label("first_id"),
+            sa.func.coalesce(api_keys.c.first_id, api_keys.c.id).label("first_id"),
         )
     )
     row = (await connection.execute(statement)).first()
@@ -408,13 +397,13 @@ async def exchange_sign_in_link(connection: Connection, token: str) -> str | Non
     """Return a session token for a link that is unused and not too old; None for any other
     string."""
     statement = (
-        update(sign_in_links)
+        sa.update(sign_in_links)
         .where(
             sign_in_links.c.token_sha256 == fingerprint(token),
             sign_in_links.c.used_at.is_(None),
-            sign_in_links.c.expires_at > func.now(),
+            sign_in_links.c.expires_at > sa.func.now(),
         )
-        .values(used_at=func.now())
+        .values(used_at=sa.func.now())
         .returning(sign_in_links.c.account_id, sign_in_links.c.user_id)
     )
     row = (await connection.execute(statement)).first()
@@ -429,12 +418,12 @@ async def start_session(
         act_as(current_actor().being(ActorKind.USER, user_id))
     session = new_secret(SESSION_PREFIX)
     await connection.execute(
-        insert(sessions).values(
+        sa.insert(sessions).values(
             token_sha256=fingerprint(session),
             account_id=account_id,
             user_id=user_id,
             address=current_actor().address,
-            expires_at=func.now() + SESSION_LIFETIME,
+            expires_at=sa.func.now() + SESSION_LIFETIME,
         )
     )
     await record(connection, account_id, AuditAction.SIGN_IN)
@@ -445,18 +434,14 @@ async def find_session(connection: Connection, token: str) -> SessionAccount | N
     """Return the account that a session token signs in; None if it is unknown or its time is
     over."""
     query = (
-        select(
-            sessions.c.account_id,
-            accounts.c.suspended_at,
-            users.c.id,
-            users.c.role,
-            users.c.email,
+        sa.select(
+            sessions.c.account_id, accounts.c.suspended_at, users.c.id, users.c.role, users.c.email
         )
         .join(accounts, accounts.c.id == sessions.c.account_id)
         .outerjoin(users, users.c.id == sessions.c.user_id)
         .where(
             sessions.c.token_sha256 == fingerprint(token),
-            sessions.c.expires_at > func.now(),
+            sessions.c.expires_at > sa.func.now(),
             users.c.removed_at.is_(None),
         )
     )
@@ -471,7 +456,9 @@ async def find_session(connection: Connection, token: str) -> SessionAccount | N
 async def end_session(connection: Connection, token: str) -> None:
     """Sign out: the session token opens nothing any more."""
     own = sessions.c.token_sha256 == fingerprint(token)
-    ended = await connection.execute(delete(sessions).where(own).returning(sessions.c.account_id))
+    ended = await connection.execute(
+        sa.delete(sessions).where(own).returning(sessions.c.account_id)
+    )
     for account_id in ended.scalars():
         await record(connection, account_id, AuditAction.SIGN_OUT)
 
@@ -480,8 +467,8 @@ async def create_operator_link(connection: Connection) -> str:
     """Return a one-time token that the dashboard exchanges for a session of an operator."""
     token = secrets.token_urlsafe(32)
     await connection.execute(
-        insert(operator_sessions).values(
-            link_sha256=fingerprint(token), link_expires_at=func.now() + SIGN_IN_LINK_LIFETIME
+        sa.insert(operator_sessions).values(
+            link_sha256=fingerprint(token), link_expires_at=sa.func.now() + SIGN_IN_LINK_LIFETIME
         )
     )
     return token
@@ -491,14 +478,14 @@ async def exchange_operator_link(connection: Connection, token: str) -> str | No
     """Return an operator's session token for a link that is unused and not too old; else None."""
     session = new_secret(OPERATOR_PREFIX)
     statement = (
-        update(operator_sessions)
+        sa.update(operator_sessions)
         .where(
             operator_sessions.c.link_sha256 == fingerprint(token),
             operator_sessions.c.token_sha256.is_(None),
-            operator_sessions.c.link_expires_at > func.now(),
+            operator_sessions.c.link_expires_at > sa.func.now(),
         )
         .values(
-            token_sha256=fingerprint(session), expires_at=func.now() + OPERATOR_SESSION_LIFETIME
+            token_sha256=fingerprint(session), expires_at=sa.func.now() + OPERATOR_SESSION_LIFETIME
         )
     )
     return session if (await connection.execute(statement)).rowcount == 1 else None
@@ -506,9 +493,9 @@ async def exchange_operator_link(connection: Connection, token: str) -> str | No
 
 async def is_operator_session(connection: Connection, token: str) -> bool:
     """Return whether the token is of an operator's session whose time is not over."""
-    query = select(operator_sessions.c.expires_at).where(
+    query = sa.select(operator_sessions.c.expires_at).where(
         operator_sessions.c.token_sha256 == fingerprint(token),
-        operator_sessions.c.expires_at > func.now(),
+        operator_sessions.c.expires_at > sa.func.now(),
     )
     return (await connection.execute(query)).first() is not None
 
@@ -516,22 +503,22 @@ async def is_operator_session(connection: Connection, token: str) -> bool:
 async def end_operator_session(connection: Connection, token: str) -> None:
     """Sign out: the operator's session token opens nothing any more."""
     own = operator_sessions.c.token_sha256 == fingerprint(token)
-    await connection.execute(delete(operator_sessions).where(own))
+    await connection.execute(sa.delete(operator_sessions).where(own))
 
 
 async def list_sign_ins(connection: Connection, account_id: uuid.UUID | None) -> list[SignIn]:
     """Return an account's sessions and unused links that are not over; None: operators'."""
     if account_id is None:
         table = operator_sessions.c
-        ends_at = func.coalesce(table.expires_at, table.link_expires_at)
-        query = select(table.token_sha256.is_(None), ends_at).where(ends_at > func.now())
+        ends_at = sa.func.coalesce(table.expires_at, table.link_expires_at)
+        query = sa.select(table.token_sha256.is_(None), ends_at).where(ends_at > sa.func.now())
         return [SignIn(*row) for row in await connection.execute(query)]
     links, signed_in = sign_in_links.c, sessions.c
-    unused = select(true(), links.expires_at).where(
-        links.account_id == account_id, links.used_at.is_(None), links.expires_at > func.now()
+    unused = sa.select(sa.true(), links.expires_at).where(
+        links.account_id == account_id, links.used_at.is_(None), links.expires_at > sa.func.now()
     )
-    used = select(false(), signed_in.expires_at).where(
-        signed_in.account_id == account_id, signed_in.expires_at > func.now()
+    used = sa.select(sa.false(), signed_in.expires_at).where(
+        signed_in.account_id == account_id, signed_in.expires_at > sa.func.now()
     )
     return [SignIn(*row) for row in await connection.execute(used.union_all(unused))]
 
@@ -543,10 +530,10 @@ async def end_sign_ins(connection: Connection, account_id: uuid.UUID | None) -> 
     """
     ended = len(await list_sign_ins(connection, account_id))
     if account_id is None:
-        await connection.execute(delete(operator_sessions))
+        await connection.execute(sa.delete(operator_sessions))
         return ended
     for table in (sign_in_links, sessions):
-        await connection.execute(delete(table).where(table.c.account_id == account_id))
+        await connection.execute(sa.delete(table).where(table.c.account_id == account_id))
     await record(connection, account_id, AuditAction.END_SESSIONS, detail=str(ended))
     return ended
 
@@ -562,8 +549,8 @@ async def set_restrictions(
     values: dict[str, object] = {}
     for column, value in (("suspended_at", suspended), ("throttled_at", throttled)):
         if value is not None:
-            values[column] = func.now() if value else None
-    await connection.execute(update(accounts).where(accounts.c.id == account_id).values(values))
+            values[column] = sa.func.now() if value else None
+    await connection.execute(sa.update(accounts).where(accounts.c.id == account_id).values(values))
     detail = f"suspended={suspended} throttled={throttled}"
     await record(connection, account_id, AuditAction.RESTRICT_ACCOUNT, detail=detail)
 
@@ -577,7 +564,7 @@ async def set_retention(
 ) -> None:
     """How long the account's jobs keep their media and their content; None: as the service does."""
     values = {"source_retention_seconds": source_seconds, "result_retention_days": result_days}
-    await connection.execute(update(accounts).where(accounts.c.id == account_id).values(values))
+    await connection.execute(sa.update(accounts).where(accounts.c.id == account_id).values(values))
     detail = f"source_seconds={source_seconds} result_days={result_days}"
     await record(connection, account_id, AuditAction.SET_RETENTION, detail=detail)
 
@@ -607,7 +594,7 @@ async def set_limits(
     try:
         async with connection.begin_nested():
             await connection.execute(
-                update(accounts).where(accounts.c.id == account_id).values(values)
+                sa.update(accounts).where(accounts.c.id == account_id).values(values)
             )
     except IntegrityError as error:
         raise LimitTooLowError(str(account_id)) from error
@@ -618,6 +605,6 @@ async def set_limits(
 async def forget_old_sign_ins(connection: Connection) -> None:
     """Drop sign-in links, invitations and sessions whose time is over."""
     for table in (sign_in_links, invitations, sessions, oidc_flows):
-        await connection.execute(delete(table).where(table.c.expires_at < func.now()))
-    ends_at = func.coalesce(operator_sessions.c.expires_at, operator_sessions.c.link_expires_at)
-    await connection.execute(delete(operator_sessions).where(ends_at < func.now()))
+        await connection.execute(sa.delete(table).where(table.c.expires_at < sa.func.now()))
+    ends_at = sa.func.coalesce(operator_sessions.c.expires_at, operator_sessions.c.link_expires_at)
+    await connection.execute(sa.delete(operator_sessions).where(ends_at < sa.func.now()))

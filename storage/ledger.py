@@ -15,7 +15,6 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any
 
 from sqlalchemy import Integer, cast, exists, func, literal, select, text, update
 from sqlalchemy.dialects.postgresql import insert
@@ -178,7 +177,11 @@ async def list_job_usage(
 ) -> list[JobUsage]:
     """Return the jobs that were charged in, or count towards, a month; oldest first."""
     rows = await connection.execute(_JOBS, _in_month(account_id, month))
-    return [_job_usage(dict(row)) for row in rows.mappings()]
+    found = []
+    for row in rows.mappings():
+        charges = {stage: int(row["charges"].get(stage, 0)) for stage in StageName}
+        found.append(JobUsage(**{**row, "tier": Tier(row["tier"]), "charges": charges}))
+    return found
 
 
 async def list_stage_usage(
@@ -212,11 +215,6 @@ async def list_entries(
 
 def _in_month(account_id: uuid.UUID, month: Month) -> dict[str, object]:
     return {"account": account_id, "start": month.start, "end": month.end}
-
-
-def _job_usage(row: dict[str, Any]) -> JobUsage:
-    charges = {stage: int(row["charges"].get(stage, 0)) for stage in StageName}
-    return JobUsage(**row | {"tier": Tier(row["tier"]), "charges": charges})
 
 
 class InsufficientCreditsError(Exception):
@@ -312,11 +310,7 @@ async def refund_translation(
 
 
 async def hold(
-    connection: Connection,
-    account_id: uuid.UUID,
-    job_id: uuid.UUID,
-    amount_cents: int,
-    reason: str,
+    connection: Connection, account_id: uuid.UUID, job_id: uuid.UUID, amount_cents: int, reason: str
 ) -> None:
     """Hold ``amount_cents`` more for a job; raises InsufficientCreditsError, changing nothing."""
     if amount_cents == 0:
@@ -368,24 +362,6 @@ async def release_rest(connection: Connection, job_id: uuid.UUID, reason: str) -
         reason=reason,
     )
     await settle_refunds(connection, row.account_id)
-
-
-async def credit_purchase(
-    connection: Connection,
-    account_id: uuid.UUID,
-    purchase_id: uuid.UUID,
-    amount_cents: int,
-    reason: str,
-) -> None:
-    """Credit a recorded purchase; the database refuses another account or amount than its own."""
-    await _append(
-        connection,
-        account_id=account_id,
-        kind=LedgerKind.PURCHASE,
-        balance_delta_cents=amount_cents,
-        purchase_id=purchase_id,
-        reason=reason,
-    )
 
 
 async def settle_refunds(connection: Connection, account_id: uuid.UUID) -> None:
@@ -440,8 +416,7 @@ async def has_purchases(connection: Connection, account_id: uuid.UUID) -> bool:
     """Return whether anything was ever purchased for the account."""
     query = select(
         exists().where(
-            ledger_entries.c.account_id == account_id,
-            ledger_entries.c.kind == LedgerKind.PURCHASE,
+            ledger_entries.c.account_id == account_id, ledger_entries.c.kind == LedgerKind.PURCHASE
         )
     )
     return bool((await connection.execute(query)).scalar_one())
@@ -612,8 +587,15 @@ async def record_purchase(
         .where(refunds.c.provider == provider, refunds.c.payment_reference == reference)
         .values(account_id=account_id)
     )
-    reason = f"purchase {reference} ({provider})"
-    await credit_purchase(connection, account_id, purchase_id, amount_cents, reason)
+    # The database refuses another account or amount than the purchase's own.
+    await _append(
+        connection,
+        account_id=account_id,
+        kind=LedgerKind.PURCHASE,
+        balance_delta_cents=amount_cents,
+        purchase_id=purchase_id,
+        reason=f"purchase {reference} ({provider})",
+    )
     await settle_refunds(connection, account_id)
     return True
 

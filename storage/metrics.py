@@ -20,7 +20,7 @@ _COUNTS = text(
     SELECT (SELECT coalesce(json_object_agg(state, jobs), '{}')
               FROM (SELECT state, count(*) AS jobs FROM jobs
                      WHERE completed_at IS NULL GROUP BY state) AS unfinished
-           ) AS unfinished,
+           ) AS unfinished_jobs,
            (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8
               FROM jobs WHERE state = 'queued') AS queue_age_seconds,
            (SELECT count(*) FROM webhook_events
@@ -89,13 +89,8 @@ class Counts:
 async def count_now(database: Database) -> Counts:
     """Count what is unfinished, and sum up what accounts own."""
     [row] = await database.query(_COUNTS)
-    return Counts(
-        unfinished_jobs={str(state): 0 for state in UNFINISHED_STATES} | row["unfinished"],
-        queue_age_seconds=row["queue_age_seconds"],
-        open_webhooks=row["open_webhooks"],
-        balance_cents=row["balance_cents"],
-        held_cents=row["held_cents"],
-    )
+    none = {str(state): 0 for state in UNFINISHED_STATES}
+    return Counts(**row | {"unfinished_jobs": none | row["unfinished_jobs"]})
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,9 +208,7 @@ async def find_invitation(connection: Connection, token: str) -> tuple[Invitatio
 
 
 async def accept_invitation(
-    connection: Connection,
-    invitation: str | uuid.UUID,
-    issued: tuple[str, str] | None = None,
+    connection: Connection, invitation: str | uuid.UUID, issued: tuple[str, str] | None = None
 ) -> str | None:
     """Return a session of the user that an open invitation makes; None where it is not open.
 
@@ -315,18 +313,17 @@ async def end_session_of(
     return ended
 
 
+_OF_FLOW = [name for name in Flow.__dataclass_fields__ if name not in {"state", "browser"}]
+"""What is kept of a sign-in as it is; in the order of its fields."""
+
+
 async def keep_flow(connection: Connection, flow: Flow) -> None:
     """Remember a sign-in until it is answered."""
     values = {
         "state_sha256": fingerprint(flow.state),
         "browser_sha256": fingerprint(flow.browser),
-        "nonce": flow.nonce,
-        "code_verifier": flow.code_verifier,
-        "account_id": flow.account_id,
-        "user_id": flow.user_id,
-        "invitation_id": flow.invitation_id,
-        "subject": flow.subject,
         "expires_at": func.now() + FLOW_LIFETIME,
+        **{name: getattr(flow, name) for name in _OF_FLOW},
     }
     await connection.execute(insert(oidc_flows).values(values))
 
@@ -341,14 +338,7 @@ async def take_flow(connection: Connection, state: str, browser: str) -> Flow | 
             known.browser_sha256 == fingerprint(browser),
             known.expires_at > func.now(),
         )
-        .returning(
-            known.nonce,
-            known.code_verifier,
-            known.account_id,
-            known.user_id,
-            known.invitation_id,
-            known.subject,
-        )
+        .returning(*[known[name] for name in _OF_FLOW])
     )
     row = (await connection.execute(statement)).first()
     return None if row is None else Flow(state, browser, *row)

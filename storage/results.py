@@ -15,17 +15,7 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from pydantic_core import from_json
-from sqlalchemy import (
-    Text,
-    cast,
-    delete,
-    func,
-    literal_column,
-    null,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import Text, cast, delete, func, literal_column, null, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection, Database
@@ -433,7 +423,9 @@ class ResultParts:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._kept = Kept[tuple[uuid.UUID, int | None, str], Parts](KEPT_BYTES, _kept_bytes)
+        self._kept = Kept[tuple[uuid.UUID, int | None, str], Parts](
+            KEPT_BYTES, lambda parts: sum(map(len, (*parts.pieces, parts.outline, parts.texts)))
+        )
         self._turns = asyncio.Semaphore(_READ_AT_ONCE)
 
     async def find_scenes(self, job_id: uuid.UUID) -> Parts | None:
@@ -478,12 +470,7 @@ class ResultParts:
         outline, all_texts = await asyncio.to_thread(lambda: (_gzipped(outlines), _gzipped(texts)))
         return Parts(
             version, kind.size, len(outlines), tuple(pieces), outline, all_texts,
-            tuple(found or ()),
-        )  # fmt: skip
-
-
-def _kept_bytes(parts: Parts) -> int:
-    return sum(map(len, (*parts.pieces, parts.outline, parts.texts)))
+            tuple(found or ()))  # fmt: skip
 
 
 def _packed(texts: Sequence[str]) -> tuple[bytes, list[Element]]:

@@ -31,13 +31,7 @@ from sqlalchemy import TextClause, text
 
 from storage import search_vectors
 from storage.database import Database
-from storage.search_index import (
-    RANGE_BITS,
-    account_label,
-    config_of,
-    pairs_of,
-    without_accents,
-)
+from storage.search_index import RANGE_BITS, account_label, config_of, pairs_of, without_accents
 from storage.search_vectors import Near
 from storage.types import SearchKind
 

@@ -261,15 +261,9 @@ async def insert_rows(
 
 
 def _columns(row: SearchRow) -> dict[str, Any]:
-    return {
-        "kind": row.kind,
-        "config": row.config,
-        "language": row.language,
-        "start_ms": row.start_ms,
-        "end_ms": row.end_ms,
-        "track_index": row.track_index,
-        "scene_index": row.scene_index,
-        "speaker": row.speaker,
+    kept = ("kind", "config", "language", "start_ms", "end_ms")
+    names = (*kept, "track_index", "scene_index", "speaker")
+    return {name: getattr(row, name) for name in names} | {
         "passage": _CONTROL.sub(" ", row.text)[:MOST_CHARACTERS],
         "ahead": _CONTROL.sub(" ", row.ahead),
         "words": _CONTROL.sub(" ", row.words)[: 4 * MOST_CHARACTERS],

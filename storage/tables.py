@@ -9,55 +9,17 @@ in the transaction that records it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    CheckConstraint,
-    Column,
-    Computed,
-    DateTime,
-    Float,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Identity,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    PrimaryKeyConstraint,
-    SmallInteger,
-    Table,
-    Text,
-    UniqueConstraint,
-    Uuid,
-    func,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, TSVECTOR
+from sqlalchemy.schema import SchemaItem
 
-from storage.types import (
-    ArchiveState,
-    ComparisonState,
-    DeliveryStatus,
-    JobState,
-    KeyStatus,
-    LedgerKind,
-    ObjectState,
-    PreviewStatus,
-    Priority,
-    ProcessingMode,
-    Role,
-    SearchKind,
-    StageName,
-    StageStatus,
-    Tier,
-    TranslationStatus,
-)
+from storage import types
 
-metadata = MetaData(
+metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -72,224 +34,231 @@ def _one_of(column: str, values: Iterable[StrEnum]) -> str:
     return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"
 
 
-def _time(name: str, *, nullable: bool = False, now: bool = False) -> Column[object]:
-    default = func.now() if now else None
-    return Column(name, DateTime(timezone=True), nullable=nullable, server_default=default)
+def _time(name: str, *, nullable: bool = False, now: bool = False) -> sa.Column[object]:
+    default = sa.func.now() if now else None
+    return sa.Column(name, sa.DateTime(timezone=True), nullable=nullable, server_default=default)
 
 
-accounts = Table(
+def _table(name: str, *parts: SchemaItem, prefixes: Sequence[str] = ()) -> sa.Table:
+    return sa.Table(name, metadata, *parts, prefixes=[*prefixes])
+
+
+def _check(condition: str, name: str) -> sa.CheckConstraint:
+    return sa.CheckConstraint(condition, name=name)
+
+
+def _index(name: str, *columns: str, where: str | None = None, **options: Any) -> sa.Index:
+    """Return an index of the rows ``where`` something holds; a column may be "… DESC"."""
+    parts = [sa.text(column) if " " in column else column for column in columns]
+    return sa.Index(
+        name, *parts, postgresql_where=None if where is None else sa.text(where), **options
+    )
+
+
+def _of_transcript(table: str) -> sa.ForeignKeyConstraint:
+    names = ["job_id", "track_index"]
+    of = [f"transcripts.{name}" for name in names]
+    return sa.ForeignKeyConstraint(names, of, name=f"fk_{table}_transcript", ondelete="CASCADE")
+
+
+accounts = _table(
     "accounts",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
+    sa.Column("id", sa.Uuid, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
     _time("created_at", now=True),
     _time("suspended_at", nullable=True),
     _time("throttled_at", nullable=True),
-    Column("pay_as_you_go", Boolean, nullable=False, server_default=text("false")),
-    Column("credit_limit_cents", BigInteger, nullable=False, server_default=text("0")),
-    Column("max_active_jobs", Integer),
+    sa.Column("pay_as_you_go", sa.Boolean, nullable=False, server_default=sa.text("false")),
+    sa.Column("credit_limit_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+    sa.Column("max_active_jobs", sa.Integer),
     # Its share of the queue, how many of its jobs run at once, and the most urgent priority that
     # they may have; NULL: as the service's settings have it.
-    Column("queue_weight", Float, nullable=False, server_default=text("1")),
-    Column("max_running_jobs", Integer),
-    Column("highest_priority", Text),
+    sa.Column("queue_weight", sa.Float, nullable=False, server_default=sa.text("1")),
+    sa.Column("max_running_jobs", sa.Integer),
+    sa.Column("highest_priority", sa.Text),
     # How long its jobs keep their media and their content; NULL: as the service does.
-    Column("source_retention_seconds", Integer),
-    Column("result_retention_days", Integer),
+    sa.Column("source_retention_seconds", sa.Integer),
+    sa.Column("result_retention_days", sa.Integer),
     # Nothing of it may be deleted.
     _time("legal_hold_at", nullable=True),
     # Its jobs are to be erased, one after the other.
     _time("erased_at", nullable=True),
     # Running totals, kept by the trigger on ledger_entries and by nothing else.
-    Column("balance_cents", BigInteger, nullable=False, server_default=text("0")),
-    Column("held_cents", BigInteger, nullable=False, server_default=text("0")),
-    CheckConstraint("held_cents >= 0", name="held_not_negative"),
+    sa.Column("balance_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+    sa.Column("held_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+    _check("held_cents >= 0", "held_not_negative"),
     # No spending and no hold beyond what is available: the money rule of the service.
-    CheckConstraint(
+    _check(
         "balance_cents - held_cents >= "
         "-(CASE WHEN pay_as_you_go THEN credit_limit_cents ELSE 0 END)",
-        name="available_within_limit",
+        "available_within_limit",
     ),
-    CheckConstraint("credit_limit_cents >= 0", name="credit_limit_not_negative"),
-    CheckConstraint("max_active_jobs > 0", name="max_active_jobs_positive"),
-    CheckConstraint("queue_weight > 0", name="queue_weight_positive"),
-    CheckConstraint("max_running_jobs > 0", name="max_running_jobs_positive"),
-    CheckConstraint(_one_of("highest_priority", Priority), name="highest_priority"),
+    _check("credit_limit_cents >= 0", "credit_limit_not_negative"),
+    _check("max_active_jobs > 0", "max_active_jobs_positive"),
+    _check("queue_weight > 0", "queue_weight_positive"),
+    _check("max_running_jobs > 0", "max_running_jobs_positive"),
+    _check(_one_of("highest_priority", types.Priority), "highest_priority"),
 )
 
-users = Table(
+users = _table(
     "users",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    sa.Column("id", sa.Uuid, primary_key=True),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
     # In lower case.
-    Column("email", Text, nullable=False),
-    Column("role", Text, nullable=False),
+    sa.Column("email", sa.Text, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
     # Who they are to the issuer of OIDC by whom they signed in.
-    Column("issuer", Text),
-    Column("subject", Text),
+    sa.Column("issuer", sa.Text),
+    sa.Column("subject", sa.Text),
     _time("created_at", now=True),
     # They stay: the audit log and keys refer to them.
     _time("removed_at", nullable=True),
-    CheckConstraint(_one_of("role", Role), name="role"),
-    CheckConstraint("(issuer IS NULL) = (subject IS NULL)", name="subject_has_issuer"),
-    Index(
-        "uq_users_email",
-        "account_id",
-        "email",
-        unique=True,
-        postgresql_where=text("removed_at IS NULL"),
-    ),
-    Index(
+    _check(_one_of("role", types.Role), "role"),
+    _check("(issuer IS NULL) = (subject IS NULL)", "subject_has_issuer"),
+    _index("uq_users_email", "account_id", "email", unique=True, where="removed_at IS NULL"),
+    _index(
         "uq_users_subject",
         "issuer",
         "subject",
         "account_id",
         unique=True,
-        postgresql_where=text("removed_at IS NULL"),
+        where="removed_at IS NULL",
     ),
-    Index("ix_users_email", "email", postgresql_where=text("removed_at IS NULL")),
+    _index("ix_users_email", "email", where="removed_at IS NULL"),
 )
 
-invitations = Table(
+invitations = _table(
     "invitations",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False, index=True),
-    Column("email", Text, nullable=False),
-    Column("role", Text, nullable=False),
-    Column("token_sha256", LargeBinary, nullable=False, unique=True),
+    sa.Column("id", sa.Uuid, primary_key=True),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False, index=True),
+    sa.Column("email", sa.Text, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("token_sha256", sa.LargeBinary, nullable=False, unique=True),
     _time("created_at", now=True),
     _time("expires_at"),
     _time("used_at", nullable=True),
-    CheckConstraint(_one_of("role", Role), name="role"),
+    _check(_one_of("role", types.Role), "role"),
 )
 
 # Sign-ins by OIDC that an issuer has not answered yet.
-oidc_flows = Table(
+oidc_flows = _table(
     "oidc_flows",
-    metadata,
-    Column("state_sha256", LargeBinary, primary_key=True),
-    Column("browser_sha256", LargeBinary, nullable=False),
-    Column("nonce", Text, nullable=False),
-    Column("code_verifier", Text, nullable=False),
-    Column("account_id", Uuid),
-    Column("user_id", Uuid),
-    Column("invitation_id", Uuid),
+    sa.Column("state_sha256", sa.LargeBinary, primary_key=True),
+    sa.Column("browser_sha256", sa.LargeBinary, nullable=False),
+    sa.Column("nonce", sa.Text, nullable=False),
+    sa.Column("code_verifier", sa.Text, nullable=False),
+    sa.Column("account_id", sa.Uuid),
+    sa.Column("user_id", sa.Uuid),
+    sa.Column("invitation_id", sa.Uuid),
     # Whom the issuer has named, while the browser is asked whether to sign in.
-    Column("subject", Text),
+    sa.Column("subject", sa.Text),
     _time("expires_at"),
 )
 
-api_keys = Table(
+api_keys = _table(
     "api_keys",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False, index=True),
-    Column("secret_sha256", LargeBinary, nullable=False, unique=True),
-    Column("last_four", Text, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("benefit_id", Text),
+    sa.Column("id", sa.Uuid, primary_key=True),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False, index=True),
+    sa.Column("secret_sha256", sa.LargeBinary, nullable=False, unique=True),
+    sa.Column("last_four", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("benefit_id", sa.Text),
     _time("created_at", now=True),
     _time("expires_at", nullable=True),
     # NULL: the operator, or a session that is nobody's in particular.
-    Column("made_by", ForeignKey("users.id")),
+    sa.Column("made_by", sa.ForeignKey("users.id")),
     # The first of those that it replaced by rotation: caps count the jobs of all of them.
-    Column("first_id", Uuid),
+    sa.Column("first_id", sa.Uuid),
     # What jobs that it creates may cost in a month, and how many are unfinished at once.
-    Column("max_monthly_cents", BigInteger),
-    Column("max_active_jobs", Integer),
-    CheckConstraint(_one_of("status", KeyStatus), name="status"),
-    CheckConstraint("max_monthly_cents > 0", name="max_monthly_cents_positive"),
-    CheckConstraint("max_active_jobs > 0", name="max_active_jobs_positive"),
+    sa.Column("max_monthly_cents", sa.BigInteger),
+    sa.Column("max_active_jobs", sa.Integer),
+    _check(_one_of("status", types.KeyStatus), "status"),
+    _check("max_monthly_cents > 0", "max_monthly_cents_positive"),
+    _check("max_active_jobs > 0", "max_active_jobs_positive"),
 )
 
-sign_in_links = Table(
+sign_in_links = _table(
     "sign_in_links",
-    metadata,
-    Column("token_sha256", LargeBinary, primary_key=True),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    sa.Column("token_sha256", sa.LargeBinary, primary_key=True),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
     # NULL: the session that it is exchanged for has an owner's role, and is nobody's in particular.
-    Column("user_id", ForeignKey("users.id")),
+    sa.Column("user_id", sa.ForeignKey("users.id")),
     _time("expires_at"),
     _time("used_at", nullable=True),
 )
 
-sessions = Table(
+sessions = _table(
     "sessions",
-    metadata,
-    Column("token_sha256", LargeBinary, primary_key=True),
+    sa.Column("token_sha256", sa.LargeBinary, primary_key=True),
     # By which it is listed and ended; the token is known to its browser alone.
-    Column("id", Uuid, nullable=False, server_default=text("gen_random_uuid()")),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
-    Column("user_id", ForeignKey("users.id"), index=True),
-    Column("address", Text),
+    sa.Column("id", sa.Uuid, nullable=False, server_default=sa.text("gen_random_uuid()")),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
+    sa.Column("user_id", sa.ForeignKey("users.id"), index=True),
+    sa.Column("address", sa.Text),
     _time("created_at", now=True),
     _time("expires_at"),
 )
 
 # Of operators, who belong to no account: a table of their own, so that no query for an account's
 # session can find one.
-operator_sessions = Table(
+operator_sessions = _table(
     "operator_sessions",
-    metadata,
-    Column("link_sha256", LargeBinary, primary_key=True),
+    sa.Column("link_sha256", sa.LargeBinary, primary_key=True),
     _time("link_expires_at"),
     # Of the session that the link was exchanged for, which uses the link up.
-    Column("token_sha256", LargeBinary, unique=True),
+    sa.Column("token_sha256", sa.LargeBinary, unique=True),
     _time("expires_at", nullable=True),
-    CheckConstraint("(token_sha256 IS NULL) = (expires_at IS NULL)", name="session_has_end"),
+    _check("(token_sha256 IS NULL) = (expires_at IS NULL)", "session_has_end"),
 )
 
 OWN_DAYS = "(source ->> 'result_retention_days') IS NOT NULL"
 """That a job was created with a retention of its results."""
 
-jobs = Table(
+jobs = _table(
     "jobs",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
-    Column("state", Text, nullable=False),
-    Column("processing_mode", Text, nullable=False),
-    Column("tier", Text, nullable=False),
-    Column("file_name", Text, nullable=False),
-    Column("callback_url", Text),
+    sa.Column("id", sa.Uuid, primary_key=True),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("processing_mode", sa.Text, nullable=False),
+    sa.Column("tier", sa.Text, nullable=False),
+    sa.Column("file_name", sa.Text, nullable=False),
+    sa.Column("callback_url", sa.Text),
     # JSON, not JSONB, where the client sees the value: order and numbers stay as they came.
-    Column("metadata", JSON, nullable=False, server_default=text("'{}'")),
+    sa.Column("metadata", JSON, nullable=False, server_default=sa.text("'{}'")),
     # Where the media comes from and how its audio is aligned, as requested.
-    Column("source", JSONB, nullable=False),
-    Column("batch_id", Uuid),
-    Column("batch_index", Integer),
+    sa.Column("source", JSONB, nullable=False),
+    sa.Column("batch_id", sa.Uuid),
+    sa.Column("batch_index", sa.Integer),
     _time("created_at", now=True),
     _time("started_at", nullable=True),
     _time("completed_at", nullable=True),
     _time("upload_expires_at", nullable=True),
-    Column("duration_ms", BigInteger),
-    Column("ingest_result", JSONB),
+    sa.Column("duration_ms", sa.BigInteger),
+    sa.Column("ingest_result", JSONB),
     # What the job will be charged, stage by stage, fixed once its duration is known.
-    Column("billable_seconds", BigInteger),
-    Column("quote_cents", JSONB),
+    sa.Column("billable_seconds", sa.BigInteger),
+    sa.Column("quote_cents", JSONB),
     _time("quoted_at", nullable=True),
-    Column("audio_track_names", JSONB),
-    Column("warnings", JSONB, nullable=False, server_default=text("'[]'")),
-    Column("error_code", Text),
-    Column("error_message", Text),
-    Column("held_cents", BigInteger, nullable=False, server_default=text("0")),
-    Column("charged_cents", BigInteger, nullable=False, server_default=text("0")),
-    Column("lease_token", Uuid),
+    sa.Column("audio_track_names", JSONB),
+    sa.Column("warnings", JSONB, nullable=False, server_default=sa.text("'[]'")),
+    sa.Column("error_code", sa.Text),
+    sa.Column("error_message", sa.Text),
+    sa.Column("held_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+    sa.Column("charged_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+    sa.Column("lease_token", sa.Uuid),
     _time("lease_expires_at", nullable=True),
-    Column("lease_count", SmallInteger, nullable=False, server_default=text("0")),
-    Column("priority", Text, nullable=False, server_default=text("'normal'")),
+    sa.Column("lease_count", sa.SmallInteger, nullable=False, server_default=sa.text("0")),
+    sa.Column("priority", sa.Text, nullable=False, server_default=sa.text("'normal'")),
     # Of its account and priority together, as they were when it was created.
-    Column("queue_weight", Float, nullable=False, server_default=text("1")),
+    sa.Column("queue_weight", sa.Float, nullable=False, server_default=sa.text("1")),
     # How many jobs of its account may be ahead of it or run; the others are parked.
-    Column("running_limit", Integer),
-    Column("parked", Boolean, nullable=False, server_default=text("false")),
+    sa.Column("running_limit", sa.Integer),
+    sa.Column("parked", sa.Boolean, nullable=False, server_default=sa.text("false")),
     # Its place among all that were ever queued: given by a trigger (functions.sql), which
     # explains it.
-    Column("finish_tag", BigInteger),
+    sa.Column("finish_tag", sa.BigInteger),
     # The job whose results it renews.
-    Column("rerun_of", ForeignKey("jobs.id", name="fk_jobs_rerun_of")),
+    sa.Column("rerun_of", sa.ForeignKey("jobs.id", name="fk_jobs_rerun_of")),
     # Objects of a job that ended are removed, in several rounds: when the next one is due
     # (or, while one runs, when another may take it over), and when the last one was done.
     _time("cleaning_after", nullable=True),
@@ -301,180 +270,140 @@ jobs = Table(
     # Since when personal data is to be redacted (the kinds are in source), until it is, and why it
     # could not be.
     _time("redact_after", nullable=True),
-    Column("redact_error", Text),
+    sa.Column("redact_error", sa.Text),
     # By these, and by redact_after, version 0.3.0 leases it for what storage.work is for now.
     _time("compare_after", nullable=True),
-    Column("redact_attempts", SmallInteger, nullable=False, server_default=text("0")),
+    sa.Column("redact_attempts", sa.SmallInteger, nullable=False, server_default=sa.text("0")),
     # The key that created it, the first of those it was rotated from, where that has caps.
-    Column("capped_key_id", Uuid),
+    sa.Column("capped_key_id", sa.Uuid),
     # [[start, end], …] in milliseconds, in order: where what shows the media is silent.
-    Column("muted", JSON(none_as_null=True)),
-    CheckConstraint("cleaned_at IS NULL OR cleaning_after IS NULL", name="cleaned_once"),
-    CheckConstraint(_one_of("state", JobState), name="state"),
-    CheckConstraint(_one_of("processing_mode", ProcessingMode), name="processing_mode"),
-    CheckConstraint(_one_of("tier", Tier), name="tier"),
-    CheckConstraint(_one_of("priority", Priority), name="priority"),
-    CheckConstraint("queue_weight > 0", name="queue_weight_positive"),
-    CheckConstraint("running_limit > 0", name="running_limit_positive"),
-    CheckConstraint("held_cents >= 0", name="held_not_negative"),
-    CheckConstraint("charged_cents >= 0", name="charged_not_negative"),
-    CheckConstraint(
-        "(state = 'processing') = (lease_token IS NOT NULL)", name="lease_is_processing"
-    ),
-    CheckConstraint(
-        "(lease_token IS NULL) = (lease_expires_at IS NULL)", name="lease_has_deadline"
-    ),
-    CheckConstraint(
+    sa.Column("muted", JSON(none_as_null=True)),
+    _check("cleaned_at IS NULL OR cleaning_after IS NULL", "cleaned_once"),
+    _check(_one_of("state", types.JobState), "state"),
+    _check(_one_of("processing_mode", types.ProcessingMode), "processing_mode"),
+    _check(_one_of("tier", types.Tier), "tier"),
+    _check(_one_of("priority", types.Priority), "priority"),
+    _check("queue_weight > 0", "queue_weight_positive"),
+    _check("running_limit > 0", "running_limit_positive"),
+    _check("held_cents >= 0", "held_not_negative"),
+    _check("charged_cents >= 0", "charged_not_negative"),
+    _check("(state = 'processing') = (lease_token IS NOT NULL)", "lease_is_processing"),
+    _check("(lease_token IS NULL) = (lease_expires_at IS NULL)", "lease_has_deadline"),
+    _check(
         "(state IN ('completed', 'failed', 'cancelled', 'expired')) = (completed_at IS NOT NULL)",
-        name="ended_has_time",
+        "ended_has_time",
     ),
-    CheckConstraint("(state = 'failed') = (error_code IS NOT NULL)", name="failed_has_code"),
+    _check("(state = 'failed') = (error_code IS NOT NULL)", "failed_has_code"),
     # A job that has ended holds no money.
-    CheckConstraint("completed_at IS NULL OR held_cents = 0", name="ended_holds_nothing"),
-    Index("ix_jobs_rerun_of", "rerun_of", postgresql_where=text("rerun_of IS NOT NULL")),
+    _check("completed_at IS NULL OR held_cents = 0", "ended_holds_nothing"),
+    _index("ix_jobs_rerun_of", "rerun_of", where="rerun_of IS NOT NULL"),
     # Newest first with a stable tie-break: the order of GET /jobs and its cursor.
-    Index("ix_jobs_listing", "account_id", text("created_at DESC"), text("id DESC")),
+    _index("ix_jobs_listing", "account_id", "created_at DESC", "id DESC"),
     # Those that failed or were cancelled among many that did not: lists by state.
-    Index(
+    _index(
         "ix_jobs_unsuccessful",
         "account_id",
         "state",
-        text("created_at DESC"),
-        text("id DESC"),
-        postgresql_where=text("state IN ('failed', 'cancelled', 'expired')"),
+        "created_at DESC",
+        "id DESC",
+        where="state IN ('failed', 'cancelled', 'expired')",
     ),
     # What runners lease, in order; small, because only waiting jobs are in it.
-    Index(
-        "ix_jobs_turns",
-        "finish_tag",
-        "created_at",
-        postgresql_where=text("state = 'queued' AND NOT parked"),
-    ),
+    _index("ix_jobs_turns", "finish_tag", "created_at", where="state = 'queued' AND NOT parked"),
     # The last tag of an account and priority, and how many jobs an account has in the queue.
-    Index(
+    _index(
         "ix_jobs_tagged",
         "account_id",
         "parked",
         "priority",
         "finish_tag",
-        postgresql_where=text("completed_at IS NULL AND finish_tag IS NOT NULL"),
+        where="completed_at IS NULL AND finish_tag IS NOT NULL",
     ),
-    Index(
+    _index(
         "ix_jobs_parked",
         "account_id",
         "finish_tag",
         "created_at",
-        postgresql_where=text("state = 'queued' AND parked"),
+        where="state = 'queued' AND parked",
     ),
     # How long the oldest has waited; what versions before 0.3.0 lease by.
-    Index("ix_jobs_waiting", "created_at", postgresql_where=text("state = 'queued'")),
-    Index("ix_jobs_leased", "lease_expires_at", postgresql_where=text("state = 'processing'")),
-    Index(
-        "ix_jobs_uploading",
-        "upload_expires_at",
-        postgresql_where=text("state = 'awaiting_upload'"),
-    ),
-    Index(
-        "ix_jobs_capped_key",
-        "capped_key_id",
-        "created_at",
-        postgresql_where=text("capped_key_id IS NOT NULL"),
-    ),
+    _index("ix_jobs_waiting", "created_at", where="state = 'queued'"),
+    _index("ix_jobs_leased", "lease_expires_at", where="state = 'processing'"),
+    _index("ix_jobs_uploading", "upload_expires_at", where="state = 'awaiting_upload'"),
+    _index("ix_jobs_capped_key", "capped_key_id", "created_at", where="capped_key_id IS NOT NULL"),
     # Counting an account's unfinished jobs must not read its history.
-    Index("ix_jobs_unredacted", "redact_after", postgresql_where=text("redact_after IS NOT NULL")),
-    Index(
-        "ix_jobs_uncompared", "compare_after", postgresql_where=text("compare_after IS NOT NULL")
-    ),
-    Index("ix_jobs_unfinished", "account_id", postgresql_where=text("completed_at IS NULL")),
+    _index("ix_jobs_unredacted", "redact_after", where="redact_after IS NOT NULL"),
+    _index("ix_jobs_uncompared", "compare_after", where="compare_after IS NOT NULL"),
+    _index("ix_jobs_unfinished", "account_id", where="completed_at IS NULL"),
     # A month's usage is the sum over its quoted jobs.
-    Index(
-        "ix_jobs_usage", "account_id", "quoted_at", postgresql_where=text("quoted_at IS NOT NULL")
-    ),
+    _index("ix_jobs_usage", "account_id", "quoted_at", where="quoted_at IS NOT NULL"),
     # What ended of late, for operators.
-    Index(
-        "ix_jobs_ended",
-        "state",
-        "completed_at",
-        postgresql_where=text("completed_at IS NOT NULL"),
-    ),
+    _index("ix_jobs_ended", "state", "completed_at", where="completed_at IS NOT NULL"),
     # First rounds come so long after the end, which depends on how it ended; later ones by date.
-    Index(
+    _index(
         "ix_jobs_uncleaned",
         "state",
         "completed_at",
-        postgresql_where=text(
-            "completed_at IS NOT NULL AND cleaned_at IS NULL AND cleaning_after IS NULL"
-        ),
+        where="completed_at IS NOT NULL AND cleaned_at IS NULL AND cleaning_after IS NULL",
     ),
     # Results whose time is over, by their account's retention, or by their own.
-    Index("ix_jobs_kept", "account_id", "completed_at", postgresql_where=text("erased_at IS NULL")),
-    Index(
-        "ix_jobs_own_days",
-        "completed_at",
-        postgresql_where=text(f"erased_at IS NULL AND {OWN_DAYS}"),
-    ),
-    Index(
-        "ix_jobs_cleaning",
-        "cleaning_after",
-        postgresql_where=text("cleaning_after IS NOT NULL"),
-    ),
+    _index("ix_jobs_kept", "account_id", "completed_at", where="erased_at IS NULL"),
+    _index("ix_jobs_own_days", "completed_at", where=f"erased_at IS NULL AND {OWN_DAYS}"),
+    _index("ix_jobs_cleaning", "cleaning_after", where="cleaning_after IS NOT NULL"),
 )
 
-stages = Table(
+stages = _table(
     "stages",
-    metadata,
-    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    Column("stage", Text, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("progress", Float, nullable=False, server_default=text("0")),
-    Column("skip_reason", Text),
-    Column("error_code", Text),
-    Column("error_message", Text),
+    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("stage", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("progress", sa.Float, nullable=False, server_default=sa.text("0")),
+    sa.Column("skip_reason", sa.Text),
+    sa.Column("error_code", sa.Text),
+    sa.Column("error_message", sa.Text),
     _time("started_at", nullable=True),
     _time("ended_at", nullable=True),
     # Seconds that each part of the stage took.
-    Column("timings", JSONB, nullable=False, server_default=text("'{}'")),
+    sa.Column("timings", JSONB, nullable=False, server_default=sa.text("'{}'")),
     # Whether its result is in search_rows; versions before 0.2.0 publish without.
-    Column("indexed", Boolean),
+    sa.Column("indexed", sa.Boolean),
     # Digest of the models, versions and settings of its result.
-    Column("made_with", Text),
+    sa.Column("made_with", sa.Text),
     # What a receipt names of it.
-    Column("receipt", JSONB),
+    sa.Column("receipt", JSONB),
     # Of its price what is not charged: for tracks in which there was nothing new.
-    Column("waived_cents", BigInteger, nullable=False, server_default=text("0")),
-    PrimaryKeyConstraint("job_id", "stage"),
-    CheckConstraint(_one_of("stage", StageName), name="stage"),
-    CheckConstraint(_one_of("status", StageStatus), name="status"),
-    CheckConstraint("progress BETWEEN 0 AND 1", name="progress"),
-    CheckConstraint("waived_cents >= 0", name="waived_not_negative"),
-    CheckConstraint("(status = 'failed') <= (error_code IS NOT NULL)", name="failed_has_code"),
-    CheckConstraint("(status = 'skipped') = (skip_reason IS NOT NULL)", name="skipped_has_reason"),
+    sa.Column("waived_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+    sa.PrimaryKeyConstraint("job_id", "stage"),
+    _check(_one_of("stage", types.StageName), "stage"),
+    _check(_one_of("status", types.StageStatus), "status"),
+    _check("progress BETWEEN 0 AND 1", "progress"),
+    _check("waived_cents >= 0", "waived_not_negative"),
+    _check("(status = 'failed') <= (error_code IS NOT NULL)", "failed_has_code"),
+    _check("(status = 'skipped') = (skip_reason IS NOT NULL)", "skipped_has_reason"),
 )
 
 # What a stage's result is made with now, as the runner that started last found it.
-stage_versions = Table(
+stage_versions = _table(
     "stage_versions",
-    metadata,
-    Column("stage", Text, primary_key=True),
-    Column("made_with", Text, nullable=False),
-    CheckConstraint(_one_of("stage", StageName), name="stage"),
+    sa.Column("stage", sa.Text, primary_key=True),
+    sa.Column("made_with", sa.Text, nullable=False),
+    _check(_one_of("stage", types.StageName), "stage"),
 )
 
-uploads = Table(
+uploads = _table(
     "uploads",
-    metadata,
-    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     # 'media', 'audio', or 'track-N'.
-    Column("slot", Text, nullable=False),
-    Column("file_name", Text, nullable=False),
-    Column("object_key", Text, nullable=False),
-    Column("declared_bytes", BigInteger),
-    Column("received_bytes", BigInteger),
+    sa.Column("slot", sa.Text, nullable=False),
+    sa.Column("file_name", sa.Text, nullable=False),
+    sa.Column("object_key", sa.Text, nullable=False),
+    sa.Column("declared_bytes", sa.BigInteger),
+    sa.Column("received_bytes", sa.BigInteger),
     _time("completed_at", nullable=True),
     # Length given by a resumable upload where the job's creation left it open.
-    Column("resumable_bytes", BigInteger),
+    sa.Column("resumable_bytes", sa.BigInteger),
     # A block with a checksum is being received: bytes beyond this offset do not count yet.
-    Column("unverified_from_bytes", BigInteger),
+    sa.Column("unverified_from_bytes", sa.BigInteger),
     # When to check next for a direct upload.
     _time("look_after", nullable=True),
     # The client terminated the resumable upload; its URL returns 410.
@@ -482,287 +411,251 @@ uploads = Table(
     # A PUT is under way: extended while its bytes arrive.
     _time("arriving_until", nullable=True),
     # Who may append to the resumable upload, and until when unless more bytes arrive.
-    Column("writer_token", Uuid),
+    sa.Column("writer_token", sa.Uuid),
     _time("writer_expires_at", nullable=True),
-    PrimaryKeyConstraint("job_id", "slot"),
-    CheckConstraint("(completed_at IS NULL) = (received_bytes IS NULL)", name="complete_has_size"),
-    CheckConstraint(
-        "(writer_token IS NULL) = (writer_expires_at IS NULL)", name="writer_has_deadline"
-    ),
-    CheckConstraint(
-        "unverified_from_bytes IS NULL OR unverified_from_bytes >= 0",
-        name="unverified_not_negative",
+    sa.PrimaryKeyConstraint("job_id", "slot"),
+    _check("(completed_at IS NULL) = (received_bytes IS NULL)", "complete_has_size"),
+    _check("(writer_token IS NULL) = (writer_expires_at IS NULL)", "writer_has_deadline"),
+    _check(
+        "unverified_from_bytes IS NULL OR unverified_from_bytes >= 0", "unverified_not_negative"
     ),
     # Writers whose process died; nearly always empty.
-    Index(
-        "ix_uploads_written",
-        "writer_expires_at",
-        postgresql_where=text("writer_token IS NOT NULL"),
-    ),
+    _index("ix_uploads_written", "writer_expires_at", where="writer_token IS NOT NULL"),
 )
 
-scene_lists = Table(
+scene_lists = _table(
     "scene_lists",
-    metadata,
-    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
-    Column("scenes", JSON, nullable=False),
-    Column("scene_count", Integer, nullable=False),
-    Column("overview", JSON),
-    Column("people", JSON),
+    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("scenes", JSON, nullable=False),
+    sa.Column("scene_count", sa.Integer, nullable=False),
+    sa.Column("overview", JSON),
+    sa.Column("people", JSON),
     # Of the shots, as pipelines.vision.fingerprints writes them.
-    Column("fingerprints", LargeBinary),
+    sa.Column("fingerprints", sa.LargeBinary),
 )
 
-transcripts = Table(
+transcripts = _table(
     "transcripts",
-    metadata,
-    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    Column("track_index", SmallInteger, nullable=False),
-    Column("track_name", Text, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("error_code", Text),
-    Column("language", Text),
+    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("track_index", sa.SmallInteger, nullable=False),
+    sa.Column("track_name", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("error_code", sa.Text),
+    sa.Column("language", sa.Text),
     # As people have corrected it so often; what each of them changed is in transcript_revisions.
-    Column("document", JSON),
-    Column("revision", Integer, nullable=False, server_default=text("0")),
+    sa.Column("document", JSON),
+    sa.Column("revision", sa.Integer, nullable=False, server_default=sa.text("0")),
     # Earlier revisions have what was redacted.
-    Column("redacted_revision", Integer),
+    sa.Column("redacted_revision", sa.Integer),
     # Version 0.3.0 leases it by this.
     _time("align_after", nullable=True),
     # Of its sound, as pipelines.media.audio writes it.
-    Column("sound_print", LargeBinary),
-    PrimaryKeyConstraint("job_id", "track_index"),
-    CheckConstraint(_one_of("status", StageStatus), name="status"),
-    CheckConstraint("(status = 'completed') = (document IS NOT NULL)", name="completed_has_text"),
-    Index(
-        "ix_transcripts_unaligned",
-        "align_after",
-        postgresql_where=text("align_after IS NOT NULL"),
-    ),
+    sa.Column("sound_print", sa.LargeBinary),
+    sa.PrimaryKeyConstraint("job_id", "track_index"),
+    _check(_one_of("status", types.StageStatus), "status"),
+    _check("(status = 'completed') = (document IS NOT NULL)", "completed_has_text"),
+    _index("ix_transcripts_unaligned", "align_after", where="align_after IS NOT NULL"),
 )
 
 # What each correction took the place of: undone from the last to the first they lead back to
 # revision 0, which is what the machine wrote.
-transcript_revisions = Table(
+transcript_revisions = _table(
     "transcript_revisions",
-    metadata,
-    Column("job_id", Uuid, nullable=False),
-    Column("track_index", SmallInteger, nullable=False),
-    Column("revision", Integer, nullable=False),
+    sa.Column("job_id", sa.Uuid, nullable=False),
+    sa.Column("track_index", sa.SmallInteger, nullable=False),
+    sa.Column("revision", sa.Integer, nullable=False),
     _time("created_at", now=True),
-    Column("reverted_to", Integer),
-    Column("changed_segments", Integer, nullable=False),
-    Column("before", JSON, nullable=False),
+    sa.Column("reverted_to", sa.Integer),
+    sa.Column("changed_segments", sa.Integer, nullable=False),
+    sa.Column("before", JSON, nullable=False),
     # Of that as text: what a job's corrections may replace in all is limited.
-    Column("size_bytes", Integer, nullable=False, server_default=text("0")),
-    PrimaryKeyConstraint("job_id", "track_index", "revision"),
-    ForeignKeyConstraint(
-        ["job_id", "track_index"],
-        ["transcripts.job_id", "transcripts.track_index"],
-        name="fk_transcript_revisions_transcript",
-        ondelete="CASCADE",
-    ),
-    Index("ix_transcript_revisions_sizes", "job_id", postgresql_include=["size_bytes"]),
+    sa.Column("size_bytes", sa.Integer, nullable=False, server_default=sa.text("0")),
+    sa.PrimaryKeyConstraint("job_id", "track_index", "revision"),
+    _of_transcript("transcript_revisions"),
+    _index("ix_transcript_revisions_sizes", "job_id", postgresql_include=["size_bytes"]),
 )
 
 # What was found in texts of a redacted job, reruns of it included, and is hidden in those to come.
-hidden_phrases = Table(
+hidden_phrases = _table(
     "hidden_phrases",
-    metadata,
-    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     # How many words it has, and what they are kept as (pipelines.across.redaction.Known).
-    Column("words", SmallInteger, nullable=False),
-    Column("digest", LargeBinary, nullable=False),
-    Column("kind", Text, nullable=False),
-    PrimaryKeyConstraint("job_id", "digest"),
+    sa.Column("words", sa.SmallInteger, nullable=False),
+    sa.Column("digest", sa.LargeBinary, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.PrimaryKeyConstraint("job_id", "digest"),
 )
 
 # What is to be done beside the jobs: a row until it is done (storage.work).
-work = Table(
+work = _table(
     "work",
-    metadata,
-    Column("kind", Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
     # A job, an archive or a comparison.
-    Column("subject_id", Uuid, nullable=False),
+    sa.Column("subject_id", sa.Uuid, nullable=False),
     # Which one of several of the subject: a language, a track.
-    Column("part", Text, nullable=False, server_default=text("''")),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    sa.Column("part", sa.Text, nullable=False, server_default=sa.text("''")),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
     # When it is due, or, while its holder does it, when another may take it over.
     _time("due_at", now=True),
-    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default=sa.text("0")),
     # Its holder's.
-    Column("token", Uuid),
-    PrimaryKeyConstraint("kind", "subject_id", "part"),
+    sa.Column("token", sa.Uuid),
+    sa.PrimaryKeyConstraint("kind", "subject_id", "part"),
     # The earliest of each account.
-    Index("ix_work_due", "kind", "account_id", "due_at"),
+    _index("ix_work_due", "kind", "account_id", "due_at"),
     # All of a subject that is erased.
-    Index("ix_work_subject_id", "subject_id"),
+    _index("ix_work_subject_id", "subject_id"),
 )
 
 # When each account was last served with work of a kind: accounts take turns.
-work_turns = Table(
+work_turns = _table(
     "work_turns",
-    metadata,
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
-    Column("kind", Text, nullable=False),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
     _time("served_at"),
-    PrimaryKeyConstraint("account_id", "kind"),
+    sa.PrimaryKeyConstraint("account_id", "kind"),
 )
 
 # Of media that browsers cannot play; the object lies beside the source and goes with it.
-previews = Table(
+previews = _table(
     "previews",
-    metadata,
-    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
-    Column("source_key", Text, nullable=False),
-    Column("status", Text, nullable=False, server_default=text("'waiting'")),
+    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("source_key", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False, server_default=sa.text("'waiting'")),
     # A sentence for whoever looks at the job's page.
-    Column("reason", Text),
+    sa.Column("reason", sa.Text),
     # Version 0.3.0 leases it by these.
-    Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
-    Column("lease_token", Uuid),
+    sa.Column("attempts", sa.SmallInteger, nullable=False, server_default=sa.text("0")),
+    sa.Column("lease_token", sa.Uuid),
     _time("lease_expires_at", nullable=True),
     _time("created_at", now=True),
-    CheckConstraint(_one_of("status", PreviewStatus), name="status"),
-    CheckConstraint("(status = 'failed') = (reason IS NOT NULL)", name="failed_has_reason"),
-    CheckConstraint(
-        "(lease_token IS NULL) = (lease_expires_at IS NULL)", name="lease_has_deadline"
-    ),
-    CheckConstraint("lease_token IS NULL OR status = 'waiting'", name="leased_is_waiting"),
-    Index("ix_previews_waiting", "created_at", postgresql_where=text("status = 'waiting'")),
+    _check(_one_of("status", types.PreviewStatus), "status"),
+    _check("(status = 'failed') = (reason IS NOT NULL)", "failed_has_reason"),
+    _check("(lease_token IS NULL) = (lease_expires_at IS NULL)", "lease_has_deadline"),
+    _check("lease_token IS NULL OR status = 'waiting'", "leased_is_waiting"),
+    _index("ix_previews_waiting", "created_at", where="status = 'waiting'"),
 )
 
 # By which media are found that may be the same: integers of shots and of intervals of sound, mixed
 # with the account.
-fingerprint_keys = Table(
+fingerprint_keys = _table(
     "fingerprint_keys",
-    metadata,
-    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    Column("account_id", Uuid, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("part", Integer, nullable=False),
-    Column("keys", ARRAY(Integer), nullable=False),
-    PrimaryKeyConstraint("job_id", "kind", "part"),
-    CheckConstraint("kind IN ('shot', 'sound')", name="kind"),
-    Index("ix_fingerprint_keys_keys", "keys", postgresql_using="gin"),
+    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("account_id", sa.Uuid, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("part", sa.Integer, nullable=False),
+    sa.Column("keys", ARRAY(sa.Integer), nullable=False),
+    sa.PrimaryKeyConstraint("job_id", "kind", "part"),
+    _check("kind IN ('shot', 'sound')", "kind"),
+    _index("ix_fingerprint_keys_keys", "keys", postgresql_using="gin"),
 )
 
 # What two jobs of an account have in common, once: from the job with the lesser id.
-duplicates = Table(
+duplicates = _table(
     "duplicates",
-    metadata,
-    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    Column("other_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, index=True),
-    Column("number", Integer, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("start_ms", BigInteger, nullable=False),
-    Column("end_ms", BigInteger, nullable=False),
-    Column("other_start_ms", BigInteger, nullable=False),
-    Column("other_end_ms", BigInteger, nullable=False),
-    Column("track", SmallInteger),
-    Column("other_track", SmallInteger),
-    Column("score", Float, nullable=False),
-    Column("speed", Float, nullable=False),
-    PrimaryKeyConstraint("job_id", "other_id", "number"),
-    CheckConstraint("kind IN ('file', 'shot', 'sound')", name="kind"),
-    CheckConstraint("job_id < other_id", name="once"),
+    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("other_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, index=True),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("start_ms", sa.BigInteger, nullable=False),
+    sa.Column("end_ms", sa.BigInteger, nullable=False),
+    sa.Column("other_start_ms", sa.BigInteger, nullable=False),
+    sa.Column("other_end_ms", sa.BigInteger, nullable=False),
+    sa.Column("track", sa.SmallInteger),
+    sa.Column("other_track", sa.SmallInteger),
+    sa.Column("score", sa.Float, nullable=False),
+    sa.Column("speed", sa.Float, nullable=False),
+    sa.PrimaryKeyConstraint("job_id", "other_id", "number"),
+    _check("kind IN ('file', 'shot', 'sound')", "kind"),
+    _check("job_id < other_id", "once"),
 )
 
-translations = Table(
+translations = _table(
     "translations",
-    metadata,
-    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    Column("language", Text, nullable=False),
-    Column("status", Text, nullable=False, server_default=text("'pending'")),
+    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("language", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False, server_default=sa.text("'pending'")),
     # A sentence for whoever requested it.
-    Column("reason", Text),
-    Column("price_cents", Integer, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("price_cents", sa.Integer, nullable=False),
     # The key whose cap of a month the price counts for.
-    Column("capped_key_id", Uuid),
+    sa.Column("capped_key_id", sa.Uuid),
     # Versions of the transcripts that it is made of.
-    Column("source", Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
     # A transcript a track, by its index.
-    Column("documents", JSON(none_as_null=True)),
+    sa.Column("documents", JSON(none_as_null=True)),
     # Version 0.3.0 leases it by these.
-    Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
-    Column("lease_token", Uuid),
+    sa.Column("attempts", sa.SmallInteger, nullable=False, server_default=sa.text("0")),
+    sa.Column("lease_token", sa.Uuid),
     _time("lease_expires_at", nullable=True),
     _time("created_at", now=True),
     _time("completed_at", nullable=True),
-    PrimaryKeyConstraint("job_id", "language"),
-    CheckConstraint(_one_of("status", TranslationStatus), name="status"),
-    CheckConstraint("(status = 'failed') = (reason IS NOT NULL)", name="failed_has_reason"),
-    CheckConstraint("(status = 'completed') = (documents IS NOT NULL)", name="completed_has_text"),
-    CheckConstraint("(status = 'pending') = (completed_at IS NULL)", name="ended_has_time"),
-    CheckConstraint(
-        "(lease_token IS NULL) = (lease_expires_at IS NULL)", name="lease_has_deadline"
-    ),
-    Index("ix_translations_pending", "created_at", postgresql_where=text("status = 'pending'")),
+    sa.PrimaryKeyConstraint("job_id", "language"),
+    _check(_one_of("status", types.TranslationStatus), "status"),
+    _check("(status = 'failed') = (reason IS NOT NULL)", "failed_has_reason"),
+    _check("(status = 'completed') = (documents IS NOT NULL)", "completed_has_text"),
+    _check("(status = 'pending') = (completed_at IS NULL)", "ended_has_time"),
+    _check("(lease_token IS NULL) = (lease_expires_at IS NULL)", "lease_has_deadline"),
+    _index("ix_translations_pending", "created_at", where="status = 'pending'"),
 )
 
-comparisons = Table(
+comparisons = _table(
     "comparisons",
-    metadata,
-    Column("id", Uuid, primary_key=True, server_default=text("gen_random_uuid()")),
-    Column("account_id", ForeignKey("accounts.id", ondelete="CASCADE"), nullable=False),
-    Column("before_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    Column("after_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("id", sa.Uuid, primary_key=True, server_default=sa.text("gen_random_uuid()")),
+    sa.Column("account_id", sa.ForeignKey("accounts.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("before_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("after_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     # Versions of the results that it is made of.
-    Column("source", Text, nullable=False),
-    Column("state", Text, nullable=False, server_default=text("'pending'")),
-    Column("error", JSON(none_as_null=True)),
-    Column("document", JSON(none_as_null=True)),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False, server_default=sa.text("'pending'")),
+    sa.Column("error", JSON(none_as_null=True)),
+    sa.Column("document", JSON(none_as_null=True)),
     _time("created_at", now=True),
     # When somebody requested or read it last.
     _time("asked_at", now=True),
     _time("completed_at", nullable=True),
-    CheckConstraint(_one_of("state", ComparisonState), name="state"),
-    CheckConstraint("(state = 'failed') = (error IS NOT NULL)", name="failed_has_error"),
-    CheckConstraint(
-        "(state = 'completed') = (document IS NOT NULL)", name="completed_has_document"
-    ),
-    CheckConstraint("(state = 'pending') = (completed_at IS NULL)", name="ended_has_time"),
-    Index("uq_comparisons_pair", "account_id", "before_id", "after_id", unique=True),
-    Index("ix_comparisons_before_id", "before_id"),
-    Index("ix_comparisons_after_id", "after_id"),
+    _check(_one_of("state", types.ComparisonState), "state"),
+    _check("(state = 'failed') = (error IS NOT NULL)", "failed_has_error"),
+    _check("(state = 'completed') = (document IS NOT NULL)", "completed_has_document"),
+    _check("(state = 'pending') = (completed_at IS NULL)", "ended_has_time"),
+    _index("uq_comparisons_pair", "account_id", "before_id", "after_id", unique=True),
+    _index("ix_comparisons_before_id", "before_id"),
+    _index("ix_comparisons_after_id", "after_id"),
 )
 
-summaries = Table(
+summaries = _table(
     "summaries",
-    metadata,
-    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
-    Column("sentences", JSON, nullable=False),
+    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("sentences", JSON, nullable=False),
 )
 
-search_rows = Table(
+search_rows = _table(
     "search_rows",
-    metadata,
-    # In the order of publication: searches look at the newest first.
-    Column("id", BigInteger, Identity(), primary_key=True),
-    Column("account_id", Uuid, nullable=False),
-    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, index=True),
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("account_id", sa.Uuid, nullable=False),
+    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, index=True),
     _time("job_created_at"),
-    Column("kind", Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
     # Text search configuration of the words in ``vector``.
-    Column("config", Text, nullable=False),
+    sa.Column("config", sa.Text, nullable=False),
     # Of a transcript: BCP 47.
-    Column("language", Text),
-    Column("start_ms", BigInteger, nullable=False),
-    Column("end_ms", BigInteger, nullable=False),
-    Column("track_index", SmallInteger),
-    Column("scene_index", Integer),
+    sa.Column("language", sa.Text),
+    sa.Column("start_ms", sa.BigInteger, nullable=False),
+    sa.Column("end_ms", sa.BigInteger, nullable=False),
+    sa.Column("track_index", sa.SmallInteger),
+    sa.Column("scene_index", sa.Integer),
     # A speaker's id in the transcript; names of speakers are joined when rows are read.
-    Column("speaker", Text),
-    Column("text", Text, nullable=False),
+    sa.Column("speaker", sa.Text),
+    sa.Column("text", sa.Text, nullable=False),
     # The beginning of the text after it, so that a phrase may cross the border.
-    Column("ahead", Text, nullable=False),
+    sa.Column("ahead", sa.Text, nullable=False),
     # Words of ``text`` with weight A, of ``ahead`` with D, and labels (storage.search_index).
-    Column("vector", TSVECTOR, nullable=False),
-    CheckConstraint(_one_of("kind", SearchKind), name="kind"),
+    sa.Column("vector", TSVECTOR, nullable=False),
+    _check(_one_of("kind", types.SearchKind), "kind"),
     # Labels are in the vector because the extensions that would index account and words together
     # are not part of every server. Pending entries are merged by the runners, and by an insert
     # only where 16 MB (kB) of them have come together.
-    Index(
+    _index(
         "ix_search_rows_vector",
         "vector",
         postgresql_using="gin",
@@ -771,64 +664,50 @@ search_rows = Table(
 )
 
 # Configurations that the rows of an account have: what a search reads its words in.
-search_configs = Table(
+search_configs = _table(
     "search_configs",
-    metadata,
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
-    Column("config", Text, nullable=False),
-    PrimaryKeyConstraint("account_id", "config"),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
+    sa.Column("config", sa.Text, nullable=False),
+    sa.PrimaryKeyConstraint("account_id", "config"),
 )
 
 # Names that people gave to speakers; the transcript keeps its own.
-speaker_labels = Table(
+speaker_labels = _table(
     "speaker_labels",
-    metadata,
-    Column("job_id", Uuid, nullable=False),
-    Column("track_index", SmallInteger, nullable=False),
-    Column("speaker_id", Text, nullable=False),
-    Column("label", Text, nullable=False),
+    sa.Column("job_id", sa.Uuid, nullable=False),
+    sa.Column("track_index", sa.SmallInteger, nullable=False),
+    sa.Column("speaker_id", sa.Text, nullable=False),
+    sa.Column("label", sa.Text, nullable=False),
     # Of the label of a named voice; people's own labels have none.
-    Column("voice_id", ForeignKey("voices.id", ondelete="CASCADE"), index=True),
-    PrimaryKeyConstraint("job_id", "track_index", "speaker_id"),
-    ForeignKeyConstraint(
-        ["job_id", "track_index"],
-        ["transcripts.job_id", "transcripts.track_index"],
-        name="fk_speaker_labels_transcript",
-        ondelete="CASCADE",
-    ),
-    CheckConstraint("label <> ''", name="label_not_empty"),
+    sa.Column("voice_id", sa.ForeignKey("voices.id", ondelete="CASCADE"), index=True),
+    sa.PrimaryKeyConstraint("job_id", "track_index", "speaker_id"),
+    _of_transcript("speaker_labels"),
+    _check("label <> ''", "label_not_empty"),
 )
 
 # Voices that an account has named.
-voices = Table(
+voices = _table(
     "voices",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
-    Column("name", Text, nullable=False),
+    sa.Column("id", sa.Uuid, primary_key=True),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
     _time("created_at", now=True),
-    Index("uq_voices_account_id_name", "account_id", "name", unique=True),
-    CheckConstraint("name <> ''", name="name_not_empty"),
+    _index("uq_voices_account_id_name", "account_id", "name", unique=True),
+    _check("name <> ''", "name_not_empty"),
 )
 
 # What speakers sound like, of jobs with `voices`: float32, little-endian.
-speaker_voices = Table(
+speaker_voices = _table(
     "speaker_voices",
-    metadata,
-    Column("job_id", Uuid, nullable=False),
-    Column("track_index", SmallInteger, nullable=False),
-    Column("speaker_id", Text, nullable=False),
-    Column("model", Text, nullable=False),
-    Column("vector", LargeBinary, nullable=False),
+    sa.Column("job_id", sa.Uuid, nullable=False),
+    sa.Column("track_index", sa.SmallInteger, nullable=False),
+    sa.Column("speaker_id", sa.Text, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("vector", sa.LargeBinary, nullable=False),
     # The voice that is learnt from it.
-    Column("voice_id", ForeignKey("voices.id", ondelete="SET NULL"), index=True),
-    PrimaryKeyConstraint("job_id", "track_index", "speaker_id"),
-    ForeignKeyConstraint(
-        ["job_id", "track_index"],
-        ["transcripts.job_id", "transcripts.track_index"],
-        name="fk_speaker_voices_transcript",
-        ondelete="CASCADE",
-    ),
+    sa.Column("voice_id", sa.ForeignKey("voices.id", ondelete="SET NULL"), index=True),
+    sa.PrimaryKeyConstraint("job_id", "track_index", "speaker_id"),
+    _of_transcript("speaker_voices"),
 )
 
 WEBHOOK_ENDPOINT_SQL = (
@@ -836,154 +715,142 @@ WEBHOOK_ENDPOINT_SQL = (
 )
 
 # Where an account receives the events that it subscribes to, beside jobs' callback URLs.
-webhook_endpoints = Table(
+webhook_endpoints = _table(
     "webhook_endpoints",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False, index=True),
-    Column("url", Text, nullable=False),
-    Column("event_types", ARRAY(Text), nullable=False),
+    sa.Column("id", sa.Uuid, primary_key=True),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False, index=True),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Column("event_types", ARRAY(sa.Text), nullable=False),
     # Encrypted, as in signing_secrets.
-    Column("current", LargeBinary, nullable=False),
-    Column("previous", LargeBinary),
+    sa.Column("current", sa.LargeBinary, nullable=False),
+    sa.Column("previous", sa.LargeBinary),
     _time("created_at", now=True),
     _time("rotated_at", nullable=True),
-    CheckConstraint("(previous IS NULL) = (rotated_at IS NULL)", name="rotation_has_time"),
-    CheckConstraint("cardinality(event_types) > 0", name="subscribes"),
+    _check("(previous IS NULL) = (rotated_at IS NULL)", "rotation_has_time"),
+    _check("cardinality(event_types) > 0", "subscribes"),
 )
 
-webhook_events = Table(
+webhook_events = _table(
     "webhook_events",
-    metadata,
-    # '<jobId>:<eventType>', of an endpoint with ':<endpointId>': one event of a kind a job, also
-    # when two runners race. Events of progress end with ':<Unix seconds>'.
-    Column("id", Text, primary_key=True),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
-    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    Column("event_type", Text, nullable=False),
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
+    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("event_type", sa.Text, nullable=False),
     # Of an event for an endpoint, which signs it; NULL for one to the callback URL.
-    Column("endpoint_id", ForeignKey("webhook_endpoints.id", ondelete="CASCADE")),
-    Column("url", Text, nullable=False),
-    Column("body", LargeBinary, nullable=False),
+    sa.Column("endpoint_id", sa.ForeignKey("webhook_endpoints.id", ondelete="CASCADE")),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
     # Account and origin of the URL: what may be slow, and gets its share of the senders.
-    Column(
+    sa.Column(
         "endpoint",
-        Text(collation="C"),
-        Computed(WEBHOOK_ENDPOINT_SQL, persisted=True),
+        sa.Text(collation="C"),
+        sa.Computed(WEBHOOK_ENDPOINT_SQL, persisted=True),
         nullable=False,
     ),
-    Column("status", Text, nullable=False, server_default=text("'in_flight'")),
+    sa.Column("status", sa.Text, nullable=False, server_default=sa.text("'in_flight'")),
     # Attempts whose end is known; one that died with its sender is not counted.
-    Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
-    Column("last_status", Integer),
-    Column("last_error", Text),
+    sa.Column("attempts", sa.SmallInteger, nullable=False, server_default=sa.text("0")),
+    sa.Column("last_status", sa.Integer),
+    sa.Column("last_error", sa.Text),
     _time("created_at", now=True),
     # Of an event that is leased: when the lease ends and the event is due again.
     _time("next_attempt_at", nullable=True, now=True),
-    Column("lease_token", Uuid),
+    sa.Column("lease_token", sa.Uuid),
     _time("delivered_at", nullable=True),
-    CheckConstraint(_one_of("status", DeliveryStatus), name="status"),
-    CheckConstraint("lease_token IS NULL OR status = 'in_flight'", name="leased_is_in_flight"),
+    _check(_one_of("status", types.DeliveryStatus), "status"),
+    _check("lease_token IS NULL OR status = 'in_flight'", "leased_is_in_flight"),
     # An open event always has a time at which it is due.
-    CheckConstraint(
+    _check(
         "(status IN ('in_flight', 'pending_retry')) = (next_attempt_at IS NOT NULL)",
-        name="open_has_time",
+        "open_has_time",
     ),
     # From endpoint to endpoint in steps, then an endpoint's due events in order.
-    Index(
+    _index(
         "ix_webhook_events_due",
         "endpoint",
         "next_attempt_at",
-        postgresql_where=text("status IN ('in_flight', 'pending_retry')"),
+        where="status IN ('in_flight', 'pending_retry')",
     ),
-    Index("ix_webhook_events_leased", "endpoint", postgresql_where=text("lease_token IS NOT NULL")),
-    Index(
-        "ix_webhook_events_subscribed",
-        "endpoint_id",
-        "job_id",
-        postgresql_where=text("endpoint_id IS NOT NULL"),
+    _index("ix_webhook_events_leased", "endpoint", where="lease_token IS NOT NULL"),
+    _index(
+        "ix_webhook_events_subscribed", "endpoint_id", "job_id", where="endpoint_id IS NOT NULL"
     ),
-    Index("ix_webhook_events_log", "account_id", text("created_at DESC"), text("id DESC")),
+    _index("ix_webhook_events_log", "account_id", "created_at DESC", "id DESC"),
 )
 
-rate_limits = Table(
+rate_limits = _table(
     "rate_limits",
-    metadata,
-    # '<account>:<bucket>' or 'ip:<address>': one row a bucket, not one a minute.
-    Column("bucket", Text, primary_key=True),
-    Column("minute", BigInteger, nullable=False),
-    Column("used", Integer, nullable=False),
+    sa.Column("bucket", sa.Text, primary_key=True),
+    sa.Column("minute", sa.BigInteger, nullable=False),
+    sa.Column("used", sa.Integer, nullable=False),
     # Losing a minute's counts in a crash is fine; writing them to the log is waste.
     prefixes=["UNLOGGED"],
 )
 
-idempotency_records = Table(
+idempotency_records = _table(
     "idempotency_records",
-    metadata,
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
-    Column("operation", Text, nullable=False),
-    Column("key", Text, nullable=False),
-    Column("body_sha256", LargeBinary, nullable=False),
-    Column("status", SmallInteger, nullable=False),
-    Column("headers", JSONB, nullable=False),
-    Column("body", LargeBinary, nullable=False),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
+    sa.Column("operation", sa.Text, nullable=False),
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("body_sha256", sa.LargeBinary, nullable=False),
+    sa.Column("status", sa.SmallInteger, nullable=False),
+    sa.Column("headers", JSONB, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
     _time("created_at", now=True),
-    PrimaryKeyConstraint("account_id", "operation", "key"),
-    Index("ix_idempotency_records_age", "created_at"),
+    sa.PrimaryKeyConstraint("account_id", "operation", "key"),
+    _index("ix_idempotency_records_age", "created_at"),
 )
 
 # Who did what, when and from where; no content of a customer. Rows are appended, never changed: the
 # trigger (functions.sql) gives each its place in its account's chain, and refuses the rest.
-audit_log = Table(
+audit_log = _table(
     "audit_log",
-    metadata,
-    Column("id", BigInteger, Identity(), primary_key=True),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
-    Column("position", BigInteger),
-    Column("actor_kind", Text, nullable=False, server_default=text("'key'")),
-    Column("actor_id", Uuid),
-    Column("action", Text, nullable=False),
-    Column("job_id", Uuid),
-    Column("target", Text),
-    Column("detail", Text),
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
+    sa.Column("position", sa.BigInteger),
+    sa.Column("actor_kind", sa.Text, nullable=False, server_default=sa.text("'key'")),
+    sa.Column("actor_id", sa.Uuid),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("job_id", sa.Uuid),
+    sa.Column("target", sa.Text),
+    sa.Column("detail", sa.Text),
     # "" where none did it.
-    Column("request_id", Text, nullable=False),
+    sa.Column("request_id", sa.Text, nullable=False),
     _time("created_at", now=True),
     # The chain has the hash; the address and its salt may be erased.
-    Column("address", Text),
-    Column("address_salt", Text),
-    Column("address_sha256", Text),
-    Column("hash", Text),
-    Index("uq_audit_log_place", "account_id", "position", unique=True),
+    sa.Column("address", sa.Text),
+    sa.Column("address_salt", sa.Text),
+    sa.Column("address_sha256", sa.Text),
+    sa.Column("hash", sa.Text),
+    _index("uq_audit_log_place", "account_id", "position", unique=True),
 )
 
 # Buckets of clients that are analysed object by object.
-archives = Table(
+archives = _table(
     "archives",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False, index=True),
+    sa.Column("id", sa.Uuid, primary_key=True),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False, index=True),
     # s3:// or gs://, bucket and prefix.
-    Column("url", Text, nullable=False),
-    Column("patterns", ARRAY(Text), nullable=False),
-    Column("watch_seconds", Integer),
-    Column("max_active_jobs", Integer, nullable=False),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Column("patterns", ARRAY(sa.Text), nullable=False),
+    sa.Column("watch_seconds", sa.Integer),
+    sa.Column("max_active_jobs", sa.Integer, nullable=False),
     # Endpoint and credentials, encrypted with the service's key.
-    Column("sealed_access", Text),
+    sa.Column("sealed_access", sa.Text),
     # What its jobs are created with.
-    Column("options", JSONB, nullable=False),
-    Column("base_url", Text, nullable=False),
-    Column("state", Text, nullable=False, server_default=ArchiveState.ACTIVE),
-    Column("error_code", Text),
-    Column("error_message", Text),
+    sa.Column("options", JSONB, nullable=False),
+    sa.Column("base_url", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False, server_default=types.ArchiveState.ACTIVE),
+    sa.Column("error_code", sa.Text),
+    sa.Column("error_message", sa.Text),
     # The key that the list goes on after; null while none is under way. Bytes: not all are text.
-    Column("list_after", LargeBinary),
+    sa.Column("list_after", sa.LargeBinary),
     # Steps that failed, one after the other.
-    Column("failures", Integer, nullable=False, server_default="0"),
+    sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
     # How many objects there are in each state, changed with them.
     *(
-        Column(f"{state}_objects", BigInteger, nullable=False, server_default="0")
-        for state in ObjectState
+        sa.Column(f"{state}_objects", sa.BigInteger, nullable=False, server_default="0")
+        for state in types.ObjectState
     ),
     _time("created_at", now=True),
     _time("listed_at", nullable=True),
@@ -991,156 +858,132 @@ archives = Table(
     # When its next step is due.
     _time("due_at", now=True),
     # Version 0.3.0 leases it by these.
-    Column("lease_token", Uuid),
+    sa.Column("lease_token", sa.Uuid),
     _time("lease_expires_at", nullable=True),
     # Its objects are deleted a few at a time, then the row.
     _time("removed_at", nullable=True),
-    CheckConstraint(_one_of("state", ArchiveState), name="state"),
-    CheckConstraint("max_active_jobs > 0", name="max_active_jobs_positive"),
-    CheckConstraint("watch_seconds > 0", name="watch_seconds_positive"),
-    CheckConstraint("sealed_access IS NULL OR removed_at IS NULL", name="removed_without_access"),
-    *(
-        CheckConstraint(f"{state}_objects >= 0", name=f"{state}_not_negative")
-        for state in ObjectState
-    ),
-    Index(
-        "ix_archives_due",
-        "due_at",
-        postgresql_where=text("state = 'active' OR removed_at IS NOT NULL"),
-    ),
+    _check(_one_of("state", types.ArchiveState), "state"),
+    _check("max_active_jobs > 0", "max_active_jobs_positive"),
+    _check("watch_seconds > 0", "watch_seconds_positive"),
+    _check("sealed_access IS NULL OR removed_at IS NULL", "removed_without_access"),
+    *(_check(f"{state}_objects >= 0", f"{state}_not_negative") for state in types.ObjectState),
+    _index("ix_archives_due", "due_at", where="state = 'active' OR removed_at IS NOT NULL"),
 )
 
-archive_objects = Table(
+archive_objects = _table(
     "archive_objects",
-    metadata,
-    Column("archive_id", ForeignKey("archives.id"), nullable=False),
+    sa.Column("archive_id", sa.ForeignKey("archives.id"), nullable=False),
     # SHA-256 of the key, which is known still when the key was erased with its job.
-    Column("key_sha256", LargeBinary, nullable=False),
+    sa.Column("key_sha256", sa.LargeBinary, nullable=False),
     # In the order in which they were found.
-    Column("position", BigInteger, Identity(), nullable=False),
-    Column("key", Text),
+    sa.Column("position", sa.BigInteger, sa.Identity(), nullable=False),
+    sa.Column("key", sa.Text),
     # What a change shows in.
-    Column("size_bytes", BigInteger, nullable=False),
-    Column("etag", Text),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("etag", sa.Text),
     _time("modified_at", nullable=True),
-    Column("state", Text, nullable=False),
-    Column("job_id", ForeignKey("jobs.id")),
-    Column("error_code", Text),
-    Column("error_message", Text),
-    PrimaryKeyConstraint("archive_id", "key_sha256"),
-    CheckConstraint(_one_of("state", ObjectState), name="state"),
-    CheckConstraint("state <> 'running' OR job_id IS NOT NULL", name="running_has_job"),
-    Index("ix_archive_objects_position", "archive_id", "position"),
-    Index("ix_archive_objects_state", "archive_id", "state", "position"),
-    Index("ix_archive_objects_job_id", "job_id", postgresql_where=text("job_id IS NOT NULL")),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("job_id", sa.ForeignKey("jobs.id")),
+    sa.Column("error_code", sa.Text),
+    sa.Column("error_message", sa.Text),
+    sa.PrimaryKeyConstraint("archive_id", "key_sha256"),
+    _check(_one_of("state", types.ObjectState), "state"),
+    _check("state <> 'running' OR job_id IS NOT NULL", "running_has_job"),
+    _index("ix_archive_objects_position", "archive_id", "position"),
+    _index("ix_archive_objects_state", "archive_id", "state", "position"),
+    _index("ix_archive_objects_job_id", "job_id", where="job_id IS NOT NULL"),
 )
 
-signing_secrets = Table(
+signing_secrets = _table(
     "signing_secrets",
-    metadata,
-    Column("account_id", ForeignKey("accounts.id"), primary_key=True),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), primary_key=True),
     # Encrypted with the service's key; a stolen dump signs nothing.
-    Column("current", LargeBinary, nullable=False),
-    Column("previous", LargeBinary),
+    sa.Column("current", sa.LargeBinary, nullable=False),
+    sa.Column("previous", sa.LargeBinary),
     _time("created_at", now=True),
     _time("rotated_at", nullable=True),
-    CheckConstraint("(previous IS NULL) = (rotated_at IS NULL)", name="rotation_has_time"),
+    _check("(previous IS NULL) = (rotated_at IS NULL)", "rotation_has_time"),
 )
 
 
-def _created(name: str, *, nullable: bool = False) -> Column[object]:
-    default = None if nullable else func.now()
-    return Column(name, DateTime(timezone=True), nullable=nullable, server_default=default)
-
-
-def _names(values: type[LedgerKind] | type[StageName]) -> str:
-    return ", ".join(f"'{value}'" for value in values)
-
-
-purchases = Table(
+purchases = _table(
     "purchases",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    sa.Column("id", sa.Uuid, primary_key=True),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
     # Counted without gaps, as receipts are.
-    Column("receipt_number", BigInteger, nullable=False, unique=True),
-    Column("amount_cents", BigInteger, nullable=False),
+    sa.Column("receipt_number", sa.BigInteger, nullable=False, unique=True),
+    sa.Column("amount_cents", sa.BigInteger, nullable=False),
     # Who took the money ('stripe', 'operator') and their reference of the payment.
-    Column("provider", Text, nullable=False),
-    Column("reference", Text, nullable=False),
-    _created("created_at"),
-    CheckConstraint("amount_cents > 0", name="amount_is_positive"),
+    sa.Column("provider", sa.Text, nullable=False),
+    sa.Column("reference", sa.Text, nullable=False),
+    _time("created_at", now=True),
+    _check("amount_cents > 0", "amount_is_positive"),
     # A payment is credited once, however often and by whichever event it is reported.
-    UniqueConstraint("provider", "reference", name="uq_purchases_payment"),
+    sa.UniqueConstraint("provider", "reference", name="uq_purchases_payment"),
     # What a ledger entry of the purchase must agree with.
-    UniqueConstraint("id", "account_id", "amount_cents", name="uq_purchases_entry"),
-    Index("ix_purchases_account", "account_id", "receipt_number"),
+    sa.UniqueConstraint("id", "account_id", "amount_cents", name="uq_purchases_entry"),
+    _index("ix_purchases_account", "account_id", "receipt_number"),
 )
 
-refunds = Table(
+refunds = _table(
     "refunds",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("provider", Text, nullable=False),
-    Column("reference", Text, nullable=False),
-    Column("payment_reference", Text, nullable=False),
+    sa.Column("id", sa.Uuid, primary_key=True),
+    sa.Column("provider", sa.Text, nullable=False),
+    sa.Column("reference", sa.Text, nullable=False),
+    sa.Column("payment_reference", sa.Text, nullable=False),
     # Unknown where the refund is reported before its purchase.
-    Column("account_id", ForeignKey("accounts.id")),
-    Column("amount_cents", BigInteger, nullable=False),
+    sa.Column("account_id", sa.ForeignKey("accounts.id")),
+    sa.Column("amount_cents", sa.BigInteger, nullable=False),
     # How much of it the ledger has taken back; spent credits cannot be.
-    Column("taken_cents", BigInteger, nullable=False, server_default=text("0")),
-    _created("created_at"),
-    _created("reversed_at", nullable=True),
-    CheckConstraint("taken_cents BETWEEN 0 AND amount_cents", name="taken_within_amount"),
-    CheckConstraint("reversed_at IS NULL OR taken_cents = 0", name="reversed_takes_nothing"),
-    UniqueConstraint("provider", "reference", name="uq_refunds_refund"),
-    Index("ix_refunds_payment", "provider", "payment_reference"),
+    sa.Column("taken_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+    _time("created_at", now=True),
+    _time("reversed_at", nullable=True),
+    _check("taken_cents BETWEEN 0 AND amount_cents", "taken_within_amount"),
+    _check("reversed_at IS NULL OR taken_cents = 0", "reversed_takes_nothing"),
+    sa.UniqueConstraint("provider", "reference", name="uq_refunds_refund"),
+    _index("ix_refunds_payment", "provider", "payment_reference"),
     # What is still to be taken: looked at whenever an account gets credits back.
-    Index(
+    _index(
         "ix_refunds_outstanding",
         "account_id",
-        postgresql_where=text("reversed_at IS NULL AND taken_cents < amount_cents"),
+        where="reversed_at IS NULL AND taken_cents < amount_cents",
     ),
 )
 
-payment_events = Table(
+payment_events = _table(
     "payment_events",
-    metadata,
-    # A provider sends an event until it is acknowledged, and sometimes once more.
-    Column("provider", Text, nullable=False),
-    Column("event_id", Text, nullable=False),
-    Column("event_type", Text, nullable=False),
-    _created("received_at"),
-    PrimaryKeyConstraint("provider", "event_id"),
+    sa.Column("provider", sa.Text, nullable=False),
+    sa.Column("event_id", sa.Text, nullable=False),
+    sa.Column("event_type", sa.Text, nullable=False),
+    _time("received_at", now=True),
+    sa.PrimaryKeyConstraint("provider", "event_id"),
 )
 
-payment_credentials = Table(
+payment_credentials = _table(
     "payment_credentials",
-    metadata,
-    Column("provider", Text, primary_key=True),
+    sa.Column("provider", sa.Text, primary_key=True),
     # Encrypted with the service's key; a stolen dump forges no purchase.
-    Column("sealed", LargeBinary, nullable=False),
-    _created("updated_at"),
+    sa.Column("sealed", sa.LargeBinary, nullable=False),
+    _time("updated_at", now=True),
 )
 
-ledger_entries = Table(
+ledger_entries = _table(
     "ledger_entries",
-    metadata,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("balance_delta_cents", BigInteger, nullable=False),
-    Column("hold_delta_cents", BigInteger, nullable=False),
-    Column("job_id", ForeignKey("jobs.id")),
-    Column("stage", Text),
-    Column("reason", Text, nullable=False),
-    _created("created_at"),
-    Column("purchase_id", Uuid),
-    Column("refund_id", ForeignKey("refunds.id")),
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("balance_delta_cents", sa.BigInteger, nullable=False),
+    sa.Column("hold_delta_cents", sa.BigInteger, nullable=False),
+    sa.Column("job_id", sa.ForeignKey("jobs.id")),
+    sa.Column("stage", sa.Text),
+    sa.Column("reason", sa.Text, nullable=False),
+    _time("created_at", now=True),
+    sa.Column("purchase_id", sa.Uuid),
+    sa.Column("refund_id", sa.ForeignKey("refunds.id")),
     # The key whose cap of a month it counts for, of jobs' entries that of the job.
-    Column("capped_key_id", Uuid),
-    CheckConstraint(f"kind IN ({_names(LedgerKind)})", name="kind"),
-    CheckConstraint(
+    sa.Column("capped_key_id", sa.Uuid),
+    _check(_one_of("kind", types.LedgerKind), "kind"),
+    _check(
         "CASE kind"
         " WHEN 'purchase' THEN balance_delta_cents > 0 AND hold_delta_cents = 0"
         " WHEN 'grant' THEN balance_delta_cents > 0 AND hold_delta_cents = 0"
@@ -1150,42 +993,31 @@ ledger_entries = Table(
         # A charge is taken out of the job's hold, cent for cent: no charge without a hold.
         " WHEN 'charge' THEN balance_delta_cents < 0 AND hold_delta_cents = balance_delta_cents"
         " ELSE false END",
-        name="amounts_fit_kind",
+        "amounts_fit_kind",
     ),
-    CheckConstraint(
-        "(kind IN ('hold', 'release', 'charge')) = (job_id IS NOT NULL)", name="job_fits_kind"
-    ),
-    CheckConstraint("(kind = 'charge') = (stage IS NOT NULL)", name="charge_names_stage"),
-    CheckConstraint(f"stage IN ({_names(StageName)})", name="stage_is_known"),
-    CheckConstraint("(kind = 'purchase') = (purchase_id IS NOT NULL)", name="purchase_has_receipt"),
-    CheckConstraint("refund_id IS NULL OR kind = 'adjustment'", name="refund_is_adjustment"),
-    CheckConstraint("reason <> ''", name="reason_is_given"),
+    _check("(kind IN ('hold', 'release', 'charge')) = (job_id IS NOT NULL)", "job_fits_kind"),
+    _check("(kind = 'charge') = (stage IS NOT NULL)", "charge_names_stage"),
+    _check(_one_of("stage", types.StageName), "stage_is_known"),
+    _check("(kind = 'purchase') = (purchase_id IS NOT NULL)", "purchase_has_receipt"),
+    _check("refund_id IS NULL OR kind = 'adjustment'", "refund_is_adjustment"),
+    _check("reason <> ''", "reason_is_given"),
     # An entry of a purchase credits its account with its amount, no other.
-    ForeignKeyConstraint(
+    sa.ForeignKeyConstraint(
         ["purchase_id", "account_id", "balance_delta_cents"],
         ["purchases.id", "purchases.account_id", "purchases.amount_cents"],
         name="fk_ledger_entries_purchase",
     ),
-    Index("ix_ledger_entries_account", "account_id", "id"),
-    Index("ix_ledger_entries_job", "job_id", postgresql_where=text("job_id IS NOT NULL")),
-    Index(
+    _index("ix_ledger_entries_account", "account_id", "id"),
+    _index("ix_ledger_entries_job", "job_id", where="job_id IS NOT NULL"),
+    _index(
         "ix_ledger_entries_capped_key",
         "capped_key_id",
         "created_at",
-        postgresql_where=text("capped_key_id IS NOT NULL"),
+        where="capped_key_id IS NOT NULL",
     ),
     # A stage is charged at most once, whatever the code does.
-    Index(
-        "uq_ledger_entries_charge",
-        "job_id",
-        "stage",
-        unique=True,
-        postgresql_where=text("kind = 'charge'"),
-    ),
-    Index(
-        "uq_ledger_entries_purchase",
-        "purchase_id",
-        unique=True,
-        postgresql_where=text("purchase_id IS NOT NULL"),
+    _index("uq_ledger_entries_charge", "job_id", "stage", unique=True, where="kind = 'charge'"),
+    _index(
+        "uq_ledger_entries_purchase", "purchase_id", unique=True, where="purchase_id IS NOT NULL"
     ),
 )

@@ -103,11 +103,8 @@ async def find_translation(
     connection: Connection, job_id: uuid.UUID, language: str
 ) -> Translation | None:
     """Return one of a job; None where it was not requested."""
-    query = select(*_SHOWN).where(
-        translations.c.job_id == job_id, translations.c.language == language
-    )
-    row = (await connection.execute(query)).mappings().one_or_none()
-    return None if row is None else _shown(row)
+    found = await list_translations(connection, job_id)
+    return next((each for each in found if each.language == language), None)
 
 
 async def find_translated(

@@ -14,16 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import (
-    ColumnElement,
-    exists,
-    func,
-    literal_column,
-    or_,
-    select,
-    true,
-    update,
-)
+from sqlalchemy import ColumnElement, exists, func, literal_column, or_, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
@@ -122,6 +113,18 @@ def _awaited() -> ColumnElement[bool]:
     return (jobs.c.id == uploads.c.job_id) & (jobs.c.state == JobState.AWAITING_UPLOAD)
 
 
+async def _change(
+    connection: Connection,
+    job_id: uuid.UUID,
+    slot: str,
+    *conditions: ColumnElement[bool],
+    **values: object,
+) -> bool:
+    """Change the file's row if the conditions hold; return whether they did."""
+    statement = update(uploads).where(_is(job_id, slot), *conditions).values(values)
+    return (await connection.execute(statement)).rowcount == 1
+
+
 async def complete_upload(
     connection: Connection,
     job_id: uuid.UUID,
@@ -138,7 +141,7 @@ async def complete_upload(
     values: dict[str, object] = {"received_bytes": received_bytes, "completed_at": func.now()}
     if object_key is not None:
         values["object_key"] = object_key
-    await connection.execute(update(uploads).where(_is(job_id, slot)).values(values))
+    await _change(connection, job_id, slot, **values)
     missing = select(func.count()).where(
         uploads.c.job_id == job_id, uploads.c.completed_at.is_(None)
     )
@@ -153,34 +156,22 @@ async def keep_arriving(
     ``arriving``: bytes came since the last one; only then is ``arriving_until`` extended. Several
     PUTs of one file may run; it is the latest of theirs.
     """
-    until = func.greatest(uploads.c.arriving_until, func.now() + lease)
-    statement = (
-        update(uploads)
-        .where(_is(job_id, slot), _awaited())
-        .values(arriving_until=until if arriving else uploads.c.arriving_until)
-    )
-    return (await connection.execute(statement)).rowcount == 1
+    known = uploads.c.arriving_until
+    until = func.greatest(known, func.now() + lease) if arriving else known
+    return await _change(connection, job_id, slot, _awaited(), arriving_until=until)
 
 
 async def take_writer(
-    connection: Connection,
-    job_id: uuid.UUID,
-    slot: str,
-    token: uuid.UUID,
-    *,
-    lease: timedelta,
+    connection: Connection, job_id: uuid.UUID, slot: str, token: uuid.UUID, *, lease: timedelta
 ) -> bool:
     """Take the lease to append to a resumable upload; False if another request holds it.
 
     A writer whose deadline passed is replaced. False also where the job takes no upload any more.
     """
     free = or_(uploads.c.writer_token.is_(None), uploads.c.writer_expires_at < func.now())
-    statement = (
-        update(uploads)
-        .where(_is(job_id, slot), free, uploads.c.terminated_at.is_(None), _awaited())
-        .values(writer_token=token, writer_expires_at=func.now() + lease)
-    )
-    return (await connection.execute(statement)).rowcount == 1
+    held = {"writer_token": token, "writer_expires_at": func.now() + lease}
+    alive = uploads.c.terminated_at.is_(None)
+    return await _change(connection, job_id, slot, free, alive, _awaited(), **held)
 
 
 async def keep_writer(
@@ -196,39 +187,24 @@ async def keep_writer(
     more."""
     # A writer without progress keeps its lease only until another request takes it.
     deadline = func.now() + lease if arriving else uploads.c.writer_expires_at
-    statement = (
-        update(uploads)
-        .where(_is(job_id, slot), uploads.c.writer_token == token, _awaited())
-        .values(writer_expires_at=deadline)
-    )
-    return (await connection.execute(statement)).rowcount == 1
+    own = uploads.c.writer_token == token
+    return await _change(connection, job_id, slot, own, _awaited(), writer_expires_at=deadline)
 
 
 async def release_writer(
     connection: Connection, job_id: uuid.UUID, slot: str, token: uuid.UUID
 ) -> None:
     """Release the lease; does nothing for a writer that was replaced."""
-    await connection.execute(
-        update(uploads)
-        .where(_is(job_id, slot), uploads.c.writer_token == token)
-        .values(writer_token=None, writer_expires_at=None)
-    )
+    own = uploads.c.writer_token == token
+    await _change(connection, job_id, slot, own, writer_token=None, writer_expires_at=None)
 
 
 async def set_unverified(
-    connection: Connection,
-    job_id: uuid.UUID,
-    slot: str,
-    token: uuid.UUID,
-    offset_bytes: int | None,
+    connection: Connection, job_id: uuid.UUID, slot: str, token: uuid.UUID, offset_bytes: int | None
 ) -> bool:
     """Set the offset from which bytes do not count yet; None once all do. False if replaced."""
-    statement = (
-        update(uploads)
-        .where(_is(job_id, slot), uploads.c.writer_token == token)
-        .values(unverified_from_bytes=offset_bytes)
-    )
-    return (await connection.execute(statement)).rowcount == 1
+    own = uploads.c.writer_token == token
+    return await _change(connection, job_id, slot, own, unverified_from_bytes=offset_bytes)
 
 
 async def set_resumable_length(
@@ -236,30 +212,18 @@ async def set_resumable_length(
 ) -> bool:
     """Fix the length that was left open; False if another one is fixed already."""
     known = func.coalesce(uploads.c.declared_bytes, uploads.c.resumable_bytes)
-    statement = (
-        update(uploads)
-        .where(_is(job_id, slot), or_(known.is_(None), known == size_bytes))
-        .values(resumable_bytes=size_bytes)
-    )
-    return (await connection.execute(statement)).rowcount == 1
+    fits = or_(known.is_(None), known == size_bytes)
+    return await _change(connection, job_id, slot, fits, resumable_bytes=size_bytes)
 
 
 async def terminate_upload(
     connection: Connection, job_id: uuid.UUID, slot: str, token: uuid.UUID
 ) -> bool:
     """Terminate a resumable upload for its client; False if its writer was replaced meanwhile."""
-    statement = (
-        update(uploads)
-        .where(_is(job_id, slot), uploads.c.writer_token == token, _awaited())
-        .values(
-            terminated_at=func.now(),
-            received_bytes=None,
-            completed_at=None,
-            resumable_bytes=None,
-            unverified_from_bytes=None,
-        )
-    )
-    return (await connection.execute(statement)).rowcount == 1
+    gone = ("received_bytes", "completed_at", "resumable_bytes", "unverified_from_bytes")
+    values = {"terminated_at": func.now(), **dict.fromkeys(gone)}
+    own = uploads.c.writer_token == token
+    return await _change(connection, job_id, slot, own, _awaited(), **values)
 
 
 async def list_lost_writers(
@@ -281,12 +245,7 @@ async def forget_writer(
 ) -> bool:
     """Remove a writer that ``list_lost_writers`` returned; False if it came back."""
     lost = uploads.c.writer_expires_at < func.now() - lost_after
-    statement = (
-        update(uploads)
-        .where(_is(job_id, slot), lost)
-        .values(writer_token=None, writer_expires_at=None)
-    )
-    return (await connection.execute(statement)).rowcount == 1
+    return await _change(connection, job_id, slot, lost, writer_token=None, writer_expires_at=None)
 
 
 async def list_expired_jobs(

@@ -31,15 +31,9 @@ from serve_app.api.parameters import require_plain_query, with_json_object
 from serve_app.api.schemas import Uuid
 from serve_app.api.urls import parse_job_id
 from serve_app.context import AppContext
-from serve_app.errors import CATALOGUE, ApiError, ErrorCode
+from serve_app.errors import CATALOGUE, ApiError, ErrorCode, existing
 from serve_app.observability.logs import note
-from storage.access import (
-    Caller,
-    Window,
-    authenticate_and_count,
-    authenticate_count_and_read,
-    count_request,
-)
+from storage import access
 from storage.audit import Actor, ActorKind, act_as
 from storage.job_records import JobRecord
 from storage.keys import KEY_PREFIX, SESSION_PREFIX, find_session
@@ -66,7 +60,7 @@ LIMITS: dict[Bucket, int] = {
 """Requests a minute."""
 
 
-def rate_headers(bucket: Bucket, window: Window) -> dict[str, str]:
+def rate_headers(bucket: Bucket, window: access.Window) -> dict[str, str]:
     """``X-RateLimit-*`` for every answer that was counted."""
     limit = LIMITS[bucket]
     return {
@@ -76,7 +70,7 @@ def rate_headers(bucket: Bucket, window: Window) -> dict[str, str]:
     }
 
 
-def check_rate(bucket: Bucket, window: Window) -> None:
+def check_rate(bucket: Bucket, window: access.Window) -> None:
     """Raises RATE_LIMITED if this request is one too many."""
     if window.used > LIMITS[bucket]:
         wait_seconds = max(1, math.ceil(window.resets_at - window.now))
@@ -371,12 +365,14 @@ async def _admit_key(request: Request, bucket: Bucket) -> None:
     note(accountId=caller.account_id)
 
 
-async def _find_caller(request: Request, key: str, bucket: Bucket) -> Caller | None:
+async def _find_caller(request: Request, key: str, bucket: Bucket) -> access.Caller | None:
     context: AppContext = request.app.state.context
     job_id = request.path_params.get("jobId")
     if job_id is None:
-        return await authenticate_and_count(context.database, key, bucket)
-    found = await authenticate_count_and_read(context.database, key, bucket, parse_job_id(job_id))
+        return await access.authenticate_and_count(context.database, key, bucket)
+    found = await access.authenticate_count_and_read(
+        context.database, key, bucket, parse_job_id(job_id)
+    )
     if found is None:
         return None
     caller, request.state.job = found
@@ -392,9 +388,7 @@ JobId = Annotated[
 
 async def _current_job(request: Request, _: JobId) -> JobRecord:
     job: JobRecord | None = request.state.job
-    if job is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
-    return job
+    return existing(job, "job")
 
 
 CurrentJob = Annotated[JobRecord, Depends(_current_job)]
@@ -468,7 +462,7 @@ def add_answer_headers(request: Request, headers: dict[str, str]) -> None:
 async def count_requests(request: Request, counted: str, bucket: Bucket) -> None:
     """Count a request; raises RATE_LIMITED."""
     context: AppContext = request.app.state.context
-    window = await count_request(context.database, counted)
+    window = await access.count_request(context.database, counted)
     add_answer_headers(request, rate_headers(bucket, window))
     check_rate(bucket, window)
 

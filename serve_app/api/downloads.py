@@ -24,7 +24,7 @@ from contextlib import (
 )
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
@@ -204,21 +204,12 @@ def downloads_of(request: Request, kind: Download) -> Downloads:
     return found[kind]
 
 
-async def _clip_place(request: Request, account_id: CurrentAccount) -> AsyncIterator[DownloadPlace]:
-    with downloads_of(request, Download.CLIP).place(account_id) as place:
-        yield place
+def _place(kind: Download) -> Any:
+    async def held(request: Request, account_id: CurrentAccount) -> AsyncIterator[DownloadPlace]:
+        with downloads_of(request, kind).place(account_id) as place:
+            yield place
 
-
-async def _file_place(request: Request, account_id: CurrentAccount) -> AsyncIterator[DownloadPlace]:
-    with downloads_of(request, Download.FILE).place(account_id) as place:
-        yield place
-
-
-async def _events_place(
-    request: Request, account_id: CurrentAccount
-) -> AsyncIterator[DownloadPlace]:
-    with downloads_of(request, Download.EVENTS).place(account_id) as place:
-        yield place
+    return Depends(held)
 
 
 @asynccontextmanager
@@ -280,10 +271,10 @@ async def _result_answer(
 
 
 # FastAPI ends these once the answer is sent, or its client is gone.
-ClipPlace = Annotated[DownloadPlace, Depends(_clip_place)]
-FilePlace = Annotated[DownloadPlace, Depends(_file_place)]
+ClipPlace = Annotated[DownloadPlace, _place(Download.CLIP)]
+FilePlace = Annotated[DownloadPlace, _place(Download.FILE)]
 LargeResults = Annotated[ResultAnswer, Depends(_result_answer)]
-EventsPlace = Annotated[DownloadPlace, Depends(_events_place)]
+EventsPlace = Annotated[DownloadPlace, _place(Download.EVENTS)]
 
 
 class ClientPace:

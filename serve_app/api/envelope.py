@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -166,6 +167,19 @@ def success(
     )
 
 
+def page(
+    request: Request, data: Any, next_cursor: str | None, *, path: str | None = None, **more: Any
+) -> Response:
+    """Return a page of a list; with ``path`` the next one's address as ``Link``."""
+    link = {}
+    if next_cursor is not None and path is not None:
+        query = urlencode({**request.query_params, "cursor": next_cursor})
+        link["Link"] = f'<{base_url(request)}{path}?{query}>; rel="next"'
+    found = {"data": data, "hasMore": next_cursor is not None, "nextCursor": next_cursor}
+    body = {**found, **more, "requestId": request_id(request)}
+    return ExactJSONResponse(body, headers=link)
+
+
 def failure(request: Request, error: ApiError) -> Response:
     """Return the error envelope."""
     body: dict[str, Any] = {
@@ -203,11 +217,7 @@ class RequestIdMiddleware:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        metrics: Metrics = NULL_METRICS,
-        tracing: Tracing | None = None,
+        self, app: ASGIApp, *, metrics: Metrics = NULL_METRICS, tracing: Tracing | None = None
     ) -> None:
         self.app = app
         self._metrics = metrics
@@ -345,10 +355,7 @@ _CODE = re.compile(r"`([^`]+)`")
 def templates(folder: Path) -> Environment:
     """Return the templates of ``folder``, with the filters ``prose`` and ``json``."""
     environment = Environment(
-        loader=FileSystemLoader(folder),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"prose": prose, "json": as_json}
     return environment

@@ -123,6 +123,20 @@ def errors(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
     return found
 
 
+def answers(
+    model: object, description: str, *codes: ErrorCode, status: int = 200, **success: object
+) -> dict[str, Any]:
+    """Return what a route is declared with: its answer and its errors, as ``errors`` has them.
+
+    ``success`` is what the document says of the answer besides: headers, links, other contents.
+    """
+    responses = errors(*codes)
+    if success:
+        responses[status] = success
+    declared = {"response_model": model, "response_description": description}
+    return declared | {"status_code": status, "responses": responses}
+
+
 def error_codes(route: OperationRoute) -> list[ErrorCode]:
     """Return every code that the operation may answer, in the catalogue's order."""
     own = {code for answer in route.responses.values() for code in answer.get("codes", ())}

@@ -16,9 +16,9 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request
+from fastapi import Query, Request
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
@@ -26,15 +26,6 @@ from serve_app.errors import ApiError, ErrorCode, invalid
 
 MAX_DEPTH = 32
 """Nesting beyond any real request; keeps validation and storage cheap."""
-
-
-async def read_json_object(request: Request, *, max_bytes: int) -> dict[str, Any]:
-    """Return the request's body as a JSON object; raises ApiError INVALID_REQUEST otherwise."""
-    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise invalid("The Content-Type must be application/json.")
-    raw = await read_bounded(request, max_bytes)
-    return parse_json_object(raw)
 
 
 async def read_bounded(request: Request, max_bytes: int) -> bytes:
@@ -117,9 +108,14 @@ class JsonRequest(Request):
 
 
 async def with_json_object(request: Request) -> JsonRequest:
-    """``request`` with its body read as strictly as this module does."""
+    """``request`` with its body, a JSON object, read as strictly as this module does; raises
+    ApiError INVALID_REQUEST otherwise."""
+    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise invalid("The Content-Type must be application/json.")
     settings = request.app.state.context.settings
-    return JsonRequest(request, await read_json_object(request, max_bytes=settings.max_body_bytes))
+    body = await read_bounded(request, settings.max_body_bytes)
+    return JsonRequest(request, parse_json_object(body))
 
 
 _INTEGER = re.compile(r"-?[0-9]{1,15}")
@@ -178,6 +174,8 @@ def one_of(allowed: Iterable[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
+CursorQuery = Annotated[str | None, Query(description="`nextCursor` of the page before.")]
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAC_BYTES = 16
 _PURPOSE = b"cursor"
@@ -199,50 +197,52 @@ def encode_cursor(cursor: Cursor, *, secret: bytes, account_id: uuid.UUID) -> st
     """43 to 56 URL-safe characters."""
     micros = (cursor.created_at - _EPOCH) // timedelta(microseconds=1)
     payload = micros.to_bytes(8, signed=True) + cursor.job_id.bytes
-    return sign_payload(payload, secret=secret, account_id=account_id, purpose=_PURPOSE)
+    return Cursors(secret, account_id, _PURPOSE).write(payload)
 
 
 def decode_cursor(text: str, *, secret: bytes, account_id: uuid.UUID) -> Cursor:
     """Raises BadCursorError for whatever ``encode_cursor`` did not make for this account."""
-    payload = read_payload(text, secret=secret, account_id=account_id, purpose=_PURPOSE)
+    payload = Cursors(secret, account_id, _PURPOSE).payload(text)
     micros = int.from_bytes(payload[:8], signed=True)
     return Cursor(_EPOCH + timedelta(microseconds=micros), uuid.UUID(bytes=payload[8:]))
 
 
-def sign_payload(payload: bytes, *, secret: bytes, account_id: uuid.UUID, purpose: bytes) -> str:
-    """Return the payload as URL-safe text, good for this account and purpose."""
-    return _written(payload + _mac(payload, secret, account_id, purpose))
+@dataclass(frozen=True, slots=True)
+class Cursors:
+    """Cursors of one list of one account: where its next page goes on."""
 
+    secret: bytes
+    account_id: uuid.UUID
+    purpose: bytes
 
-def read_payload(text: str, *, secret: bytes, account_id: uuid.UUID, purpose: bytes) -> bytes:
-    """Raises BadCursorError for what ``sign_payload`` did not make for this purpose."""
-    try:
-        raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
-    except ValueError as error:
-        raise BadCursorError from error
-    if _written(raw) != text:
-        raise BadCursorError  # Base64 has several spellings of the same bytes; ours has one.
-    payload, mac = raw[:-_MAC_BYTES], raw[-_MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(payload, secret, account_id, purpose)):
-        raise BadCursorError
-    return payload
+    def write(self, payload: bytes) -> str:
+        """Return the payload as URL-safe text, signed."""
+        return _written(payload + self._mac(payload))
 
+    def payload(self, text: str) -> bytes:
+        """Return what ``write`` signed. Raises BadCursorError for any other text."""
+        try:
+            padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+            raw = base64.b64decode(padded, b"-_", validate=True)
+        except ValueError as error:
+            raise BadCursorError from error
+        payload, mac = raw[:-_MAC_BYTES], raw[-_MAC_BYTES:]
+        # Base64 has several spellings of the same bytes; ours has one.
+        if _written(raw) != text or not hmac.compare_digest(mac, self._mac(payload)):
+            raise BadCursorError
+        return payload
 
-def read_cursor(text: str | None, *, secret: bytes, account_id: uuid.UUID, purpose: bytes) -> bytes:
-    """Return what ``sign_payload`` signed, empty for a first page. Raises ApiError naming
-    ``cursor``."""
-    if text is None:
-        return b""
-    try:
-        return read_payload(text, secret=secret, account_id=account_id, purpose=purpose)
-    except BadCursorError as error:
-        raise invalid("The cursor is not one that this list gave out.", "cursor") from error
+    def read(self, text: str | None, *, of: str = "list") -> bytes:
+        """As ``payload``, empty for a first page. Raises ApiError naming ``cursor``."""
+        try:
+            return b"" if text is None else self.payload(text)
+        except BadCursorError as error:
+            raise invalid(f"The cursor is not one that this {of} gave out.", "cursor") from error
+
+    def _mac(self, payload: bytes) -> bytes:
+        message = self.purpose + b"\n" + self.account_id.bytes + payload
+        return hmac.new(self.secret, message, hashlib.sha256).digest()[:_MAC_BYTES]
 
 
 def _written(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
-
-
-def _mac(payload: bytes, secret: bytes, account_id: uuid.UUID, purpose: bytes) -> bytes:
-    message = purpose + b"\n" + account_id.bytes + payload
-    return hmac.new(secret, message, hashlib.sha256).digest()[:_MAC_BYTES]

@@ -10,21 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.net.addresses import (
-    MAX_CALLBACK_URL_LENGTH,
-    AddressPolicy,
-    InvalidUrlError,
-    UrlNotAllowedError,
-    check_callback_url,
-    check_url_text,
-)
-from pipelines.net.buckets import (
-    BucketAccess,
-    ClientBucket,
-    check_bucket,
-    is_bucket_address,
-    split_bucket_address,
-)
+from pipelines.net import addresses, buckets
 from serve_app import API_PREFIX
 from serve_app.crypto import Signer
 from serve_app.errors import ApiError, ErrorCode
@@ -39,16 +25,16 @@ CallbackUrl = Annotated[
             "format": "uri",
             "pattern": "^[Hh][Tt][Tt][Pp][Ss]://",
             "minLength": 1,
-            "maxLength": MAX_CALLBACK_URL_LENGTH,
+            "maxLength": addresses.MAX_CALLBACK_URL_LENGTH,
         }
     ),
 ]
 """Any fault in it, its length too, is INVALID_CALLBACK_URL."""
 
 
-def address_policy(settings: Settings) -> AddressPolicy:
+def address_policy(settings: Settings) -> addresses.AddressPolicy:
     """Public addresses, and what the operator allows besides."""
-    return AddressPolicy(allowed_networks=settings.allowed_networks)
+    return addresses.AddressPolicy(allowed_networks=settings.allowed_networks)
 
 
 @contextmanager
@@ -56,25 +42,27 @@ def blaming(param: str) -> Iterator[None]:
     """INVALID_URL or URL_NOT_ALLOWED of ``param`` for what the block finds."""
     try:
         yield
-    except InvalidUrlError as error:
+    except addresses.InvalidUrlError as error:
         raise ApiError(ErrorCode.INVALID_URL, param=param) from error
-    except UrlNotAllowedError as error:
+    except addresses.UrlNotAllowedError as error:
         raise ApiError(ErrorCode.URL_NOT_ALLOWED, param=param) from error
 
 
 def require_media_url(url: str, param: str, settings: Settings) -> None:
     """Raises INVALID_URL or URL_NOT_ALLOWED, blaming ``param``."""
     with blaming(param):
-        if not is_bucket_address(url):
-            check_url_text(url, schemes=("http", "https"), policy=address_policy(settings))
-        elif not split_bucket_address(url)[2]:
-            raise InvalidUrlError("it names no object")
+        if not buckets.is_bucket_address(url):
+            addresses.check_url_text(
+                url, schemes=("http", "https"), policy=address_policy(settings)
+            )
+        elif not buckets.split_bucket_address(url)[2]:
+            raise addresses.InvalidUrlError("it names no object")
 
 
-def require_bucket_access(access: BucketAccess, settings: Settings) -> None:
+def require_bucket_access(access: buckets.BucketAccess, settings: Settings) -> None:
     """Raises INVALID_URL or URL_NOT_ALLOWED for its endpoint."""
     with blaming("bucketAccess.endpoint"):
-        check_bucket(ClientBucket("s3", "any", access), address_policy(settings))
+        buckets.check_bucket(buckets.ClientBucket("s3", "any", access), address_policy(settings))
 
 
 def require_callback_url(
@@ -82,10 +70,10 @@ def require_callback_url(
 ) -> None:
     """Raises INVALID_CALLBACK_URL, blaming ``param``."""
     try:
-        check_callback_url(
+        addresses.check_callback_url(
             url, policy=address_policy(settings), standard_port_only=standard_port_only
         )
-    except (InvalidUrlError, UrlNotAllowedError) as error:
+    except (addresses.InvalidUrlError, addresses.UrlNotAllowedError) as error:
         raise ApiError(ErrorCode.INVALID_CALLBACK_URL, param=param) from error
 
 

@@ -14,10 +14,10 @@ from typing_extensions import TypedDict
 
 from pipelines.net.buckets import split_bucket_address
 from serve_app.api.authentication import CurrentAccount, KeyedRoute
-from serve_app.api.envelope import API_PREFIX, Context, ExactJSONResponse, base_url, success
+from serve_app.api.envelope import API_PREFIX, Context, base_url, page, success
 from serve_app.api.idempotency import create_once
-from serve_app.api.openapi import errors, headers
-from serve_app.api.parameters import WHOLE_NUMBER, one_of, read_cursor, sign_payload
+from serve_app.api.openapi import answers, headers
+from serve_app.api.parameters import WHOLE_NUMBER, CursorQuery, Cursors, one_of
 from serve_app.api.schemas import (
     NO_NUL_PATTERN,
     WHOLE,
@@ -27,21 +27,18 @@ from serve_app.api.schemas import (
     Timestamp,
     Uuid,
     doc,
+    rendered,
     timestamp,
 )
-from serve_app.api.urls import (
-    blaming,
-    parse_job_id,
-    require_bucket_access,
-)
+from serve_app.api.urls import blaming, parse_job_id, require_bucket_access
 from serve_app.context import AppContext
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.jobs import service
 from serve_app.jobs.plans import Planner, plan_from_url, seal_access, unseal_access
 from serve_app.jobs.routes import IdempotencyKey
 from serve_app.jobs.schemas import BucketAccessOptions, CreateJobFromUrlBody, JobOptions
 from storage import archives, keys
-from storage.archives import MOST_ARCHIVES, Archive, ArchiveObject
+from storage.archives import MOST_ARCHIVES, Archive
 from storage.database import Connection
 from storage.duplicates import list_groups
 from storage.types import ArchiveState, ObjectState
@@ -211,46 +208,26 @@ class DuplicateGroups(TypedDict):
 ArchiveId = Annotated[
     Uuid, Path(alias="archiveId", description="The archive's id; what is no UUID is not found.")
 ]
-_NOT_FOUND = errors(ErrorCode.NOT_FOUND)
 
 
 def _found(archive: Archive | None) -> Archive:
-    if archive is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such archive.")
-    return archive
+    return existing(archive, "archive")
 
 
 def render_archive(archive: Archive, context: AppContext) -> ArchiveJson:
     """As answers have it, without secrets."""
     access = unseal_access(context.encrypter, archive.sealed_access)
-    rendered: ArchiveJson = {
+    given: dict[str, object] = {
         "archiveId": str(archive.id),
-        "url": archive.url,
-        "patterns": archive.patterns,
-        "state": archive.state,
-        "watchSeconds": archive.watch_seconds,
-        "maxActiveJobs": archive.max_active_jobs,
-        "bucketAccess": {
-            "endpoint": access.endpoint,
-            "region": access.region,
-            "accessKeyId": access.access_key_id,
-        },
-        "objects": {
-            "waiting": archive.waiting_objects,
-            "running": archive.running_objects,
-            "completed": archive.completed_objects,
-            "failed": archive.failed_objects,
-            "refused": archive.refused_objects,
-        },
+        "bucketAccess": rendered(ShownAccess, access),
+        "objects": {str(state): count for state, count in archive.counts.items()},
         "listing": archive.list_after is not None,
-        "createdAt": timestamp(archive.created_at),
-        "listedAt": timestamp(archive.listed_at),
     }
     if archive.error_code is not None:
-        rendered["error"] = {"code": archive.error_code, "message": archive.error_message or ""}
+        given["error"] = {"code": archive.error_code, "message": archive.error_message or ""}
     if archive.is_retried:
-        rendered["nextTryAt"] = timestamp(archive.due_at)
-    return rendered
+        given["nextTryAt"] = timestamp(archive.due_at)
+    return rendered(ArchiveJson, archive, **given)
 
 
 def _checked_access(
@@ -278,17 +255,17 @@ def _options(body: NewArchiveBody) -> dict[str, object]:
 
 @router.post(
     "/archives",
-    status_code=201,
-    response_model=Answer[ArchiveJson],
-    response_description="The archive; its bucket is listed from now on.",
-    responses=errors(
+    **answers(
+        Answer[ArchiveJson],
+        "The archive; its bucket is listed from now on.",
         ErrorCode.INVALID_URL,
         ErrorCode.URL_NOT_ALLOWED,
         ErrorCode.INVALID_CALLBACK_URL,
         ErrorCode.IDEMPOTENCY_IN_PROGRESS,
         ErrorCode.IDEMPOTENCY_BODY_MISMATCH,
-    )
-    | {201: {"headers": headers("Location", sometimes=["Idempotent-Replayed"])}},
+        status=201,
+        headers=headers("Location", sometimes=["Idempotent-Replayed"]),
+    ),
 )
 async def create_archive(
     request: Request,
@@ -336,7 +313,7 @@ async def create_archive(
     return await create_once(request, "createArchive", key, create)
 
 
-@router.get("/archives", response_model=Archives, response_description="The archives.")
+@router.get("/archives", **answers(Archives, "The archives."))
 async def list_archives(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """List archives.
 
@@ -352,10 +329,7 @@ async def _get(connection: Connection, account_id: uuid.UUID, archive_id: str) -
 
 
 @router.get(
-    "/archives/{archiveId}",
-    response_model=Answer[ArchiveJson],
-    response_description="The archive.",
-    responses=_NOT_FOUND,
+    "/archives/{archiveId}", **answers(Answer[ArchiveJson], "The archive.", ErrorCode.NOT_FOUND)
 )
 async def get_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
@@ -368,11 +342,7 @@ async def get_archive(
     return success(request, render_archive(found, context))
 
 
-@router.get(
-    "/archives/{archiveId}/objects",
-    response_model=ArchiveObjects,
-    response_description="A page of objects.",
-)
+@router.get("/archives/{archiveId}/objects", **answers(ArchiveObjects, "A page of objects."))
 async def list_archive_objects(
     request: Request,
     context: Context,
@@ -382,7 +352,7 @@ async def list_archive_objects(
         Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
         Query(description="Most objects of a page."),
     ] = 100,
-    cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
+    cursor: CursorQuery = None,
     state: Annotated[
         Annotated[str, one_of(ObjectState)] | None,
         Query(
@@ -394,9 +364,8 @@ async def list_archive_objects(
     """List an archive's objects.
 
     In the order in which they were found: go on while `hasMore` is true."""
-    secret = context.signer.secret
-    payload = read_cursor(cursor, secret=secret, account_id=account_id, purpose=_PURPOSE)
-    after = int.from_bytes(payload)
+    cursors = Cursors(context.signer.secret, account_id, _PURPOSE)
+    after = int.from_bytes(cursors.read(cursor))
     async with context.database.statement() as connection:
         archive = await _get(connection, account_id, archive_id)
         found = await archives.list_objects(
@@ -408,22 +377,11 @@ async def list_archive_objects(
         )
     shown, next_cursor = found[:limit], None
     if len(found) > limit:
-        payload = shown[-1].position.to_bytes(8)
-        next_cursor = sign_payload(payload, secret=secret, account_id=account_id, purpose=_PURPOSE)
-    body = {
-        "data": [_object(each) for each in shown],
-        "hasMore": next_cursor is not None,
-        "nextCursor": next_cursor,
-        "requestId": request.scope["vas_request_id"],
-    }
-    return ExactJSONResponse(body)
+        next_cursor = cursors.write(shown[-1].position.to_bytes(8))
+    return page(request, [rendered(ArchiveObjectJson, each) for each in shown], next_cursor)
 
 
-@router.get(
-    "/archives/{archiveId}/duplicates",
-    response_model=DuplicateGroups,
-    response_description="A page of groups.",
-)
+@router.get("/archives/{archiveId}/duplicates", **answers(DuplicateGroups, "A page of groups."))
 async def list_archive_duplicates(
     request: Request,
     context: Context,
@@ -433,45 +391,24 @@ async def list_archive_duplicates(
         Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
         Query(description="Most groups of a page."),
     ] = 100,
-    cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
+    cursor: CursorQuery = None,
 ) -> Response:
     """List an archive's duplicates.
 
     Groups of objects that are near duplicates, as `GET /jobs/{jobId}/duplicates` finds files."""
-    secret = context.signer.secret
-    payload = read_cursor(cursor, secret=secret, account_id=account_id, purpose=_GROUPS)
-    first = int.from_bytes(payload)
+    cursors = Cursors(context.signer.secret, account_id, _GROUPS)
+    first = int.from_bytes(cursors.read(cursor))
     async with context.database.statement() as connection:
         archive = await _get(connection, account_id, archive_id)
         groups, complete = await list_groups(connection, archive.id)
     next_cursor = None
     if len(groups) > first + limit:
-        payload = (first + limit).to_bytes(8)
-        next_cursor = sign_payload(payload, secret=secret, account_id=account_id, purpose=_GROUPS)
-    body: DuplicateGroups = {
-        "data": [
-            {"objects": [{"key": key, "jobId": str(job_id)} for job_id, key in group.items()]}
-            for group in groups[first : first + limit]
-        ],
-        "hasMore": next_cursor is not None,
-        "nextCursor": next_cursor,
-        "complete": complete,
-        "requestId": request.scope["vas_request_id"],
-    }
-    return ExactJSONResponse(body)
-
-
-def _object(found: ArchiveObject) -> ArchiveObjectJson:
-    return {
-        "key": found.key,
-        "sizeBytes": found.size_bytes,
-        "etag": found.etag,
-        "modifiedAt": timestamp(found.modified_at),
-        "state": found.state,
-        "jobId": None if found.job_id is None else str(found.job_id),
-        "errorCode": found.error_code,
-        "errorMessage": found.error_message,
-    }
+        next_cursor = cursors.write((first + limit).to_bytes(8))
+    shown: list[DuplicateGroupJson] = [
+        {"objects": [{"key": key, "jobId": str(job_id)} for job_id, key in group.items()]}
+        for group in groups[first : first + limit]
+    ]
+    return page(request, shown, next_cursor, complete=complete)
 
 
 async def _require_uncapped(connection: Connection) -> None:
@@ -482,9 +419,9 @@ async def _require_uncapped(connection: Connection) -> None:
 
 @router.patch(
     "/archives/{archiveId}",
-    response_model=Answer[ArchiveJson],
-    response_description="The archive.",
-    responses=errors(ErrorCode.INVALID_URL, ErrorCode.URL_NOT_ALLOWED),
+    **answers(
+        Answer[ArchiveJson], "The archive.", ErrorCode.INVALID_URL, ErrorCode.URL_NOT_ALLOWED
+    ),
 )
 async def change_archive(
     request: Request,
@@ -515,9 +452,7 @@ async def change_archive(
 
 @router.post(
     "/archives/{archiveId}/pause",
-    response_model=Answer[ArchiveJson],
-    response_description="The archive.",
-    responses=_NOT_FOUND,
+    **answers(Answer[ArchiveJson], "The archive.", ErrorCode.NOT_FOUND),
 )
 async def pause_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
@@ -533,9 +468,7 @@ async def pause_archive(
 
 @router.post(
     "/archives/{archiveId}/resume",
-    response_model=Answer[ArchiveJson],
-    response_description="The archive.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
+    **answers(Answer[ArchiveJson], "The archive.", ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
 )
 async def resume_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
@@ -553,9 +486,7 @@ async def resume_archive(
 
 @router.delete(
     "/archives/{archiveId}",
-    response_model=Answer[ArchiveJson],
-    response_description="The archive that was removed.",
-    responses=_NOT_FOUND,
+    **answers(Answer[ArchiveJson], "The archive that was removed.", ErrorCode.NOT_FOUND),
 )
 async def delete_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId

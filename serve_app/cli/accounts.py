@@ -141,11 +141,7 @@ async def set_share(
     """Set an account's share of the queue; what is not named stays as it is."""
     found = await keys.get_account(connection, account)
     await queue.set_rules(
-        connection,
-        found.id,
-        weight=weight,
-        max_running_jobs=running,
-        highest_priority=priority,
+        connection, found.id, weight=weight, max_running_jobs=running, highest_priority=priority
     )
     changed = await keys.get_account(connection, account)
     if running is not None:
@@ -533,10 +529,8 @@ users_app = group(
     {"list": list_users, "invite": invite, "role": change_role, "remove": remove_user},
 )
 sessions_app = group(
-    "Dashboard sessions.",
-    {"create": create_session, "list": list_sessions, "end": end_sessions},
+    "Dashboard sessions.", {"create": create_session, "list": list_sessions, "end": end_sessions}
 )
 audit_app = group(
-    "Audit logs of accounts.",
-    {"list": list_audit, "export": audit_export, "verify": audit_verify},
+    "Audit logs of accounts.", {"list": list_audit, "export": audit_export, "verify": audit_verify}
 )

@@ -184,8 +184,7 @@ def _run(
                 errors.print(
                     f"Job {job['jobId']} goes on in the service at {base_url}; "
                     f"vas jobs cancel {job['jobId']} ends it.",
-                    markup=False, highlight=False, soft_wrap=True,
-                )  # fmt: skip
+                    markup=False, highlight=False, soft_wrap=True)  # fmt: skip
             raise
 
 
@@ -237,13 +236,7 @@ def watch(
     for later; the account's key is refused, or it lacks credits.
     """
     # Loads a library of pictures, which few commands need.
-    from serve_app.client.watch import (
-        OF_THE_ACCOUNT,
-        OUTCOMES,
-        FolderBusyError,
-        Watcher,
-        pausing,
-    )
+    from serve_app.client.watch import OF_THE_ACCOUNT, OUTCOMES, FolderBusyError, Watcher, pausing
 
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder.")

@@ -115,13 +115,7 @@ def _for_us_alone(folder: Path) -> Iterator[None]:
 def _write_backup(out: Path, settings: Settings, *, database_only: bool) -> Record:
     """Fill the folder; returns its record. Raises BackupError and OSError."""
     from serve_app.deployment.data import SECRET_KEY_FILE, marks, write_privately
-    from storage.backup import (
-        copy_objects,
-        dump_database,
-        list_erased,
-        measure_objects,
-        sha256_of,
-    )
+    from storage.backup import copy_objects, dump_database, list_erased, measure_objects, sha256_of
 
     store = FolderStore(out.resolve() / _OBJECTS)
     if not database_only:

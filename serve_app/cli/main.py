@@ -89,9 +89,7 @@ COMMANDS = {
     "audit": Listed(OPERATE, "accounts:audit_app", "Audit logs of accounts."),
     "credits": Listed(OPERATE, "money:credits_app", "Prepaid credits."),
     "usage": Listed(
-        OPERATE,
-        "money:print_usage",
-        "What an account used and was charged in a month, job by job.",
+        OPERATE, "money:print_usage", "What an account used and was charged in a month, job by job."
     ),
     "payments": Listed(OPERATE, "money:payments_app", "The payment provider."),
     "webhooks": Listed(OPERATE, "service:webhooks_app", "Webhooks."),
@@ -108,9 +106,7 @@ COMMANDS = {
         "Fill an empty database and object store from a backup; then start the service.",
     ),
     "backfill": Listed(
-        OPERATE,
-        "data:backfill_app",
-        "Results of python -m pipelines.backfill (no service needed).",
+        OPERATE, "data:backfill_app", "Results of python -m pipelines.backfill (no service needed)."
     ),
     "node-environment": Listed(
         OPERATE,

@@ -11,23 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from serve_app.cli import output
 from serve_app.cli.accounts import account_record
-from serve_app.cli.output import (
-    DataOption,
-    JsonOption,
-    Record,
-    UsageError,
-    console,
-    encrypter_of,
-    fetch,
-    group,
-    in_service,
-    lazily,
-    operation,
-    record_of,
-    settings_with,
-    show,
-)
 from storage.types import StageName
 
 if TYPE_CHECKING:
@@ -38,7 +23,7 @@ if TYPE_CHECKING:
     from storage.database import Connection
     from storage.ledger import JobUsage, Month
 else:
-    keys, ledger = lazily("storage.keys", "storage.ledger")
+    keys, ledger = output.lazily("storage.keys", "storage.ledger")
 
 
 class AlreadyRecordedError(Exception):
@@ -62,7 +47,7 @@ _MAX_SECRET_LENGTH = 256
 _SECRET = re.compile(r"whsec_[\x21-\x7e]{16,}")
 
 
-async def _balance(connection: Connection, account_id: uuid.UUID) -> Record:
+async def _balance(connection: Connection, account_id: uuid.UUID) -> output.Record:
     account = await keys.get_account(connection, str(account_id))
     outstanding = await ledger.outstanding_refund_cents(connection, account_id)
     return account_record(account) | {"outstandingRefundCents": outstanding}
@@ -73,7 +58,7 @@ async def grant(
     account: str,
     cents: Cents,
     reason: Annotated[str, KeptReason] = "operator grant",
-) -> Record:
+) -> output.Record:
     """Give an account credits."""
     found = await keys.get_account(connection, account)
     await ledger.grant(connection, found.id, cents, reason)
@@ -85,7 +70,7 @@ async def record_purchase(
     account: str,
     cents: Cents,
     reference: Annotated[str, typer.Option(help="The invoice or transfer; recorded once.")],
-) -> Record:
+) -> output.Record:
     """Record money that came in another way than through the payment provider."""
     found = await keys.get_account(connection, account)
     if not await ledger.record_purchase(
@@ -93,7 +78,7 @@ async def record_purchase(
     ):
         raise AlreadyRecordedError(f"The purchase {reference} is recorded already.")
     [receipt] = await ledger.list_receipts(connection, found.id, limit=1)
-    return record_of(receipt, "receipt_number") | await _balance(connection, found.id)
+    return output.record_of(receipt, "receipt_number") | await _balance(connection, found.id)
 
 
 async def record_refund(
@@ -101,7 +86,7 @@ async def record_refund(
     reference: Annotated[str, typer.Argument(help="Of the purchase.")],
     cents: Cents,
     refund: Annotated[str, typer.Option(help="What the refund is called; recorded once.")],
-) -> Record:
+) -> output.Record:
     """Take back the credits of a purchase that was recorded by hand and is being repaid."""
     key = ledger.RefundKey(ledger.OPERATOR, refund, reference)
     account_id = await ledger.record_refund(connection, key, cents)
@@ -115,7 +100,7 @@ async def adjust(
     account: str,
     cents: Annotated[int, typer.Argument(min=-(10**12), max=10**12, help="May be negative.")],
     reason: Annotated[str, KeptReason],
-) -> Record:
+) -> output.Record:
     """Correct a balance, up or down, never below what is available."""
     found = await keys.get_account(connection, account)
     await ledger.adjust(connection, found.id, cents, reason)
@@ -126,7 +111,7 @@ async def list_ledger(
     connection: Connection,
     account: str,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Entries, newest first.")] = 50,
-) -> Record:
+) -> output.Record:
     """List an account's ledger entries, with the balance and the holds after each."""
     found = await keys.get_account(connection, account)
     names = (
@@ -134,10 +119,10 @@ async def list_ledger(
         *("balance_cents", "held_cents", "job_id", "stage", "reason"),
     )
     entries = await ledger.list_entries(connection, found.id, limit=limit)
-    return {"entries": [record_of(each, *names) for each in entries]}
+    return {"entries": [output.record_of(each, *names) for each in entries]}
 
 
-async def audit_ledger(connection: Connection) -> Record:
+async def audit_ledger(connection: Connection) -> output.Record:
     """Add up the whole ledger and compare it with every stored total."""
     found = await ledger.find_discrepancies(connection)
     if found:
@@ -158,11 +143,11 @@ def usage_csv(lines: Iterable[JobUsage]) -> str:
     return csv_table(header, [[*_usage_row(line).values()] for line in lines])
 
 
-def _usage_row(line: JobUsage) -> Record:
+def _usage_row(line: JobUsage) -> output.Record:
     return {
-        **record_of(line, "job_id", "created_at", "file_name", "tier", "billable_seconds"),
+        **output.record_of(line, "job_id", "created_at", "file_name", "tier", "billable_seconds"),
         **{f"{stage}Cents": line.charges[stage] for stage in StageName},
-        **record_of(line, "total_cents"),
+        **output.record_of(line, "total_cents"),
     }
 
 
@@ -170,8 +155,8 @@ def print_usage(
     account: str,
     month: Annotated[str | None, typer.Option(help="YYYY-MM, in UTC; else this month.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for a spreadsheet.")] = False,
-    data: DataOption = None,
-    as_json: JsonOption = False,
+    data: output.DataOption = None,
+    as_json: output.JsonOption = False,
 ) -> None:
     """What an account used and was charged in a month, job by job."""
     chosen = _month(month)
@@ -180,15 +165,17 @@ def print_usage(
         found = await keys.get_account(connection, account)
         return await ledger.list_job_usage(connection, found.id, chosen)
 
-    lines = fetch(data, list_usage)
+    lines = output.fetch(data, list_usage)
     if as_csv:
         sys.stdout.write(usage_csv(lines))
         return
-    show({"jobs": [_usage_row(line) for line in lines]}, as_json=as_json)
+    output.show({"jobs": [_usage_row(line) for line in lines]}, as_json=as_json)
     if not as_json:
         total = sum(line.total_cents for line in lines)
         seconds = sum(line.billable_seconds for line in lines)
-        console.print(f"{chosen}: {len(lines)} jobs, {seconds} s, {total} cents", highlight=False)
+        output.console.print(
+            f"{chosen}: {len(lines)} jobs, {seconds} s, {total} cents", highlight=False
+        )
 
 
 def _month(text: str | None) -> Month:
@@ -202,19 +189,19 @@ def _month(text: str | None) -> Month:
 
 def store_secret(
     provider: PaymentProviderName = PaymentProviderName.STRIPE,
-    data: DataOption = None,
-    as_json: JsonOption = False,
+    data: output.DataOption = None,
+    as_json: output.JsonOption = False,
 ) -> None:
     """Store the secret of the provider's webhook, encrypted; prompted for, or read from a pipe."""
     # Before the transaction, which would wait for whoever types.
     secret = _read_secret()
 
-    async def store(connection: Connection, complete: Settings) -> Record:
-        encrypted = encrypter_of(complete).encrypt(secret)
+    async def store(connection: Connection, complete: Settings) -> output.Record:
+        encrypted = output.encrypter_of(complete).encrypt(secret)
         await ledger.store_credential(connection, provider, encrypted)
         return {"provider": provider, "stored": True}
 
-    show(in_service(settings_with(data), store), as_json=as_json)
+    output.show(output.in_service(output.settings_with(data), store), as_json=as_json)
 
 
 def _read_secret() -> str:
@@ -223,15 +210,19 @@ def _read_secret() -> str:
     else:
         secret = sys.stdin.readline(_MAX_SECRET_LENGTH + 100).strip()
     if not secret:
-        raise UsageError("The secret is empty.")
+        raise output.UsageError("The secret is empty.")
     if secret.startswith(("sk_", "rk_", "pk_")):
-        raise UsageError("That is a key of Stripe's API: the secret is the webhook endpoint's own.")
+        raise output.UsageError(
+            "That is a key of Stripe's API: the secret is the webhook endpoint's own."
+        )
     if len(secret) > _MAX_SECRET_LENGTH or not _SECRET.fullmatch(secret):
-        raise UsageError("That is no secret: one of Stripe begins with whsec_ and has no spaces.")
+        raise output.UsageError(
+            "That is no secret: one of Stripe begins with whsec_ and has no spaces."
+        )
     return secret
 
 
-credits_app = group(
+credits_app = output.group(
     "Prepaid credits.",
     {
         "grant": grant,
@@ -242,5 +233,7 @@ credits_app = group(
     },
 )
 # Negative cents are no options.
-credits_app.command("adjust", context_settings={"ignore_unknown_options": True})(operation(adjust))
-payments_app = group("The payment provider.", {"set-secret": store_secret})
+credits_app.command("adjust", context_settings={"ignore_unknown_options": True})(
+    output.operation(adjust)
+)
+payments_app = output.group("The payment provider.", {"set-secret": store_secret})

@@ -71,10 +71,7 @@ def verify(
 
 
 def _checks(
-    path: Path,
-    media: Sequence[Path],
-    results: Sequence[Path],
-    keys: dict[str, str],
+    path: Path, media: Sequence[Path], results: Sequence[Path], keys: dict[str, str]
 ) -> Iterator[Check]:
     statement = read_statement(path.read_bytes(), keys)
     if statement is None:

@@ -419,7 +419,9 @@ def _draw_words(pen: ImageDraw.ImageDraw, scene: Scene, grid: _Grid) -> None:
         pen.text((_PADDING, top + 28), line, font=font(16), fill=_ACCENT)
     text_top = top + (54 if objects else 32)
     description = one_line(str(scene.get("description") or ""))
-    _draw_lines(pen, (_PADDING, text_top), wrapped(description, font(16), room, _DESCRIPTION_LINES))
+    lines = wrapped(description, font(16), room, _DESCRIPTION_LINES)
+    for number, line in enumerate(lines):
+        pen.text((_PADDING, text_top + 24 * number), line, font=font(16), fill=_TEXT)
 
 
 def _largest_line(scene: Scene) -> str:
@@ -429,9 +431,3 @@ def _largest_line(scene: Scene) -> str:
         return ""
     largest = max(lines, key=lambda line: float(line["box"]["height"]))
     return f"“{one_line(str(largest['text']))}”"
-
-
-def _draw_lines(pen: ImageDraw.ImageDraw, at: tuple[int, int], lines: Sequence[str]) -> None:
-    typeface: Font = font(16)
-    for number, line in enumerate(lines):
-        pen.text((at[0], at[1] + 24 * number), line, font=typeface, fill=_TEXT)

@@ -67,10 +67,7 @@ _STARTS = ToolAnnotations(
 def build_server(base_url: str, api_key: str | None) -> MCPServer[Any]:
     """Return the server. Without ``api_key`` each HTTP request must have its own."""
     server = MCPServer(
-        "vas",
-        version=__version__,
-        instructions=f"{INSTRUCTIONS} {UNTRUSTED}",
-        log_level="WARNING",
+        "vas", version=__version__, instructions=f"{INSTRUCTIONS} {UNTRUSTED}", log_level="WARNING"
     )
     tools = _Tools(base_url, api_key)
     for read in (

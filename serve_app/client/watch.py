@@ -38,12 +38,7 @@ from serve_app.client.api import (
     ProcessingMode,
     RequestFailedError,
 )
-from serve_app.client.export import (
-    PARTIAL_NAMES,
-    RESULT_NAMES,
-    export_results,
-    write_atomically,
-)
+from serve_app.client.export import PARTIAL_NAMES, RESULT_NAMES, export_results, write_atomically
 
 log = logging.getLogger("vas.watch")
 

@@ -8,6 +8,7 @@ is the metadata ``vas_account`` of the session or of the intent (or a session's
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -174,14 +175,6 @@ def _refund(refund: dict[str, Any]) -> Change:
     return _repayment(refund, undone=refund["status"] in {"failed", "canceled"})
 
 
-def _dispute_lost(dispute: dict[str, Any]) -> Change:
-    return _repayment(dispute, undone=False)
-
-
-def _dispute_won(dispute: dict[str, Any]) -> Change:
-    return _repayment(dispute, undone=True)
-
-
 def _repayment(paid: dict[str, Any], *, undone: bool) -> Repayment | None:
     # Without a payment intent it is of a payment that was never credited here.
     if not paid.get("payment_intent") or paid["currency"] != CURRENCY:
@@ -205,6 +198,6 @@ _READERS: dict[str, Callable[[dict[str, Any]], Change]] = {
     "refund.updated": _refund,
     "refund.failed": _refund,
     "charge.refund.updated": _refund,
-    "charge.dispute.funds_withdrawn": _dispute_lost,
-    "charge.dispute.funds_reinstated": _dispute_won,
+    "charge.dispute.funds_withdrawn": functools.partial(_repayment, undone=False),
+    "charge.dispute.funds_reinstated": functools.partial(_repayment, undone=True),
 }

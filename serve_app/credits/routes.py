@@ -13,7 +13,8 @@ from typing_extensions import TypedDict
 
 from serve_app.api.authentication import CurrentAccount, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.schemas import Answer, Count, doc
+from serve_app.api.openapi import answers
+from serve_app.api.schemas import Answer, Count, doc, rendered
 from serve_app.context import AppContext
 from storage import jobs, keys, ledger
 from storage.database import DatabaseError
@@ -81,11 +82,7 @@ class QuotaResult(TypedDict):
     resetDate: NotRequired[Annotated[None, doc("Credits do not expire.")]]
 
 
-@router.get(
-    "/quota",
-    response_model=Answer[QuotaResult],
-    response_description="Credits, holds and this month's usage.",
-)
+@router.get("/quota", **answers(Answer[QuotaResult], "Credits, holds and this month's usage."))
 async def get_quota(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """Read credits and usage.
 
@@ -103,19 +100,14 @@ async def _read_quota(context: AppContext, account_id: uuid.UUID) -> QuotaResult
     async with context.database.statement() as connection:
         account = await keys.get_account(connection, str(account_id))
         usage = await jobs.month_usage_seconds(connection, account_id)
-    api: Quota = {
-        "available": True,
-        "balanceCents": account.balance_cents,
-        "heldCents": account.held_cents,
-        "availableCents": account.available_cents,
-        "payAsYouGo": account.pay_as_you_go,
+    month = {
         "monthUsageSeconds": usage,
         "tier": "volume" if usage >= threshold else "standard",
         "volumeThresholdSeconds": threshold,
     }
     hour_cents = sum(rate.base for rate in context.prices.rates[Tier.STANDARD].values())
     return {
-        "api": api,
+        "api": rendered(Quota, account, available=True, **month),
         "currentPlan": await _plan(context, account_id),
         "includedHours": 0,
         "creditsBalanceHours": round(account.available_cents / hour_cents, 4) if hour_cents else 0,

@@ -90,28 +90,20 @@ class Operator:
     """As a viewer's."""
 
 
-async def _current_operator(request: Request) -> Operator:
-    operator: Operator = request.state.operator
-    return operator
+def _of_state(name: str) -> Any:
+    async def found(request: Request) -> Any:
+        return getattr(request.state, name)
+
+    return Depends(found)
 
 
-async def _current_viewer(request: Request) -> Viewer:
-    viewer: Viewer = request.state.viewer
-    return viewer
-
-
-async def _sent_form(request: Request) -> dict[str, str]:
-    form: dict[str, str] = request.state.form
-    return form
-
-
-CurrentOperator = Annotated[Operator, Depends(_current_operator)]
+CurrentOperator = Annotated[Operator, _of_state("operator")]
 """The operator that an OperatorRoute admitted."""
 
-CurrentViewer = Annotated[Viewer, Depends(_current_viewer)]
+CurrentViewer = Annotated[Viewer, _of_state("viewer")]
 """The viewer that a route of this module admitted."""
 
-SentForm = Annotated[dict[str, str], Depends(_sent_form)]
+SentForm = Annotated[dict[str, str], _of_state("form")]
 """The fields of the form that was sent, white space around them removed."""
 
 
@@ -192,8 +184,7 @@ async def read_form(request: Request) -> dict[str, str]:
     try:
         fields = parse_qs(
             raw.decode("utf-8"), keep_blank_values=True, errors="strict",
-            max_num_fields=_MOST_FORM_FIELDS,
-        )  # fmt: skip
+            max_num_fields=_MOST_FORM_FIELDS)  # fmt: skip
     except ValueError as error:
         raise invalid("The form cannot be read.") from error
     if any("\0" in value for values in fields.values() for value in values):

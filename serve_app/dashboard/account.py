@@ -3,6 +3,7 @@
 An owner also has pages of people with their roles, invitations and sessions, and the audit log.
 """
 
+# ruff: noqa: A002  (names of paths)
 from __future__ import annotations
 
 import re
@@ -21,16 +22,13 @@ from serve_app.api.authentication import LIMITS, Bucket, count_requests
 from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import Context, public_url
 from serve_app.api.parameters import WHOLE_NUMBER, whole_number
-from serve_app.api.urls import (
-    parse_job_id,
-    require_callback_url,
-)
+from serve_app.api.urls import parse_job_id, require_callback_url
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError
 from serve_app.dashboard import PATH, SIGN_IN_PATH
 from serve_app.dashboard.access import CurrentViewer, OpenPageRoute, PageRoute, SentForm
 from serve_app.dashboard.pages import HEADERS, page
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.keys.routes import PORTAL_PATH, PORTAL_PURPOSE, entry_line
 from serve_app.media import formats
 from serve_app.pricing import PriceTable
@@ -219,7 +217,7 @@ async def create_key(
 
 
 @router.post(f"{KEYS_PATH}/{{id}}/revoke")
-async def revoke_key(context: Context, viewer: CurrentViewer, id: str) -> Response:  # noqa: A002
+async def revoke_key(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """It opens nothing any more."""
     async with context.database.transaction() as connection:
         if not await keys.revoke_key(connection, parse_job_id(id), viewer.account.id):
@@ -229,16 +227,13 @@ async def revoke_key(context: Context, viewer: CurrentViewer, id: str) -> Respon
 
 @router.post(f"{KEYS_PATH}/{{id}}/rotate")
 async def rotate_key(
-    request: Request,
-    context: Context,
-    viewer: CurrentViewer,
-    id: str,  # noqa: A002
+    request: Request, context: Context, viewer: CurrentViewer, id: str
 ) -> Response:
     """A new key in place of the old one, shown on the page that answers and never again."""
     async with context.database.transaction() as connection:
-        issued = await keys.rotate_key(connection, viewer.account.id, parse_job_id(id))
-    if issued is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such active key.")
+        issued = existing(
+            await keys.rotate_key(connection, viewer.account.id, parse_job_id(id)), "active key"
+        )
     return await _keys_page(request, context, viewer.account.id, issued=issued)
 
 
@@ -276,25 +271,19 @@ async def add_endpoint(
 
 
 @router.post(f"{PATH}/endpoints/{{id}}/delete")
-async def delete_endpoint(
-    context: Context,
-    viewer: CurrentViewer,
-    id: str,  # noqa: A002
-) -> Response:
+async def delete_endpoint(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """The endpoint and its deliveries."""
     async with context.database.transaction() as connection:
-        found = await endpoints.delete_endpoint(connection, viewer.account.id, parse_job_id(id))
-    if found is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such endpoint.")
+        existing(
+            await endpoints.delete_endpoint(connection, viewer.account.id, parse_job_id(id)),
+            "endpoint",
+        )
     return RedirectResponse(f"{KEYS_PATH}#webhooks", status_code=303)
 
 
 @router.post(f"{PATH}/endpoints/{{id}}/rotate")
 async def rotate_endpoint(
-    request: Request,
-    context: Context,
-    viewer: CurrentViewer,
-    id: str,  # noqa: A002
+    request: Request, context: Context, viewer: CurrentViewer, id: str
 ) -> Response:
     """A new secret, shown as that of a new endpoint."""
     secret = new_signing_secret()
@@ -305,8 +294,7 @@ async def rotate_endpoint(
             parse_job_id(id),
             secret=context.encrypter.encrypt(secret),
         )
-    if found is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such endpoint.")
+    found = existing(found, "endpoint")
     return await _keys_page(request, context, viewer.account.id, endpoint_secret=secret)
 
 
@@ -314,13 +302,6 @@ PEOPLE_PATH = f"{PATH}/people"
 AUDIT_PATH = f"{PATH}/audit"
 ENTRIES_SHOWN = 100
 _EMAIL = re.compile(r"[^@\s\x00-\x1f<>\"(),:;\[\]\\]{1,64}@[^@\s\x00-\x1f<>\"(),:;\[\]\\]{1,190}")
-
-
-def require_email(text: str) -> str:
-    """Raises INVALID_REQUEST for what is no address of a mailbox."""
-    if not _EMAIL.fullmatch(text):
-        raise invalid("Give an e-mail address.", "email")
-    return text
 
 
 def require_role(text: str) -> Role:
@@ -359,7 +340,10 @@ async def invite(
     request: Request, context: Context, viewer: CurrentViewer, form: SentForm
 ) -> Response:
     """An invitation, whose link is shown on the page that answers and never again."""
-    email, role = require_email(form.get("email", "")), require_role(form.get("role", ""))
+    email = form.get("email", "")
+    if not _EMAIL.fullmatch(email):
+        raise invalid("Give an e-mail address.", "email")
+    role = require_role(form.get("role", ""))
     async with context.database.transaction() as connection:
         try:
             token = await people.invite(connection, viewer.account.id, email, role)
@@ -372,7 +356,7 @@ async def invite(
 
 
 @router.post(f"{PATH}/invitations/{{id}}/withdraw")
-async def withdraw_invitation(context: Context, viewer: CurrentViewer, id: str) -> Response:  # noqa: A002
+async def withdraw_invitation(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """Its link opens nothing any more."""
     async with context.database.transaction() as connection:
         if not await people.withdraw_invitation(connection, viewer.account.id, parse_job_id(id)):
@@ -381,12 +365,7 @@ async def withdraw_invitation(context: Context, viewer: CurrentViewer, id: str) 
 
 
 @router.post(f"{PEOPLE_PATH}/{{id}}/role")
-async def change_role(
-    context: Context,
-    viewer: CurrentViewer,
-    form: SentForm,
-    id: str,  # noqa: A002
-) -> Response:
+async def change_role(context: Context, viewer: CurrentViewer, form: SentForm, id: str) -> Response:
     """From their next request on."""
     role = require_role(form.get("role", ""))
     async with context.database.transaction() as connection:
@@ -400,7 +379,7 @@ async def change_role(
 
 
 @router.post(f"{PEOPLE_PATH}/{{id}}/remove")
-async def remove_user(context: Context, viewer: CurrentViewer, id: str) -> Response:  # noqa: A002
+async def remove_user(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """They are signed out everywhere."""
     async with context.database.transaction() as connection:
         try:
@@ -413,12 +392,7 @@ async def remove_user(context: Context, viewer: CurrentViewer, id: str) -> Respo
 
 
 @router.post(f"{PEOPLE_PATH}/{{id}}/link")
-async def make_link(
-    request: Request,
-    context: Context,
-    viewer: CurrentViewer,
-    id: str,  # noqa: A002
-) -> Response:
+async def make_link(request: Request, context: Context, viewer: CurrentViewer, id: str) -> Response:
     """A one-time link that signs the user in, shown on the page that answers and never again."""
     async with context.database.transaction() as connection:
         present = await people.list_users(connection, viewer.account.id)
@@ -431,7 +405,7 @@ async def make_link(
 
 
 @router.post(f"{PATH}/sessions/{{id}}/end")
-async def end_session(context: Context, viewer: CurrentViewer, id: str) -> Response:  # noqa: A002
+async def end_session(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """Sign a browser out; one's own too."""
     async with context.database.transaction() as connection:
         if not await people.end_session_of(connection, viewer.account.id, parse_job_id(id)):

@@ -1,5 +1,6 @@
 """Pages of jobs: the list with what starts new ones, and a job with its results."""
 
+# ruff: noqa: N803  (names of paths)
 from __future__ import annotations
 
 import uuid
@@ -41,20 +42,13 @@ from serve_app.observability.metrics import record_job_end
 from serve_app.results.scenes import OverviewJson, find_overview, overview_json
 from serve_app.results.transcripts import SummarySentenceJson, default_track, find_summary
 from serve_app.uploads.access import upload_fields
+from storage import types
 from storage.cleaning import find_media_end
 from storage.duplicates import StoredDuplicate, list_duplicates
 from storage.job_records import JobRecord, list_jobs
 from storage.queue import QueuePlace, find_place
 from storage.results import Track, list_tracks
 from storage.translations import list_translations
-from storage.types import (
-    TERMINAL_STATES,
-    JobState,
-    ProcessingMode,
-    StageName,
-    StageStatus,
-    TranslationStatus,
-)
 from storage.uploads import list_uploads
 
 PAGE_SIZE = 25
@@ -128,7 +122,7 @@ async def _jobs_page(
     secret = context.signer.secret
     try:
         after = decode_cursor(cursor, secret=secret, account_id=account_id) if cursor else None
-        wanted = JobState(state) if state else None
+        wanted = types.JobState(state) if state else None
     except (BadCursorError, ValueError):
         raise invalid("There is no such page of the list.") from None
     async with context.database.statement() as connection:
@@ -148,10 +142,10 @@ async def _jobs_page(
         status=200 if problem is None else problem.status,
         rows=[JobRow(render_summary(job), _still(context.signer, job)) for job in shown],
         state=state,
-        states=list(JobState),
+        states=list(types.JobState),
         first=not cursor,
         older=last and encode_cursor(last, secret=secret, account_id=account_id),
-        modes=list(ProcessingMode),
+        modes=list(types.ProcessingMode),
         problem=problem,
         form=getattr(request.state, "form", {}),
     )
@@ -160,7 +154,10 @@ async def _jobs_page(
 def _still(signer: Signer, job: JobRecord) -> str | None:
     """Return a picture from a third into the job, as the first one is often black; the whole
     video's where it has no cut, None where it has no picture."""
-    if job.erased_at or job.stages[StageName.VISION].status is not StageStatus.COMPLETED:
+    if (
+        job.erased_at
+        or job.stages[types.StageName.VISION].status is not types.StageStatus.COMPLETED
+    ):
         return None
     name = job.scene_count // 3 if job.scene_count else OVERVIEW_STILL
     return still_path(signer, job.id, name)
@@ -263,7 +260,7 @@ async def get_job(
     request: Request,
     context: Context,
     viewer: CurrentViewer,
-    jobId: str,  # noqa: N803
+    jobId: str,
     track: Annotated[int | None, WHOLE_NUMBER] = None,
 ) -> Response:
     """Show a job: its stages while it runs, its results once they are there."""
@@ -272,8 +269,8 @@ async def get_job(
         media = await find_media(context, connection, job)
         retention = context.settings.retention
         kept_until = None if media.is_gone else await find_media_end(connection, job.id, retention)
-        place = await find_place(connection, job.id) if job.state is JobState.QUEUED else None
-        awaits = job.state is JobState.AWAITING_UPLOAD
+        place = await find_place(connection, job.id) if job.state is types.JobState.QUEUED else None
+        awaits = job.state is types.JobState.AWAITING_UPLOAD
         uploads = await list_uploads(connection, job.id) if awaits else []
         summary = await find_summary(connection, job.id)
         seen = await find_overview(connection, job.id)
@@ -291,7 +288,7 @@ async def get_job(
         upload = fields["resumableUploadUrl"]
     shown = JobView(job.track_names, media, kept_until, upload, place, summary, overview)
     shown.translations = [
-        each.language for each in made if each.status is TranslationStatus.COMPLETED
+        each.language for each in made if each.status is types.TranslationStatus.COMPLETED
     ]
     shown.duplicates = _by_job(same)
     await _add_results(context, job, shown, tracks, track)
@@ -301,7 +298,7 @@ async def get_job(
         job=render_job(job, base_url(request)),
         shown=shown,
         track=(track or 0) if shown.track is None else shown.track.track_index,
-        running=job.state not in TERMINAL_STATES,
+        running=job.state not in types.TERMINAL_STATES,
         slots=context.settings.jobs_at_once,
         kinds=list(PersonalData),
         skip_reasons=ENDED_WITHOUT_RESULT,
@@ -329,7 +326,7 @@ async def _add_results(
         shown.poster = still_path(context.signer, job.id, scenes.count // 3)
     if shown.overview is not None:
         shown.poster = shown.overview["thumbnailUrl"]
-    transcribed = job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED
+    transcribed = job.stages[types.StageName.TRANSCRIPT].status is types.StageStatus.COMPLETED
     if job.erased_at is not None or not transcribed:
         return
     named = (each for each in tracks if each.track_index == track)
@@ -342,7 +339,7 @@ async def _add_results(
 
 
 @router.post(f"{PATH}/jobs/{{jobId}}/erase")
-async def erase_job(context: Context, viewer: CurrentViewer, jobId: str) -> Response:  # noqa: N803
+async def erase_job(context: Context, viewer: CurrentViewer, jobId: str) -> Response:
     """Erase a job's content and show what is left of it."""
     async with context.database.transaction() as connection:
         await service.erase_job(connection, viewer.account.id, jobId)
@@ -350,7 +347,7 @@ async def erase_job(context: Context, viewer: CurrentViewer, jobId: str) -> Resp
 
 
 @router.post(f"{PATH}/jobs/{{jobId}}/cancel")
-async def cancel_job(context: Context, viewer: CurrentViewer, jobId: str) -> Response:  # noqa: N803
+async def cancel_job(context: Context, viewer: CurrentViewer, jobId: str) -> Response:
     """Cancel, and show the job again; one that has just ended is shown as it ended."""
     try:
         async with context.database.transaction() as connection:

@@ -1,5 +1,6 @@
 """Pages over many jobs: the search over an account's results, and its archives."""
 
+# ruff: noqa: A002  (names of paths)
 from __future__ import annotations
 
 from typing import Literal
@@ -9,11 +10,7 @@ from markupsafe import Markup, escape
 from starlette.responses import RedirectResponse, Response
 
 from serve_app.api.envelope import Context
-from serve_app.api.urls import (
-    OVERVIEW_STILL,
-    parse_job_id,
-    still_path,
-)
+from serve_app.api.urls import OVERVIEW_STILL, parse_job_id, still_path
 from serve_app.crypto import Signer
 from serve_app.dashboard import PATH
 from serve_app.dashboard.access import CurrentViewer, PageRoute
@@ -124,10 +121,7 @@ async def get_archives(request: Request, context: Context, viewer: CurrentViewer
 
 @router.post(f"{ARCHIVES_PATH}/{{id}}/{{action}}")
 async def change_archive(
-    context: Context,
-    viewer: CurrentViewer,
-    id: str,  # noqa: A002
-    action: Literal["pause", "resume"],
+    context: Context, viewer: CurrentViewer, id: str, action: Literal["pause", "resume"]
 ) -> Response:
     """Pause it, or go on."""
     change = archives.pause_archive if action == "pause" else archives.resume_archive

@@ -1,5 +1,6 @@
 """Pages of the operator: the queue, accounts, throughput, failures, and the system's parts."""
 
+# ruff: noqa: A002  (names of paths)
 from __future__ import annotations
 
 import logging
@@ -20,14 +21,7 @@ from serve_app.api.envelope import Context
 from serve_app.api.health import ReadinessProbe
 from serve_app.api.urls import parse_job_id
 from serve_app.context import AppContext
-from serve_app.dashboard import OPERATOR_PATH
-from serve_app.dashboard.access import (
-    OPERATOR_COOKIE,
-    CurrentOperator,
-    OperatorRoute,
-    SentForm,
-    forget_session,
-)
+from serve_app.dashboard import OPERATOR_PATH, access
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.settings import Settings
@@ -41,7 +35,7 @@ ACCOUNTS_PATH = f"{OPERATOR_PATH}/accounts"
 ACCOUNTS_SHOWN = 50
 WAITING_SHOWN = 20
 
-router = APIRouter(route_class=OperatorRoute, include_in_schema=False)
+router = APIRouter(route_class=access.OperatorRoute, include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +67,7 @@ async def get_queue(request: Request, context: Context) -> Response:
     ]
     return await _page(
         request, context.settings, "queue.html", states=states, heartbeats=heartbeats,
-        waiting=waiting, most=metrics.MOST_ROWS,
-    )  # fmt: skip
+        waiting=waiting, most=metrics.MOST_ROWS)  # fmt: skip
 
 
 @router.get(ACCOUNTS_PATH)
@@ -89,18 +82,17 @@ async def get_accounts(request: Request, context: Context, first: str = "") -> R
     return await _page(
         request, context.settings, "accounts.html", accounts=found[:ACCOUNTS_SHOWN], first=first,
         month=month, following=following and urlencode({"first": following}),
-        most=metrics.MOST_COUNTED,
-    )  # fmt: skip
+        most=metrics.MOST_COUNTED)  # fmt: skip
 
 
 @router.post(f"{ACCOUNTS_PATH}/{{id}}/suspend")
-async def suspend_account(context: Context, form: SentForm, id: str) -> Response:  # noqa: A002
+async def suspend_account(context: Context, form: access.SentForm, id: str) -> Response:
     """Refuse every request of the account."""
     return await _restrict(context, form, id, suspended=True, throttled=None)
 
 
 @router.post(f"{ACCOUNTS_PATH}/{{id}}/resume")
-async def resume_account(context: Context, form: SentForm, id: str) -> Response:  # noqa: A002
+async def resume_account(context: Context, form: access.SentForm, id: str) -> Response:
     """Lift suspension and throttling."""
     return await _restrict(context, form, id, suspended=False, throttled=False)
 
@@ -167,8 +159,7 @@ async def get_throughput(request: Request, context: Context) -> Response:
         request, context.settings, "throughput.html", work=work,
         profile=own_profile(settings.model_profile),
         models=list(served_models(settings.model_profile, settings.models_dir)),
-        most=metrics.MOST_COUNTED,
-    )  # fmt: skip
+        most=metrics.MOST_COUNTED)  # fmt: skip
 
 
 @router.get(f"{OPERATOR_PATH}/failures")
@@ -197,16 +188,15 @@ async def get_system(request: Request, context: Context) -> Response:
         revision = await database_revision(connection)
     return await _page(
         request, context.settings, "system.html", checks=readiness.document()["checks"],
-        counts=counts, revision=revision, settings=context.settings,
-    )  # fmt: skip
+        counts=counts, revision=revision, settings=context.settings)  # fmt: skip
 
 
 @router.post(f"{OPERATOR_PATH}/sign-out")
-async def sign_out(context: Context, operator: CurrentOperator) -> Response:
+async def sign_out(context: Context, operator: access.CurrentOperator) -> Response:
     """End the operator's session, here and wherever else its token was copied to."""
     async with context.database.transaction() as connection:
         await keys.end_operator_session(connection, operator.session)
-    return forget_session(OPERATOR_COOKIE, path=OPERATOR_PATH, ended="operator-out")
+    return access.forget_session(access.OPERATOR_COOKIE, path=OPERATOR_PATH, ended="operator-out")
 
 
 @router.get(f"{OPERATOR_PATH}/{{rest:path}}")

@@ -5,6 +5,7 @@ after the other. A timeline needs a little of everything, and so does who search
 are answers of their own, made once. The page of a comparison has two cuts side by side.
 """
 
+# ruff: noqa: N803  (names of paths)
 from __future__ import annotations
 
 import gzip
@@ -29,15 +30,9 @@ from serve_app.crypto import Signer
 from serve_app.dashboard import PATH
 from serve_app.dashboard.access import CurrentViewer, PageRoute, Viewer
 from serve_app.dashboard.pages import HEADERS, page, takes_gzip
-from serve_app.errors import ApiError, ErrorCode
+from serve_app.errors import ApiError, ErrorCode, existing
+from serve_app.exports import comparisons
 from serve_app.exports.captions import lint
-from serve_app.exports.comparisons import (
-    ComparisonJson,
-    ComparisonStatus,
-    request_comparison,
-    result_json,
-    status_json,
-)
 from serve_app.jobs import service
 from serve_app.results.scenes import scene_json, scenes_of
 from serve_app.results.transcripts import at_revision, choose_track, read_tracks, transcript_of
@@ -140,7 +135,7 @@ async def get_captions(
     request: Request,
     context: Context,
     viewer: CurrentViewer,
-    jobId: str,  # noqa: N803
+    jobId: str,
     rules: str = "netflix",
     track: Annotated[int | None, WHOLE_NUMBER] = None,
 ) -> Response:
@@ -157,7 +152,7 @@ async def get_changes(
     request: Request,
     context: Context,
     viewer: CurrentViewer,
-    jobId: str,  # noqa: N803
+    jobId: str,
     track: Annotated[int, WHOLE_NUMBER] = 0,
 ) -> Response:
     """What people corrected in a transcript, beside what the machine wrote."""
@@ -184,7 +179,7 @@ async def get_part(
     request: Request,
     context: Context,
     viewer: CurrentViewer,
-    jobId: str,  # noqa: N803
+    jobId: str,
     kind: str,
     first: Annotated[int, WHOLE_NUMBER, Query(alias="from")] = 0,
     track: Annotated[int, WHOLE_NUMBER] = 0,
@@ -208,7 +203,7 @@ async def get_whole(
     request: Request,
     context: Context,
     viewer: CurrentViewer,
-    jobId: str,  # noqa: N803
+    jobId: str,
     kind: str,
     content: str,
     track: Annotated[int, WHOLE_NUMBER] = 0,
@@ -216,8 +211,7 @@ async def get_whole(
     """A little of each scene or segment, for scripts: its ``outline`` or its ``texts``."""
     _, parts = await _find(context, viewer, jobId, kind, track)
     found = {"outline": parts.outline, "texts": parts.texts}.get(content)
-    if found is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such page.")
+    found = existing(found, "page")
     if takes_gzip(request):
         headers = HEADERS | {"Content-Encoding": "gzip"}
         return Response(found, media_type="application/json", headers=headers)
@@ -255,19 +249,19 @@ async def get_compare(
     """What became of a cut in another, with stills; a form of the latest jobs above. It is loaded
     again until the comparison is made."""
     problem: ApiError | None = None
-    status: ComparisonStatus | None = None
-    found: ComparisonJson | None = None
+    status: comparisons.ComparisonStatus | None = None
+    found: comparisons.ComparisonJson | None = None
     if before and after:
         try:
-            asked = await request_comparison(context, viewer.account.id, before, after)
-            status = status_json(asked)
+            asked = await comparisons.request_comparison(context, viewer.account.id, before, after)
+            status = comparisons.status_json(asked)
         except ApiError as error:
             problem = error
         else:
             async with context.database.statement() as connection:
                 document = await get_document(connection, asked.id)
             if document is not None:
-                make = partial(result_json, asked, document, context, "")
+                make = partial(comparisons.result_json, asked, document, context, "")
                 found = await answer.prepared(request, len(document), make)
     async with context.database.statement() as connection:
         listed = await list_jobs(connection, viewer.account.id, limit=_JOBS_SHOWN)

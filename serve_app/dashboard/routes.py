@@ -16,6 +16,7 @@ from serve_app.dashboard import (
     OPERATOR_PATH,
     PATH,
     SIGN_IN_PATH,
+    access,
     account,
     jobs,
     library,
@@ -23,19 +24,8 @@ from serve_app.dashboard import (
     operators,
     results,
 )
-from serve_app.dashboard.access import (
-    COOKIE,
-    OPERATOR_COOKIE,
-    CurrentViewer,
-    OpenPageRoute,
-    PageRoute,
-    SentForm,
-    SessionApiRoute,
-    forget_session,
-    keep_session,
-)
 from serve_app.dashboard.pages import STATIC_PATH, page, static_files, static_version, takes_gzip
-from serve_app.errors import ApiError, ErrorCode
+from serve_app.errors import ApiError, ErrorCode, existing
 from storage import keys
 from storage.database import Connection
 from storage.keys import Account
@@ -44,16 +34,15 @@ API_PATH = f"{PATH}/api"
 _A_YEAR = "public, max-age=31536000, immutable"
 _BRIEFLY = "public, max-age=60"
 
-open_router = APIRouter(route_class=OpenPageRoute, include_in_schema=False)
-router = APIRouter(route_class=PageRoute, include_in_schema=False)
+open_router = APIRouter(route_class=access.OpenPageRoute, include_in_schema=False)
+router = APIRouter(route_class=access.PageRoute, include_in_schema=False)
 
 
 @open_router.get(f"{STATIC_PATH}/{{version}}/{{name:path}}")
 async def get_static(request: Request, version: str, name: str) -> Response:
     """A file of the pages; kept for good under the present version, briefly under another."""
     file = static_files().get(name)
-    if file is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such file.")
+    file = existing(file, "file")
     headers = {
         "Cache-Control": _A_YEAR if version == static_version() else _BRIEFLY,
         "ETag": file.etag,
@@ -92,18 +81,20 @@ async def get_sign_in(
 
 
 @open_router.post(INVITATION_PATH)
-async def accept_invitation(request: Request, context: Context, form: SentForm) -> Response:
+async def accept_invitation(request: Request, context: Context, form: access.SentForm) -> Response:
     """Make whoever has an invitation a user of its account, and sign them in."""
     async with context.database.transaction() as connection:
-        await keys.end_session(connection, request.cookies.get(COOKIE, ""))
+        await keys.end_session(connection, request.cookies.get(access.COOKIE, ""))
         session = await storage.people.accept_invitation(connection, form.get("invitation", ""))
         if session is None:
             raise ApiError(ErrorCode.INVITATION_NOT_VALID)
-    return keep_session(request, COOKIE, session, path=PATH, lifetime=keys.SESSION_LIFETIME)
+    return access.keep_session(
+        request, access.COOKIE, session, path=PATH, lifetime=keys.SESSION_LIFETIME
+    )
 
 
 @open_router.post(SIGN_IN_PATH)
-async def sign_in(request: Request, context: Context, form: SentForm) -> Response:
+async def sign_in(request: Request, context: Context, form: access.SentForm) -> Response:
     """Exchange the link's token for a session, kept in a cookie that scripts cannot read."""
     token = form.get("token", "")
     try:
@@ -111,11 +102,13 @@ async def sign_in(request: Request, context: Context, form: SentForm) -> Respons
             if session := await keys.exchange_sign_in_link(connection, token):
                 await _end_former_session(request, form, connection, session)
                 lifetime = keys.SESSION_LIFETIME
-                return keep_session(request, COOKIE, session, path=PATH, lifetime=lifetime)
+                return access.keep_session(
+                    request, access.COOKIE, session, path=PATH, lifetime=lifetime
+                )
             if session := await keys.exchange_operator_link(connection, token):
                 lifetime = keys.OPERATOR_SESSION_LIFETIME
-                return keep_session(
-                    request, OPERATOR_COOKIE, session, path=OPERATOR_PATH, lifetime=lifetime
+                return access.keep_session(
+                    request, access.OPERATOR_COOKIE, session, path=OPERATOR_PATH, lifetime=lifetime
                 )
     except _OtherAccountError as error:  # the link is not used up
         return await page(
@@ -139,7 +132,7 @@ async def _end_former_session(
 
     Raises _OtherAccountError where that is of another account, which the form does not name.
     """
-    former = request.cookies.get(COOKIE, "")
+    former = request.cookies.get(access.COOKIE, "")
     found = [await keys.find_session(connection, token) for token in (former, session)]
     accounts = [await keys.get_account(connection, str(each.account_id)) for each in found if each]
     if len(accounts) == 2:
@@ -151,18 +144,18 @@ async def _end_former_session(
 
 
 @router.post(f"{PATH}/sign-out")
-async def sign_out(context: Context, viewer: CurrentViewer) -> Response:
+async def sign_out(context: Context, viewer: access.CurrentViewer) -> Response:
     """End the session, here and wherever else its token was copied to."""
     async with context.database.transaction() as connection:
         await keys.end_session(connection, viewer.session)
-    return forget_session(COOKIE, path=PATH, ended="out")
+    return access.forget_session(access.COOKIE, path=PATH, ended="out")
 
 
 def session_api(routers: Iterable[APIRouter]) -> APIRouter:
     """Return the operations of keys and of sessions, with the same handlers, under
     ``/dashboard/api``."""
     routes: list[BaseRoute] = [
-        SessionApiRoute.of(route, API_PATH + route.path.removeprefix(API_PREFIX))
+        access.SessionApiRoute.of(route, API_PATH + route.path.removeprefix(API_PREFIX))
         for router in routers
         for route in router.routes
         if isinstance(route, KeyedRoute | SessionRoute)
@@ -170,7 +163,7 @@ def session_api(routers: Iterable[APIRouter]) -> APIRouter:
     return APIRouter(routes=routes)
 
 
-rest_router = APIRouter(route_class=PageRoute, include_in_schema=False)
+rest_router = APIRouter(route_class=access.PageRoute, include_in_schema=False)
 
 
 @rest_router.get(f"{PATH}/{{rest:path}}")

@@ -30,14 +30,9 @@ import psutil
 from models.profiles import Choice
 from pipelines.execution.ray_start import quiet, start_ray
 from pipelines.speech.caption_rules import read_rules
+from serve_app.deployment import proxy
 from serve_app.deployment.data import DataFolderError, prepared, write_privately
 from serve_app.deployment.model_choice import chosen_models, require_machine
-from serve_app.deployment.proxy import (
-    LONGEST_HAPROXY_FOLDER,
-    PRELOADED_MODULE,
-    node_environment,
-    reachable,
-)
 from serve_app.observability.logs import exporter_class, logging_for
 from serve_app.pricing import load_prices
 from serve_app.settings import InvalidSettingsError, Settings, require_provider
@@ -55,7 +50,7 @@ _HAPROXY_CONFIGURATION = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"
 """In the environment of all that Ray starts for a service: the run's own folder."""
 _ORPHANS_SECONDS = 10
 _LOOK_SECONDS = 0.05
-_LONGEST_TEMPORARY_FOLDER = LONGEST_HAPROXY_FOLDER - len("/vas-12345678/haproxy")
+_LONGEST_TEMPORARY_FOLDER = proxy.LONGEST_HAPROXY_FOLDER - len("/vas-12345678/haproxy")
 
 
 class PortInUseError(Exception):
@@ -95,7 +90,7 @@ def running_service(
         stack.callback((settings.data_dir / _RUN_RECORD).unlink, missing_ok=True)
         stack.enter_context(_ray(settings, run_dir))
         stack.enter_context(_serve(settings, run_dir))
-        base = f"http://{reachable(settings.host)}:{settings.port}"
+        base = f"http://{proxy.reachable(settings.host)}:{settings.port}"
         _wait_until_ready(base)
         yield f"{base}/v1/api"
 
@@ -170,7 +165,7 @@ def free_port() -> int:
 
 
 def _environment(settings: Settings, run_dir: Path) -> dict[str, str]:
-    return node_environment(settings, run_dir / "haproxy") | {
+    return proxy.node_environment(settings, run_dir / "haproxy") | {
         # Several services may share a machine.
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
@@ -193,7 +188,7 @@ def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
         # A node that nobody joins: its ports, that of the metrics too, stay on loopback. Ray
         # decides when it is imported, by the variable that keeps laptops from being clusters.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    importlib.import_module(PRELOADED_MODULE)
+    importlib.import_module(proxy.PRELOADED_MODULE)
     import ray
 
     # Remarks of the machinery on its start and stop are for its log files, not for the terminal.
@@ -232,7 +227,7 @@ def _own_files_private() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
-    importlib.import_module(PRELOADED_MODULE)  # before Serve, which else imports pandas
+    importlib.import_module(proxy.PRELOADED_MODULE)  # before Serve, which else imports pandas
     from ray import serve
     from ray.exceptions import RayActorError
     from ray.serve._private import client

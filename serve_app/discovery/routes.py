@@ -17,21 +17,15 @@ from typing_extensions import TypedDict
 from serve_app import pricing
 from serve_app.api.authentication import KeylessRoute, add_answer_headers
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import headers
+from serve_app.api.openapi import answers, headers
 from serve_app.api.parameters import NUMBER, WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, doc
 from serve_app.media import formats
-from serve_app.pricing import (
-    MAX_ESTIMATE_SECONDS,
-    MAX_ESTIMATE_TRACKS,
-    MAX_PRIOR_USAGE_SECONDS,
-    price_table,
-)
 from storage.types import ProcessingMode, StageName, Tier
 
 CACHE_HEADERS = {"Cache-Control": "public, max-age=300"}
-_CACHED = {"headers": headers("Cache-Control")}
-_VERSIONED = {"headers": headers("Cache-Control", "ETag")}
+_CACHED: dict[str, Any] = {"headers": headers("Cache-Control")}
+_VERSIONED: dict[str, Any] = {"headers": headers("Cache-Control", "ETag")}
 
 
 class OpenRoute(KeylessRoute):
@@ -40,8 +34,7 @@ class OpenRoute(KeylessRoute):
     async def _admit(self, request: Request) -> None:
         exposed = "ETag, Retry-After, X-Request-Id"
         add_answer_headers(
-            request,
-            {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": exposed},
+            request, {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": exposed}
         )
         await super()._admit(request)
 
@@ -125,17 +118,12 @@ class PriceTableJson(TypedDict):
     rates: TierRates
 
 
-@router.get(
-    "/pricing",
-    response_model=Answer[PriceTableJson],
-    response_description="The price table.",
-    responses={200: _CACHED},
-)
+@router.get("/pricing", **answers(Answer[PriceTableJson], "The price table.", **_CACHED))
 async def get_pricing(request: Request, context: Context) -> Response:
     """Read the price table.
 
     Rates in US cents per footage-hour, by tier and stage."""
-    return success(request, price_table(context.prices), headers=CACHE_HEADERS)
+    return success(request, pricing.price_table(context.prices), headers=CACHE_HEADERS)
 
 
 class StageCents(TypedDict):
@@ -161,23 +149,18 @@ class PriceEstimate(TypedDict):
     stages: Annotated[StageCents, Field(examples=[{"ingest": 0, "vision": 120, "transcript": 40}])]
 
 
-@router.get(
-    "/pricing/estimate",
-    response_model=Answer[PriceEstimate],
-    response_description="The estimate.",
-    responses={200: _CACHED},
-)
+@router.get("/pricing/estimate", **answers(Answer[PriceEstimate], "The estimate.", **_CACHED))
 async def estimate_price(
     request: Request,
     context: Context,
     duration: Annotated[
-        Annotated[float, Field(ge=0, le=MAX_ESTIMATE_SECONDS), NUMBER],
+        Annotated[float, Field(ge=0, le=pricing.MAX_ESTIMATE_SECONDS), NUMBER],
         Query(alias="durationSeconds", description="Length of the media.", examples=[3600]),
     ],
     tier: Annotated[Tier, Query(description="Price tier.")] = Tier.STANDARD,
     mode: Annotated[ProcessingMode, Query(description="Which stages run.")] = ProcessingMode.ALL,
     tracks: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_ESTIMATE_TRACKS), WHOLE_NUMBER],
+        Annotated[int, Field(ge=1, le=pricing.MAX_ESTIMATE_TRACKS), WHOLE_NUMBER],
         Query(
             alias="audioTracks",
             description="Tracks to transcribe: audio streams of the video, or separate audio "
@@ -185,7 +168,7 @@ async def estimate_price(
         ),
     ] = 1,
     prior: Annotated[
-        Annotated[int, Field(ge=0, le=MAX_PRIOR_USAGE_SECONDS), WHOLE_NUMBER],
+        Annotated[int, Field(ge=0, le=pricing.MAX_PRIOR_USAGE_SECONDS), WHOLE_NUMBER],
         Query(
             alias="priorUsageSeconds", description="Billable seconds already used this UTC month."
         ),
@@ -258,12 +241,7 @@ class Formats(TypedDict):
     limits: FormatLimits
 
 
-@router.get(
-    "/formats",
-    response_model=Answer[Formats],
-    response_description="Formats and limits.",
-    responses={200: _CACHED},
-)
+@router.get("/formats", **answers(Answer[Formats], "Formats and limits.", **_CACHED))
 async def list_formats(request: Request, context: Context) -> Response:
     """List formats and limits.
 

@@ -18,6 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
+from pipelines.speech import captions
 from pipelines.speech.caption_rules import (
     USUAL,
     CaptionLimits,
@@ -28,32 +29,19 @@ from pipelines.speech.caption_rules import (
     find_violations,
     with_speakers,
 )
-from pipelines.speech.captions import (
-    to_ass,
-    to_ebu_tt_d,
-    to_markdown,
-    to_srt,
-    to_ttml,
-    to_txt,
-    to_vtt,
-    with_sounds,
-)
 from pipelines.types import Speaker, TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute, Permission, require
 from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import OF_RESULTS, errors, headers
+from serve_app.api.openapi import OF_RESULTS, answers, headers
 from serve_app.api.parameters import WHOLE_NUMBER
-from serve_app.api.schemas import Answer, Count, Seconds, Uuid, doc
+from serve_app.api.schemas import Answer, Count, Seconds, Uuid, doc, rendered
 from serve_app.context import AppContext
 from serve_app.errors import invalid
 from serve_app.exports.timeline import csv_table, find_sources
 from serve_app.results import transcripts
 from serve_app.results.availability import require_stage
-from serve_app.results.routes import (
-    LanguageTag,
-    TrackQuery,
-)
+from serve_app.results.routes import LanguageTag, TrackQuery
 from serve_app.results.transcripts import Transcript, transcript_of
 from serve_app.results.translations import in_language, require_translation
 from storage.audit import AuditAction, record
@@ -171,21 +159,19 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.get(
     "/jobs/{jobId}/transcript",
-    response_model=Answer[Transcript],
-    response_description="The transcript.",
-    responses=errors(*OF_RESULTS)
-    | {
-        200: {
-            "headers": headers(sometimes=["Content-Disposition"]),
-            "content": {
-                media_type: {
-                    "schema": {"type": "string", "description": description},
-                    "example": example,
-                }
-                for media_type, (description, example) in _FILES.items()
-            },
-        }
-    },
+    **answers(
+        Answer[Transcript],
+        "The transcript.",
+        *OF_RESULTS,
+        headers=headers(sometimes=["Content-Disposition"]),
+        content={
+            media_type: {
+                "schema": {"type": "string", "description": description},
+                "example": example,
+            }
+            for media_type, (description, example) in _FILES.items()
+        },
+    ),
 )
 async def get_transcript(
     request: Request,
@@ -283,9 +269,7 @@ async def _json_response(
 
 @router.get(
     "/jobs/{jobId}/captions/lint",
-    response_model=Answer[CaptionLint],
-    response_description="What is left to a person.",
-    responses=errors(*OF_RESULTS),
+    **answers(Answer[CaptionLint], "What is left to a person.", *OF_RESULTS),
 )
 async def lint_captions(
     request: Request,
@@ -333,14 +317,11 @@ async def lint(
             "cues": len(cues),
             "total": len(broken),
             "violations": [
-                {
-                    "cue": each.cue,
-                    "startTime": each.start_ms / 1000,
-                    "endTime": each.end_ms / 1000,
-                    "rule": each.rule,
-                    "severity": "advice" if each.is_advice else "violation",
-                    "message": each.message,
-                }
+                rendered(
+                    CaptionViolationJson,
+                    each,
+                    severity="advice" if each.is_advice else "violation",
+                )
                 for each in broken[:_MOST_VIOLATIONS]
             ],
         }
@@ -426,7 +407,9 @@ def _captioned(
         template = rules.speaker if rules else "{speaker}:"
         segments = list(with_speakers(segments, found.speakers, template))
     if style.sounds:
-        segments = with_sounds(segments, found.sounds, rules.sound if rules else "[{sound}]")
+        segments = captions.with_sounds(
+            segments, found.sounds, rules.sound if rules else "[{sound}]"
+        )
     return segments
 
 
@@ -437,19 +420,19 @@ def _text(
     if extension in _CAPTIONS:
         segments = _captioned(track, style, limits)
         write = {
-            "srt": lambda: to_srt(segments, limits),
-            "vtt": lambda: to_vtt(segments, found.speakers, limits),
-            "ttml": lambda: to_ttml(segments, found.speakers, track.language, limits),
-            "ebu-tt-d": lambda: to_ebu_tt_d(segments, track.language, limits),
-            "ass": lambda: to_ass(segments, limits),
+            "srt": lambda: captions.to_srt(segments, limits),
+            "vtt": lambda: captions.to_vtt(segments, found.speakers, limits),
+            "ttml": lambda: captions.to_ttml(segments, found.speakers, track.language, limits),
+            "ebu-tt-d": lambda: captions.to_ebu_tt_d(segments, track.language, limits),
+            "ass": lambda: captions.to_ass(segments, limits),
         }
         return write[extension]()
     match extension:
         case "md":
-            return to_markdown(found.segments, found.speakers)
+            return captions.to_markdown(found.segments, found.speakers)
         case "csv":
             return csv_table(_COLUMNS, _rows(found.segments, found.speakers))
-    return to_txt(found.segments, found.speakers)
+    return captions.to_txt(found.segments, found.speakers)
 
 
 def _rows(

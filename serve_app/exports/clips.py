@@ -17,12 +17,7 @@ from starlette.responses import Response
 from pipelines.codec import from_json
 from pipelines.media.files import MOST_FETCHED_BYTES, Fetch
 from pipelines.sandbox.confinement import Allowance
-from pipelines.sandbox.parent import (
-    ConfinedTask,
-    TaskCrashedError,
-    TaskRefusedError,
-    run_confined,
-)
+from pipelines.sandbox.parent import ConfinedTask, TaskCrashedError, TaskRefusedError, run_confined
 from pipelines.types import Timeline
 from serve_app.api.authentication import Bucket, CurrentJob, KeyedRoute
 from serve_app.api.downloads import ClipPlace, DownloadPlace, RangedContent, ranged_response

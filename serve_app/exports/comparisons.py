@@ -22,21 +22,8 @@ from pipelines.across.comparison import (
 from pipelines.speech.edits import WordChange, Words, changed_words
 from pipelines.types import Scene, ScreenText
 from pipelines.vision.fingerprints import Fingerprints
-from serve_app.api.schemas import (
-    Count,
-    Seconds,
-    Share,
-    Timestamp,
-    Url,
-    Uuid,
-    doc,
-    timestamp,
-)
-from serve_app.api.urls import (
-    OVERVIEW_STILL,
-    parse_job_id,
-    still_path,
-)
+from serve_app.api.schemas import Count, Seconds, Share, Timestamp, Url, Uuid, doc, rendered
+from serve_app.api.urls import OVERVIEW_STILL, parse_job_id, still_path
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.exports.timeline import Section
@@ -153,6 +140,8 @@ class ComparisonFault(TypedDict):
     param: NotRequired[Annotated[Side, doc("Which of the jobs it is about.", "from")]]
 
 
+_OF_FAULT = ("code", "message", "param")
+
 ComparisonStatus = TypedDict(
     "ComparisonStatus",
     {
@@ -195,24 +184,10 @@ async def request_comparison(
 
 def status_json(found: stored.CutComparison) -> ComparisonStatus:
     """Return a comparison as the API shows it, without its result."""
-    shown: ComparisonStatus = {
-        "comparisonId": str(found.id),
-        "state": found.state,
-        "from": str(found.before_id),
-        "to": str(found.after_id),
-        "createdAt": timestamp(found.created_at),
-    }
-    if found.completed_at is not None:
-        shown["completedAt"] = timestamp(found.completed_at)
+    given: dict[str, object] = {"from": str(found.before_id), "to": str(found.after_id)}
     if found.error is not None:
-        error: ComparisonFault = {
-            "code": ErrorCode(found.error["code"]),
-            "message": found.error["message"],
-        }
-        if "param" in found.error:
-            error["param"] = found.error["param"]
-        shown["error"] = error
-    return shown
+        given["error"] = {name: found.error[name] for name in _OF_FAULT if name in found.error}
+    return rendered(ComparisonStatus, found, comparisonId=str(found.id), **given)
 
 
 def result_json(
@@ -295,7 +270,11 @@ async def read_jobs(
     for side, job in listed.items():
         # Without anything in common the error is that of the first stage.
         for stage in both or ANALYSES[:1]:
-            with_param(side, job, stage)
+            try:
+                require_stage(job, stage)
+            except ApiError as error:
+                error.param = side
+                raise
     if not both:
         raise invalid("One job has scenes only, the other a transcript only.", "to")
     if StageName.VISION in both:
@@ -316,15 +295,6 @@ async def read_cuts(
         listed, both = await read_jobs(connection, account_id, str(before), str(after))
     one, other = [await _cut(context, side, job, both) for side, job in listed.items()]
     return one, other
-
-
-def with_param(side: Side, job: JobRecord, stage: StageName) -> None:
-    """As ``require_stage``; the error names the field."""
-    try:
-        require_stage(job, stage)
-    except ApiError as error:
-        error.param = side
-        raise
 
 
 async def _cut(
@@ -401,16 +371,8 @@ def comparison_json(found: Comparison) -> ComparisonJson:
 
 
 def _pair_json(found: Comparison, pair: ShotPair) -> ShotPairJson:
-    shown: ShotPairJson = {
-        "change": pair.change,
-        "moved": pair.moved,
-        "retimed": pair.retimed,
-        "headSeconds": pair.head_ms / 1000,
-        "tailSeconds": pair.tail_ms / 1000,
-        "speed": round(pair.speed, 3),
-        "reframed": pair.reframed,
-        "similarity": round(min(1.0, max(0.0, pair.similarity)), 4),
-    }
+    alike = round(min(1.0, max(0.0, pair.similarity)), 4)
+    shown = rendered(ShotPairJson, pair, speed=round(pair.speed, 3), similarity=alike)
     if pair.before:
         shown["from"] = _span_json(found.before, pair.before, pair.before_ms)
     if pair.after:

@@ -18,18 +18,13 @@ from pipelines.across.chapters import Chapter
 from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute
 from serve_app.api.downloads import FilePlace, LargeResults
 from serve_app.api.envelope import API_PREFIX, Context, public_url, success
-from serve_app.api.openapi import OF_RESULTS, errors, headers
+from serve_app.api.openapi import OF_RESULTS, answers, errors, headers
 from serve_app.api.schemas import Answer, Uuid, doc
 from serve_app.api.urls import parse_job_id
 from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.exports import comparisons
 from serve_app.exports import timeline as timeline_files
 from serve_app.exports.captions import attachment
-from serve_app.exports.comparisons import (
-    ComparisonStatus,
-    request_comparison,
-    result_json,
-    status_json,
-)
 from serve_app.exports.timeline import FrameTimeline, Section, find_sources, frame_timeline
 from serve_app.results.availability import no_result
 from serve_app.results.chapters import find_chapters_of
@@ -173,12 +168,7 @@ def scene_sections(job: JobRecord, scenes: list[SceneSpan]) -> list[Section]:
     if not scenes:
         return [Section(0, max(1, job.duration_ms or 0), "Scene 1")]
     return [
-        Section(
-            scene.start_ms,
-            scene.end_ms,
-            f"Scene {scene.index + 1}",
-            scene.description,
-        )
+        Section(scene.start_ms, scene.end_ms, f"Scene {scene.index + 1}", scene.description)
         for scene in scenes
     ]
 
@@ -191,10 +181,7 @@ def chapter_sections(job: JobRecord, chapters: list[Chapter]) -> list[Section]:
 
 
 def _written(
-    kind: ExportFormat,
-    job: JobRecord,
-    ingested: dict[str, Any] | None,
-    sections: list[Section],
+    kind: ExportFormat, job: JobRecord, ingested: dict[str, Any] | None, sections: list[Section]
 ) -> str:
     if kind in _LISTS:
         return _LISTS[kind](sections)
@@ -245,10 +232,13 @@ _COMPARISON_FILES = {
 
 @comparison_router.post(
     "/comparisons",
-    status_code=202,
-    response_model=Answer[ComparisonStatus],
-    response_description="It is made, or was already.",
-    responses=errors(ErrorCode.NOT_FOUND, *OF_RESULTS),
+    **answers(
+        Answer[comparisons.ComparisonStatus],
+        "It is made, or was already.",
+        ErrorCode.NOT_FOUND,
+        *OF_RESULTS,
+        status=202,
+    ),
 )
 async def compare_jobs(
     request: Request, context: Context, account_id: CurrentAccount, body: ComparisonBody
@@ -264,26 +254,24 @@ async def compare_jobs(
     Shots are found again by what their pictures show, whatever the encoding, grade or framing.
     What only one of the jobs has, scenes or a transcript, is not compared. Jobs that were analysed
     before there were fingerprints are analysed again by a rerun of `vision`."""
-    found = await request_comparison(context, account_id, body.before, body.after)
-    return success(request, status_json(found), status=202)
+    found = await comparisons.request_comparison(context, account_id, body.before, body.after)
+    return success(request, comparisons.status_json(found), status=202)
 
 
 @comparison_router.get(
     "/comparisons/{comparisonId}",
-    response_model=Answer[ComparisonStatus],
-    response_description="What became of it, and what changed.",
-    responses=errors(*OF_RESULTS)
-    | {
-        200: {
-            "content": {
-                "text/plain": {"schema": {"type": "string"}, "example": _COMPARISON_EDL},
-                "application/vnd.pixar.opentimelineio+json": {
-                    "schema": {"type": "string"},
-                    "example": '{"OTIO_SCHEMA": "Timeline.1"}',
-                },
+    **answers(
+        Answer[comparisons.ComparisonStatus],
+        "What became of it, and what changed.",
+        *OF_RESULTS,
+        content={
+            "text/plain": {"schema": {"type": "string"}, "example": _COMPARISON_EDL},
+            "application/vnd.pixar.opentimelineio+json": {
+                "schema": {"type": "string"},
+                "example": '{"OTIO_SCHEMA": "Timeline.1"}',
             },
-        }
-    },
+        },
+    ),
 )
 async def get_comparison(
     request: Request,
@@ -324,9 +312,9 @@ async def get_comparison(
         return await answer.prepared(request, len(document), write)
 
     def shown() -> Response:
-        data = status_json(found)
+        data = comparisons.status_json(found)
         if document:
-            data["result"] = result_json(found, document, context, public_url(request))
+            data["result"] = comparisons.result_json(found, document, context, public_url(request))
         return success(request, data, large=True)
 
     return await answer.prepared(request, len(document), shown)

@@ -234,12 +234,6 @@ def _start_of(clock: Values, rate: Fraction) -> tuple[int, Fraction, bool]:
     return round(start.seconds * counted * factor), start.seconds, drops
 
 
-def _frame_of(timecode: str, rate: Fraction) -> int:
-    """Return frames after midnight; 0 for what is no timecode of that rate."""
-    start = parse_timecode(timecode, float(rate))
-    return 0 if start is None else round(start.seconds * rate)
-
-
 def timeline_rate(stream: Values) -> Fraction:
     """Return one of RATES for a stream as ingest describes it."""
     named = stream.get("exact_rate")
@@ -275,7 +269,9 @@ def frame_timeline(
     """Return the sections, which follow each other, as events on one or more sources."""
     first, start = sources[0], sources[0].start_frame
     if len(sources) > 1:
-        start = _frame_of(f"{_SEVERAL_START}{';' if first.drop_frame else ':'}00", first.rate)
+        timecode = f"{_SEVERAL_START}{';' if first.drop_frame else ':'}00"
+        parsed = parse_timecode(timecode, float(first.rate))
+        start = 0 if parsed is None else round(parsed.seconds * first.rate)
     events: list[Event] = []
     seconds, at = Fraction(0), 0
     for piece in _pieces(sources, sections):

@@ -29,6 +29,7 @@ from serve_app.api.schemas import (
     Url,
     Uuid,
     doc,
+    rendered,
     timestamp,
 )
 from serve_app.results.redaction import RedactionJson, redaction_json
@@ -456,6 +457,7 @@ def _clips(job: JobRecord) -> list[ProgrammeClip]:
 
 def render_summary(job: JobRecord) -> JobSummary:
     """Return the reduced form of list items."""
+    left = seconds_left(job.stages) if job.state is JobState.PROCESSING else None
     rendered: JobSummary = {
         "jobId": str(job.id),
         "state": job.state,
@@ -474,7 +476,7 @@ def render_summary(job: JobRecord) -> JobSummary:
         "callbackUrl": job.callback_url,
         "originalFilename": job.file_name,
         "status": legacy_status(job),
-        "estimatedCompletionTimeSeconds": estimated_seconds(job),
+        "estimatedCompletionTimeSeconds": None if left is None else round(left, 1),
     }
     if job.state is JobState.FAILED:
         rendered["error"] = _error(job)
@@ -524,13 +526,6 @@ def links(job: JobRecord, base_url: str) -> Links:
     return {"self": job_url, "transcript": f"{job_url}/transcript", "scenes": f"{job_url}/scenes"}
 
 
-def estimated_seconds(job: JobRecord) -> float | None:
-    """Return seconds until a job that is being processed is done; None where there is no
-    estimate."""
-    left = seconds_left(job.stages) if job.state is JobState.PROCESSING else None
-    return None if left is None else round(left, 1)
-
-
 def progress(job: JobRecord) -> float:
     """0 to 1 over the stages that run; 1 once all of them have ended."""
     done = total = 0.0
@@ -559,12 +554,4 @@ def legacy_status(job: JobRecord) -> str:
 
 def warning_document(warning: PipelineWarning, stage: StageName) -> JobWarning:
     """Return a warning of ``stage`` as it is stored and shown, without what it is not about."""
-    about = {
-        "stage": warning.stage or stage,
-        "trackIndex": warning.track_index,
-        "startTime": None if warning.start_ms is None else warning.start_ms / 1000,
-        "endTime": None if warning.end_ms is None else warning.end_ms / 1000,
-    }
-    known = {name: value for name, value in about.items() if value is not None}
-    shown = {"code": warning.code, "message": warning.message, **known}
-    return cast("JobWarning", shown)
+    return rendered(JobWarning, warning, stage=warning.stage or stage)

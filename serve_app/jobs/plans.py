@@ -17,28 +17,11 @@ from pydantic_core import PydanticCustomError
 
 from pipelines.net.buckets import PUBLIC_ACCESS, BucketAccess, is_bucket_address
 from pipelines.types import WarningCode
-from serve_app.api.urls import (
-    require_bucket_access,
-    require_callback_url,
-    require_media_url,
-)
+from serve_app.api.urls import require_bucket_access, require_callback_url, require_media_url
 from serve_app.crypto import Encrypter
 from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.jobs import schemas
 from serve_app.jobs.answers import check_metadata
-from serve_app.jobs.schemas import (
-    AudioTrackOptions,
-    Body,
-    Clip,
-    CreateBatchBody,
-    CreateJobBody,
-    CreateJobFromUrlBody,
-    FetchedTrack,
-    JobOptions,
-    RetentionOptions,
-    SeparateAudio,
-    UploadedTrack,
-    plain_file_name,
-)
 from serve_app.media.formats import in_address, tier_of
 from serve_app.observability.logs import current_traceparent
 from serve_app.settings import Settings
@@ -62,7 +45,7 @@ class Planner:
     access: BucketAccess = PUBLIC_ACCESS
     """Of the request's addresses in buckets."""
 
-    def reading(self, body: JobOptions) -> Planner:
+    def reading(self, body: schemas.JobOptions) -> Planner:
         """Return the planner of a request that may have credentials of its own."""
         if body.bucketAccess is None:
             return self
@@ -79,7 +62,7 @@ class JobPlan:
     uploads: list[Upload] = field(default_factory=list)
 
 
-def plan_upload(planner: Planner, body: CreateJobBody) -> JobPlan:
+def plan_upload(planner: Planner, body: schemas.CreateJobBody) -> JobPlan:
     """Plan of ``POST /jobs``."""
     planner = planner.reading(body)
     callback = _callback(planner, body)
@@ -115,7 +98,7 @@ def plan_upload(planner: Planner, body: CreateJobBody) -> JobPlan:
     return JobPlan(job, [_upload(job.id, *slot) for slot in slots])
 
 
-def plan_from_url(planner: Planner, body: CreateJobFromUrlBody) -> JobPlan:
+def plan_from_url(planner: Planner, body: schemas.CreateJobFromUrlBody) -> JobPlan:
     """Plan of ``POST /jobs/from-url``."""
     planner = planner.reading(body)
     callback = _callback(planner, body)
@@ -150,14 +133,16 @@ def plan_from_url(planner: Planner, body: CreateJobFromUrlBody) -> JobPlan:
     )
 
 
-def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
+def plan_batch(planner: Planner, body: schemas.CreateBatchBody) -> list[JobPlan]:
     """Plans of ``POST /jobs/batch``: a job a clip, or one job for a timeline."""
     planner = planner.reading(body)
     callback = _callback(planner, body)
     batch_id = uuid.uuid4()
     clips = [_clip(planner, clip, index) for index, clip in enumerate(body.clips)]
     tiers = [
-        _tier_of_fetched(planner, c.sourceUrl, c.fileName, *_clip_params(i))
+        _tier_of_fetched(
+            planner, c.sourceUrl, c.fileName, f"clips[{i}].sourceUrl", f"clips[{i}].fileName"
+        )
         for i, c in enumerate(body.clips)
     ]
     mode = ProcessingMode(body.processingMode)
@@ -201,7 +186,7 @@ def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
     ]
 
 
-def _merged(shared: dict[str, Any], clip: Clip, index: int) -> dict[str, Any]:
+def _merged(shared: dict[str, Any], clip: schemas.Clip, index: int) -> dict[str, Any]:
     """Return the batch's metadata with the clip's over it; within the limits of a job's, like
     both."""
     try:
@@ -211,11 +196,7 @@ def _merged(shared: dict[str, Any], clip: Clip, index: int) -> dict[str, Any]:
         raise invalid(f"{param}: with the batch's, it {error.message()}.", param) from error
 
 
-def _clip_params(index: int) -> tuple[str, str]:
-    return f"clips[{index}].sourceUrl", f"clips[{index}].fileName"
-
-
-def unknown_field_warnings(body: Body) -> list[dict[str, Any]]:
+def unknown_field_warnings(body: schemas.Body) -> list[dict[str, Any]]:
     """Return a warning for each field of the request that there is none of, and which may be
     meant."""
     return [
@@ -229,7 +210,7 @@ def unknown_field_warnings(body: Body) -> list[dict[str, Any]]:
     ]
 
 
-def _callback(planner: Planner, body: JobOptions) -> str | None:
+def _callback(planner: Planner, body: schemas.JobOptions) -> str | None:
     if body.callbackUrl is not None:
         require_callback_url(body.callbackUrl, "callbackUrl", planner.settings)
     return body.callbackUrl
@@ -249,7 +230,7 @@ def _tier_of_fetched(
     return _tier(planner, name if is_bucket_address(url) else in_address(name), url_param)
 
 
-def _check_size(planner: Planner, body: CreateJobBody, tier: Tier) -> None:
+def _check_size(planner: Planner, body: schemas.CreateJobBody, tier: Tier) -> None:
     limit = planner.settings.max_upload_bytes(tier)
     if body.fileSizeBytes is not None and body.fileSizeBytes > limit:
         raise ApiError(
@@ -263,7 +244,7 @@ def _check_size(planner: Planner, body: CreateJobBody, tier: Tier) -> None:
 def _source(
     planner: Planner,
     kind: Literal["upload", "url"],
-    body: JobOptions,
+    body: schemas.JobOptions,
     *,
     clips: Sequence[SourceClip] = (),
     audio: Sequence[SourceAudio] = (),
@@ -272,7 +253,7 @@ def _source(
         raise invalid("This service does not put faces of people together.", "people")
     if body.voices and not planner.settings.voices:
         raise invalid("This service does not recognise voices.", "voices")
-    chosen, allowed = body.retention or RetentionOptions(), planner.settings.retention
+    chosen, allowed = body.retention or schemas.RetentionOptions(), planner.settings.retention
     if (chosen.sourceSeconds or 0) > allowed.most_source_seconds:
         message = f"At most {allowed.most_source_seconds} seconds are allowed."
         raise invalid(message, "retention.sourceSeconds")
@@ -300,7 +281,7 @@ def _source(
     )
 
 
-def _clip(planner: Planner, clip: Clip, index: int) -> SourceClip:
+def _clip(planner: Planner, clip: schemas.Clip, index: int) -> SourceClip:
     address = _address(
         planner, clip.sourceUrl, clip.downloadToken, clip.provider, f"clips[{index}].sourceUrl"
     )
@@ -332,11 +313,11 @@ def unseal_access(encrypter: Encrypter, sealed: str | None) -> BucketAccess:
     return BucketAccess(**json.loads(encrypter.decrypt(base64.b64decode(sealed))))
 
 
-def _single_audio(body: SeparateAudio) -> dict[str, Any]:
+def _single_audio(body: schemas.SeparateAudio) -> dict[str, Any]:
     return {"sync_mode": body.audioSyncMode, "offset_ms": body.audioOffsetMs}
 
 
-def _track_options(track: AudioTrackOptions) -> dict[str, Any]:
+def _track_options(track: schemas.AudioTrackOptions) -> dict[str, Any]:
     return {
         "sync_mode": track.syncMode,
         "offset_ms": track.offsetMs,
@@ -347,7 +328,7 @@ def _track_options(track: AudioTrackOptions) -> dict[str, Any]:
 
 
 def _fetched_track(
-    planner: Planner, track: FetchedTrack | UploadedTrack, param: str
+    planner: Planner, track: schemas.FetchedTrack | schemas.UploadedTrack, param: str
 ) -> SourceAudio:
     url = track.url or ""
     address = _address(planner, url, track.downloadToken, None, param)
@@ -360,7 +341,7 @@ def _name_in(url: str) -> str:
     path = url if is_bucket_address(url) else unquote(urlsplit(url).path)
     last = path.rsplit("/", 1)[-1]
     try:
-        return plain_file_name(last[:255])
+        return schemas.plain_file_name(last[:255])
     except PydanticCustomError:
         return DEFAULT_FILE_NAME
 

@@ -16,10 +16,10 @@ from typing_extensions import TypedDict
 from serve_app import pricing
 from serve_app.api.authentication import CreationRoute, CurrentJob
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import OF_RESULTS, errors
+from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.schemas import Answer, Count, Uuid, doc
 from serve_app.context import AppContext
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.jobs.plans import JobPlan
 from serve_app.jobs.service import create_jobs
 from serve_app.results.availability import require_stage
@@ -81,10 +81,9 @@ router = APIRouter(prefix=API_PREFIX, route_class=CreationRoute, tags=["Jobs"])
 
 @router.post(
     "/jobs/{jobId}/rerun",
-    status_code=202,
-    response_model=Answer[RerunJson],
-    response_description="What is made again: nothing where nothing changed.",
-    responses=errors(
+    **answers(
+        Answer[RerunJson],
+        "What is made again: nothing where nothing changed.",
         ErrorCode.INVALID_REQUEST,
         ErrorCode.INSUFFICIENT_CREDITS,
         ErrorCode.NOT_FOUND,
@@ -93,6 +92,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=CreationRoute, tags=["Jobs"])
         ErrorCode.SOURCE_GONE,
         ErrorCode.TOO_MANY_ACTIVE_JOBS,
         ErrorCode.THROTTLED,
+        status=202,
     ),
 )
 async def rerun_job(
@@ -132,9 +132,7 @@ async def rerun(
     Raises RESULTS_NOT_READY, RESULTS_UNAVAILABLE, NOT_FOUND, LEGAL_HOLD, SOURCE_GONE,
     SERVICE_UNAVAILABLE where no runner has ever started, and what creations raise.
     """
-    locked = await jobs.find_job(connection, job_id, for_update=True)
-    if locked is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
+    locked = existing(await jobs.find_job(connection, job_id, for_update=True), "job")
     if locked.rerun_of is not None:
         raise invalid("This job is a rerun itself: name the job in rerunOf.")
     require_stage(locked, StageName.INGEST)
@@ -170,10 +168,7 @@ def _shown(plan: _Plan) -> RerunStages:
 
 
 async def _plan(
-    connection: Connection,
-    job: JobRecord,
-    context: AppContext,
-    wanted: frozenset[StageName] | None,
+    connection: Connection, job: JobRecord, context: AppContext, wanted: frozenset[StageName] | None
 ) -> _Plan:
     basis = await history.get_basis(connection, job.id)
     if any(each.current is None for each in basis.stages.values()):

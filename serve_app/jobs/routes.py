@@ -7,35 +7,18 @@ import re
 import uuid
 from collections.abc import Mapping
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from serve_app.api import parameters
 from serve_app.api.authentication import CreationRoute, CurrentAccount, CurrentJob, KeyedRoute
 from serve_app.api.downloads import LargeResults
-from serve_app.api.envelope import (
-    API_PREFIX,
-    Context,
-    ExactJSONResponse,
-    base_url,
-    public_url,
-    success,
-)
+from serve_app.api.envelope import API_PREFIX, Context, base_url, page, public_url, success
 from serve_app.api.idempotency import create_once
-from serve_app.api.openapi import errors, headers, links
-from serve_app.api.parameters import (
-    WHOLE_NUMBER,
-    BadCursorError,
-    Cursor,
-    decode_cursor,
-    encode_cursor,
-    matching,
-    one_of,
-    shown,
-)
+from serve_app.api.openapi import answers, headers, links
 from serve_app.api.schemas import Answer
 from serve_app.context import AppContext
 from serve_app.errors import ErrorCode, invalid
@@ -68,19 +51,13 @@ _CREATION_ERRORS = (
     ErrorCode.IDEMPOTENCY_BODY_MISMATCH,
     ErrorCode.TOO_MANY_ACTIVE_JOBS,
     ErrorCode.THROTTLED,
+    ErrorCode.INVALID_URL,
+    ErrorCode.URL_NOT_ALLOWED,
 )
-_URL_ERRORS = (ErrorCode.INVALID_URL, ErrorCode.URL_NOT_ALLOWED)
-_CREATED: dict[int | str, dict[str, Any]] = {
-    201: {
-        "headers": headers("Location", sometimes=["Idempotent-Replayed"]),
-        "links": links(
-            {"jobId": "$response.body#/data/jobId"},
-            "getJob",
-            "cancelJob",
-            "getScenes",
-            "getTranscript",
-        ),
-    }
+_FOLLOWING = ("getJob", "cancelJob", "getScenes", "getTranscript")
+_CREATED: dict[str, Any] = {
+    "headers": headers("Location", sometimes=["Idempotent-Replayed"]),
+    "links": links({"jobId": "$response.body#/data/jobId"}, *_FOLLOWING),
 }
 IdempotencyKey = Annotated[
     str | None,
@@ -106,10 +83,14 @@ CurrentPlanner = Annotated[Planner, Depends(_planner)]
 
 @creation_router.post(
     "/jobs",
-    status_code=201,
-    response_model=Answer[CreatedUploadJob],
-    response_description="The job waits for its upload.",
-    responses=errors(*_CREATION_ERRORS, *_URL_ERRORS, ErrorCode.FILE_TOO_LARGE) | _CREATED,
+    **answers(
+        Answer[CreatedUploadJob],
+        "The job waits for its upload.",
+        *_CREATION_ERRORS,
+        ErrorCode.FILE_TOO_LARGE,
+        status=201,
+        **_CREATED,
+    ),
 )
 async def create_job(
     request: Request,
@@ -145,10 +126,7 @@ async def create_job(
 
 @creation_router.post(
     "/jobs/from-url",
-    status_code=201,
-    response_model=Answer[Job],
-    response_description="The job is queued.",
-    responses=errors(*_CREATION_ERRORS, *_URL_ERRORS) | _CREATED,
+    **answers(Answer[Job], "The job is queued.", *_CREATION_ERRORS, status=201, **_CREATED),
 )
 async def create_job_from_url(
     request: Request,
@@ -174,16 +152,14 @@ async def create_job_from_url(
 
 @creation_router.post(
     "/jobs/batch",
-    status_code=201,
-    response_model=Answer[BatchResult],
-    response_description="The jobs are queued.",
-    responses=errors(*_CREATION_ERRORS, *_URL_ERRORS)
-    | {
-        201: {
-            "headers": headers(sometimes=["Idempotent-Replayed"]),
-            "links": links({"jobId": "$response.body#/data/jobs/0/jobId"}, "getJob"),
-        }
-    },
+    **answers(
+        Answer[BatchResult],
+        "The jobs are queued.",
+        *_CREATION_ERRORS,
+        status=201,
+        headers=headers(sometimes=["Idempotent-Replayed"]),
+        links=links({"jobId": "$response.body#/data/jobs/0/jobId"}, "getJob"),
+    ),
 )
 async def create_batch(
     request: Request,
@@ -221,7 +197,12 @@ DEFAULT_PAGE = 20
 MAX_PAGE = 100
 STATE_ALIASES = {"uploading": JobState.AWAITING_UPLOAD}
 _STATES = [*JobState, *STATE_ALIASES]
-_CANCEL_ERRORS = errors(ErrorCode.NOT_FOUND, ErrorCode.JOB_NOT_CANCELLABLE)
+_CANCELLED = (
+    Answer[Job],
+    "The cancelled job, without `processedData`.",
+    ErrorCode.NOT_FOUND,
+    ErrorCode.JOB_NOT_CANCELLABLE,
+)
 
 _INCLUDED = re.compile("(none|(scenes|transcript)(,(scenes|transcript))*)")
 _INCLUDED_WORDS = "list of scenes and transcript, or none"
@@ -231,27 +212,25 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Jobs"])
 
 @router.get(
     "/jobs",
-    response_model=JobPage,
-    response_description="A page of jobs.",
-    responses={
-        200: {
-            "headers": headers(sometimes=["Link"]),
-            "links": links({"cursor": "$response.body#/nextCursor"}, "listJobs")
-            | links({"jobId": "$response.body#/data/0/jobId"}, "getJob"),
-        }
-    },
+    **answers(
+        JobPage,
+        "A page of jobs.",
+        headers=headers(sometimes=["Link"]),
+        links=links({"cursor": "$response.body#/nextCursor"}, "listJobs")
+        | links({"jobId": "$response.body#/data/0/jobId"}, "getJob"),
+    ),
 )
 async def list_jobs(
     request: Request,
     context: Context,
     account_id: CurrentAccount,
     limit: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
+        Annotated[int, Field(ge=1, le=MAX_PAGE), parameters.WHOLE_NUMBER],
         Query(description="Most jobs of a page."),
     ] = DEFAULT_PAGE,
-    cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
+    cursor: parameters.CursorQuery = None,
     state: Annotated[
-        Annotated[str, one_of(_STATES)] | None,
+        Annotated[str, parameters.one_of(_STATES)] | None,
         Query(
             description="Only jobs in this state; `uploading` means `awaiting_upload`. Not "
             "together with `status`.",
@@ -259,7 +238,7 @@ async def list_jobs(
         ),
     ] = None,
     status: Annotated[
-        Annotated[str, one_of(LEGACY_FILTERS)] | None,
+        Annotated[str, parameters.one_of(LEGACY_FILTERS)] | None,
         Query(
             description="Only jobs of this older status, or of the groups `COMPLETED`, "
             "`COMPLETED_NO_SCENES` and `FAILED`. Use `state`.",
@@ -286,40 +265,30 @@ async def list_jobs(
             legacy_status=status,
         )
     shown_jobs, next_cursor = found[:limit], None
-    link = {}
     if len(found) > limit:
-        last = Cursor(shown_jobs[-1].created_at, shown_jobs[-1].id)
-        next_cursor = encode_cursor(last, secret=context.signer.secret, account_id=account_id)
-        query = {**dict(request.query_params), "cursor": next_cursor}
-        link["Link"] = f'<{base_url(request)}/jobs?{urlencode(query)}>; rel="next"'
-    body = {
-        "data": [render_summary(job) for job in shown_jobs],
-        "hasMore": next_cursor is not None,
-        "nextCursor": next_cursor,
-        "requestId": request.scope["vas_request_id"],
-    }
-    return ExactJSONResponse(body, headers=link)
+        last = parameters.Cursor(shown_jobs[-1].created_at, shown_jobs[-1].id)
+        next_cursor = parameters.encode_cursor(
+            last, secret=context.signer.secret, account_id=account_id
+        )
+    return page(request, [render_summary(job) for job in shown_jobs], next_cursor, path="/jobs")
 
 
-def _read_cursor(context: AppContext, account_id: uuid.UUID, text: str) -> Cursor:
+def _read_cursor(context: AppContext, account_id: uuid.UUID, text: str) -> parameters.Cursor:
     try:
-        return decode_cursor(text, secret=context.signer.secret, account_id=account_id)
-    except BadCursorError as error:
+        return parameters.decode_cursor(text, secret=context.signer.secret, account_id=account_id)
+    except parameters.BadCursorError as error:
         raise invalid("The cursor is not one that this list gave out.", "cursor") from error
 
 
-@router.get(
-    "/jobs/{jobId}",
-    response_model=Answer[Job],
-    response_description="The job.",
-)
+@router.get("/jobs/{jobId}", **answers(Answer[Job], "The job."))
 async def get_job(
     request: Request,
     context: Context,
     job: CurrentJob,
     answer: LargeResults,
     include: Annotated[
-        Annotated[str, shown(_INCLUDED), matching(_INCLUDED, _INCLUDED_WORDS)] | None,
+        Annotated[str, parameters.shown(_INCLUDED), parameters.matching(_INCLUDED, _INCLUDED_WORDS)]
+        | None,
         Query(description="`none`, or a list of `scenes` and `transcript`; both if not given."),
     ] = None,
 ) -> Response:
@@ -352,12 +321,7 @@ async def get_job(
         return await run_in_threadpool(shown_with_results, stored)
 
 
-@router.post(
-    "/jobs/{jobId}/cancel",
-    response_model=Answer[Job],
-    response_description="The cancelled job, without `processedData`.",
-    responses=_CANCEL_ERRORS,
-)
+@router.post("/jobs/{jobId}/cancel", **answers(*_CANCELLED))
 async def cancel_job(request: Request, context: Context, job: CurrentJob) -> Response:
     """Cancel a job.
 
@@ -366,11 +330,7 @@ async def cancel_job(request: Request, context: Context, job: CurrentJob) -> Res
 
 
 @router.delete(
-    "/jobs/{jobId}",
-    response_model=Answer[Job],
-    response_description="The cancelled job, without `processedData`.",
-    responses=_CANCEL_ERRORS | {200: {"headers": headers("Deprecation", "Link")}},
-    deprecated=True,
+    "/jobs/{jobId}", deprecated=True, **answers(*_CANCELLED, headers=headers("Deprecation", "Link"))
 )
 async def cancel_job_deprecated(request: Request, context: Context, job: CurrentJob) -> Response:
     """Cancel a job (deprecated).
@@ -383,10 +343,7 @@ async def cancel_job_deprecated(request: Request, context: Context, job: Current
 
 @router.post(
     "/jobs/{jobId}/erase",
-    status_code=202,
-    response_model=Answer[Job],
-    response_description="The job without its content.",
-    responses=errors(ErrorCode.LEGAL_HOLD),
+    **answers(Answer[Job], "The job without its content.", ErrorCode.LEGAL_HOLD, status=202),
 )
 async def erase_job(request: Request, context: Context, job: CurrentJob) -> Response:
     """Erase a job's content.

@@ -427,8 +427,7 @@ class CreateJobBody(SeparateAudio):
     """Body of ``POST /jobs``."""
 
     model_config = _ruled(
-        _needs("audioSyncMode", "offset", "audioOffsetMs"),
-        _exclude("audioFileName", "audioTracks"),
+        _needs("audioSyncMode", "offset", "audioOffsetMs"), _exclude("audioFileName", "audioTracks")
     )
 
     fileName: Annotated[FileName, doc("Only the last path component is kept.", "interview.mp4")]
@@ -458,8 +457,7 @@ class CreateJobFromUrlBody(SeparateAudio):
     """Body of ``POST /jobs/from-url``."""
 
     model_config = _ruled(
-        _needs("audioSyncMode", "offset", "audioOffsetMs"),
-        _exclude("audioUrl", "audioTracks"),
+        _needs("audioSyncMode", "offset", "audioOffsetMs"), _exclude("audioUrl", "audioTracks")
     )
 
     url: Annotated[

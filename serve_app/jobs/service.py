@@ -19,7 +19,7 @@ from serve_app.api.schemas import timestamp
 from serve_app.api.urls import parse_job_id
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
-from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
+from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, existing, invalid
 from serve_app.jobs.answers import render_job
 from serve_app.jobs.plans import JobPlan
 from serve_app.results.redaction import redact_again
@@ -40,7 +40,7 @@ from storage import (
 )
 from storage.cleaning import erase_content, is_held
 from storage.database import Connection, DatabaseError
-from storage.job_records import JobRecord, NewJob
+from storage.job_records import JobRecord
 from storage.results import TrackTranscript
 from storage.types import (
     ENDED_STATUSES,
@@ -81,14 +81,21 @@ async def create_jobs(
     for a priority that the account may not use, or SERVICE_UNAVAILABLE where the balance cannot be
     verified.
     """
+    settings = context.settings
     account = await _check_admission(
-        connection, account_id, len(plans), context.settings, leaves_room=leaves_room
+        connection, account_id, len(plans), settings, leaves_room=leaves_room
     )
     capped_key_id = await check_caps(connection, len(plans))
     created = []
     for plan in plans:
-        job = _queued_by_rules(plan.job, account, context.settings)
-        job = replace(job, capped_key_id=capped_key_id)
+        require_priority(plan.job.priority, account, settings)
+        # Its share of the queue, by the rules of its account and the service.
+        job = replace(
+            plan.job,
+            queue_weight=settings.priority_weights[plan.job.priority] * account.queue_weight,
+            running_limit=account.max_running_jobs or settings.max_running_jobs,
+            capped_key_id=capped_key_id,
+        )
         await jobs.insert_job(connection, job, plan.uploads)
         with _verifying_balance():
             amount = pricing.minimum_hold(context.prices, plan.job.tier, plan.job.processing_mode)
@@ -125,8 +132,7 @@ async def _check_admission(
     active = await jobs.count_unfinished(connection, account_id)
     if active + count > limit:
         raise ApiError(
-            ErrorCode.TOO_MANY_ACTIVE_JOBS,
-            extra={"maxActiveJobs": limit, "activeJobs": active},
+            ErrorCode.TOO_MANY_ACTIVE_JOBS, extra={"maxActiveJobs": limit, "activeJobs": active}
         )
     return account
 
@@ -147,14 +153,6 @@ async def check_caps(connection: Connection, count: int) -> uuid.UUID | None:
             extra={"maxActiveJobs": key.max_active_jobs, "activeJobs": key.active_jobs},
         )
     return key.first_id
-
-
-def _queued_by_rules(job: NewJob, account: keys.Account, settings: Settings) -> NewJob:
-    """Return the job with its share of the queue, by the rules of its account and the service."""
-    require_priority(job.priority, account, settings)
-    weight = settings.priority_weights[job.priority] * account.queue_weight
-    limit = account.max_running_jobs or settings.max_running_jobs
-    return replace(job, queue_weight=weight, running_limit=limit)
 
 
 def require_priority(priority: str, account: keys.Account, settings: Settings) -> None:
@@ -183,9 +181,7 @@ async def get_job(connection: Connection, account_id: uuid.UUID, job_id: str) ->
 
 
 def _found(job: JobRecord | None) -> JobRecord:
-    if job is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
-    return job
+    return existing(job, "job")
 
 
 async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str) -> JobRecord:

@@ -181,7 +181,9 @@ class OidcClient:
     ) -> Mapping[str, Any]:
         published = await self._fetch("GET", metadata.jwks_uri)
         try:
-            keys = KeySet.import_key_set(_jwks(published))
+            found = json.loads(published)["keys"]
+            signing = [each for each in found if each.get("use", "sig") == "sig"]
+            keys = KeySet.import_key_set({"keys": signing})
         except (JoseError, ValueError, TypeError, KeyError):
             raise self._unavailable("publishes no keys that can be read") from None
         try:
@@ -243,13 +245,6 @@ class OidcClient:
     def _unavailable(self, what: str) -> ApiError:
         message = f"The issuer {urlsplit(self.issuer).hostname} {what}. Try again later."
         return ApiError(ErrorCode.SERVICE_UNAVAILABLE, message)
-
-
-def _jwks(published: bytes) -> Any:
-    """Return keys that sign; raises ValueError."""
-    document = json.loads(published)
-    signing = [each for each in document["keys"] if each.get("use", "sig") == "sig"]
-    return {"keys": signing}
 
 
 _CLAIMS = {

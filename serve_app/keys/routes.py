@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -23,11 +23,11 @@ from serve_app.api.envelope import (
     public_url,
     success,
 )
-from serve_app.api.openapi import errors, headers, links
+from serve_app.api.openapi import answers, headers, links
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc, rendered
 from serve_app.api.urls import parse_job_id
-from serve_app.errors import ApiError, ErrorCode
+from serve_app.errors import ApiError, ErrorCode, existing
 from storage import audit, keys, ledger
 from storage.audit import ActorKind, AuditEntry
 from storage.keys import KeyRecord
@@ -37,7 +37,7 @@ PORTAL_PATH = "/portal"
 PORTAL_PURPOSE = "portal"
 PORTAL_LINK_SECONDS = 900
 
-_PRIVATE = {"headers": headers("Cache-Control")}
+_PRIVATE: dict[str, Any] = {"headers": headers("Cache-Control")}
 
 router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute, tags=["Dashboard"])
 open_router = APIRouter(prefix=API_PREFIX, route_class=KeylessRoute, tags=["Dashboard"])
@@ -79,9 +79,12 @@ def _key_object(record: KeyRecord) -> Key:
 
 @router.get(
     "/keys",
-    response_model=KeyList,
-    response_description="The keys, newest first.",
-    responses={200: _PRIVATE | {"links": links({"id": "$response.body#/data/0/id"}, "rotateKey")}},
+    **answers(
+        KeyList,
+        "The keys, newest first.",
+        **_PRIVATE,
+        links=links({"id": "$response.body#/data/0/id"}, "rotateKey"),
+    ),
 )
 async def list_keys(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """List API keys.
@@ -93,10 +96,7 @@ async def list_keys(request: Request, context: Context, account_id: CurrentAccou
 
 
 @router.get(
-    "/keys/portal",
-    response_model=Answer[PortalLink],
-    response_description="The link.",
-    responses=errors(ErrorCode.NOT_FOUND) | {200: _PRIVATE},
+    "/keys/portal", **answers(Answer[PortalLink], "The link.", ErrorCode.NOT_FOUND, **_PRIVATE)
 )
 async def get_keys_portal(
     request: Request, context: Context, account_id: CurrentAccount
@@ -115,12 +115,7 @@ async def get_keys_portal(
     return success(request, {"url": url}, headers=NO_STORE)
 
 
-@router.post(
-    "/keys/{id}/rotate",
-    response_model=Answer[RotatedKey],
-    response_description="The new key.",
-    responses={200: _PRIVATE},
-)
+@router.post("/keys/{id}/rotate", **answers(Answer[RotatedKey], "The new key.", **_PRIVATE))
 async def rotate_key(
     request: Request,
     context: Context,
@@ -131,9 +126,9 @@ async def rotate_key(
 
     The old key stops working; the new secret is shown this once."""
     async with context.database.transaction() as connection:
-        issued = await keys.rotate_key(connection, account_id, parse_job_id(key_id))
-    if issued is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such active key.")
+        issued = existing(
+            await keys.rotate_key(connection, account_id, parse_job_id(key_id)), "active key"
+        )
     record = KeyRecord(
         id=issued.id,
         last_four=issued.secret[-4:],
@@ -164,10 +159,7 @@ class Session(TypedDict):
 
 @open_router.post(
     "/sessions",
-    status_code=201,
-    response_model=Answer[Session],
-    response_description="The session.",
-    responses=errors(ErrorCode.UNAUTHORIZED) | {201: _PRIVATE},
+    **answers(Answer[Session], "The session.", ErrorCode.UNAUTHORIZED, status=201, **_PRIVATE),
 )
 async def create_session(request: Request, context: Context, body: SignInBody) -> Response:
     """Exchange a sign-in token for a session.
@@ -227,10 +219,7 @@ _STORED = TypeAdapter(AuditEntryJson)
 
 
 @router.get(
-    "/audit",
-    response_model=AuditPage,
-    response_description="Entries, the oldest first.",
-    responses={200: {"headers": headers("Cache-Control")}},
+    "/audit", **answers(AuditPage, "Entries, the oldest first.", headers=headers("Cache-Control"))
 )
 async def list_audit_log(
     request: Request,

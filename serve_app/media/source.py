@@ -20,20 +20,9 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from serve_app.api.downloads import (
-    Download,
-    DownloadPlace,
-    RangedContent,
-    downloads_of,
-    ranged_response,
-)
+from serve_app.api import downloads
 from serve_app.api.envelope import API_PREFIX, Context
-from serve_app.api.urls import (
-    OVERVIEW_STILL,
-    STILL_PURPOSE,
-    parse_job_id,
-    require_active_owner,
-)
+from serve_app.api.urls import OVERVIEW_STILL, STILL_PURPOSE, parse_job_id, require_active_owner
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode
@@ -104,7 +93,7 @@ class _Held:
 
     key: str
     media_type: str
-    place: DownloadPlace
+    place: downloads.DownloadPlace
 
 
 async def _shown(
@@ -135,7 +124,7 @@ async def _shown(
     media_type = _TYPES.get(PurePosixPath(job.file_name).suffix[1:].lower(), _UNNAMED)
     if is_made and (original != "true" or job.hides_sound):
         key, media_type = preview_key(job.id, muted), "video/mp4"
-    with downloads_of(request, Download.MEDIA).place(job.account_id) as place:
+    with downloads.downloads_of(request, downloads.Download.MEDIA).place(job.account_id) as place:
         yield _Held(key, media_type, place)
 
 
@@ -162,10 +151,12 @@ async def get_media(
         size = await run_in_threadpool(store.size_bytes, shown.key)
     except ObjectNotFoundError:
         raise _missing() from None
-    content = RangedContent(size, shown.media_type, functools.partial(store.read_range, shown.key))
+    content = downloads.RangedContent(
+        size, shown.media_type, functools.partial(store.read_range, shown.key)
+    )
     # Shown by players only: opened by itself, whatever it is, it is saved.
     headers = {"Cache-Control": "private, max-age=3600", "Content-Disposition": "attachment"}
-    return ranged_response(request, shown.place, content, headers)
+    return downloads.ranged_response(request, shown.place, content, headers)
 
 
 PersonId = Annotated[str, Field(pattern=r"^person_\d{1,4}$")]

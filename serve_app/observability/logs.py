@@ -73,17 +73,17 @@ class TextFormatter(logging.Formatter):
         """Time, level, process, logger, message, ids."""
         ids = "".join(f" {name}={value}" for name, value in current_context().items())
         head = f"{_time(record)} {record.levelname} {self._process} {record.name}: "
-        line = head + _one_line(without_secrets(record.getMessage())) + ids
+        # Line ends and what terminals obey are spelt out.
+        message = _CONTROL.sub(
+            lambda found: found[0].encode("unicode_escape").decode(),
+            without_secrets(record.getMessage()),
+        )
+        line = head + message + ids
         exception = _exception(record)
         return line if exception is None else f"{line}\n{exception}"
 
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-
-
-def _one_line(text: str) -> str:
-    """``text`` with line ends and what terminals obey spelt out."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _time(record: logging.LogRecord) -> str:

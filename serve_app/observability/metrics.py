@@ -154,25 +154,7 @@ DISK_FREE = Metric(
     ("folder",),
 )
 
-CATALOGUE = (
-    HTTP_REQUESTS,
-    UPLOADS_UNDER_WAY,
-    JOBS,
-    JOBS_ENDED,
-    QUEUE_AGE,
-    STAGES,
-    MEDIA,
-    PREVIEWS,
-    MODEL_BATCHES,
-    MODEL_SECONDS,
-    WEBHOOK_ATTEMPTS,
-    WEBHOOKS_OPEN,
-    LEDGER_CENTS,
-    LEDGER_ENTRIES,
-    ACCOUNTS_CENTS,
-    LEDGER_MISMATCH_CENTS,
-    DISK_FREE,
-)
+CATALOGUE = tuple(each for each in [*globals().values()] if isinstance(each, Metric))
 """All of them: their ``series`` are what dashboards may query."""
 
 

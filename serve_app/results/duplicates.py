@@ -12,9 +12,9 @@ from typing_extensions import TypedDict
 
 from pipelines.across.duplicates import DuplicateKind
 from serve_app.api.authentication import CurrentJob, KeyedRoute
-from serve_app.api.envelope import API_PREFIX, Context, ExactJSONResponse
-from serve_app.api.openapi import errors
-from serve_app.api.parameters import WHOLE_NUMBER, one_of, read_cursor, sign_payload
+from serve_app.api.envelope import API_PREFIX, Context, page
+from serve_app.api.openapi import answers
+from serve_app.api.parameters import WHOLE_NUMBER, CursorQuery, Cursors, one_of
 from serve_app.api.schemas import Count, RequestId, Seconds, Share, Uuid, doc, rendered
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.results.availability import no_result
@@ -63,9 +63,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.get(
     "/jobs/{jobId}/duplicates",
-    response_model=Duplicates,
-    response_description="A page of duplicates.",
-    responses=errors(ErrorCode.RESULTS_NOT_READY),
+    **answers(Duplicates, "A page of duplicates.", ErrorCode.RESULTS_NOT_READY),
 )
 async def list_duplicates(
     request: Request,
@@ -75,7 +73,7 @@ async def list_duplicates(
         Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
         Query(description="Most duplicates of a page."),
     ] = 100,
-    cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
+    cursor: CursorQuery = None,
     kind: Annotated[
         Annotated[str, one_of(DuplicateKind)] | None,
         Query(
@@ -92,8 +90,8 @@ async def list_duplicates(
     fingerprints is found once it is analysed again, by a rerun."""
     if job.erased_at is not None:
         raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
-    secret, account = context.signer.secret, job.account_id
-    payload = read_cursor(cursor, secret=secret, account_id=account, purpose=_PURPOSE)
+    cursors = Cursors(context.signer.secret, job.account_id, _PURPOSE)
+    payload = cursors.read(cursor)
     after = (uuid.UUID(bytes=payload[:16]), int.from_bytes(payload[16:])) if payload else None
     async with context.database.statement() as connection:
         if job.completed_at is None or not await duplicates.is_compared(connection, job.id):
@@ -104,15 +102,8 @@ async def list_duplicates(
     shown, next_cursor = found[:limit], None
     if len(found) > limit:
         last = shown[-1][0]
-        payload = last.other_id.bytes + last.number.to_bytes(4)
-        next_cursor = sign_payload(payload, secret=secret, account_id=account, purpose=_PURPOSE)
-    body: Duplicates = {
-        "data": [duplicate_json(*each) for each in shown],
-        "hasMore": next_cursor is not None,
-        "nextCursor": next_cursor,
-        "requestId": request.scope["vas_request_id"],
-    }
-    return ExactJSONResponse(body)
+        next_cursor = cursors.write(last.other_id.bytes + last.number.to_bytes(4))
+    return page(request, [duplicate_json(*each) for each in shown], next_cursor)
 
 
 def duplicate_json(found: StoredDuplicate, file_name: str) -> DuplicateJson:

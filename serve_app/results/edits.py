@@ -14,42 +14,18 @@ from typing_extensions import TypedDict
 
 from pipelines.across.redaction import Known, Span
 from pipelines.codec import from_json, to_json
-from pipelines.speech.edits import (
-    Edit,
-    EditError,
-    Insertion,
-    Merge,
-    SegmentChange,
-    Split,
-    speakers_after,
-    splices_of,
-    turns_after,
-)
+from pipelines.speech import edits
 from pipelines.types import Speaker, SpeakerTurn, TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.downloads import turn_if_large
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import OF_RESULTS, errors
+from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.parameters import WHOLE_NUMBER
-from serve_app.api.schemas import (
-    WHOLE,
-    Answer,
-    Count,
-    Timestamp,
-    Uuid,
-    doc,
-    timestamp,
-)
+from serve_app.api.schemas import WHOLE, Answer, Count, Timestamp, Uuid, doc, rendered
 from serve_app.context import AppContext
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode, existing, invalid
+from serve_app.results import redaction
 from serve_app.results.availability import require_stage
-from serve_app.results.redaction import (
-    add_muted,
-    keep_known,
-    known_of,
-    redacted_change,
-    redacted_kinds,
-)
 from serve_app.results.routes import MAX_TRACK_INDEX, TrackQuery
 from serve_app.results.transcripts import (
     TranscriptSegmentJson,
@@ -237,10 +213,7 @@ _EDIT_ERRORS = (
 
 
 @router.patch(
-    "/jobs/{jobId}/transcript",
-    response_model=Answer[EditedTranscript],
-    response_description="What changed.",
-    responses=errors(*_EDIT_ERRORS),
+    "/jobs/{jobId}/transcript", **answers(Answer[EditedTranscript], "What changed.", *_EDIT_ERRORS)
 )
 async def edit_transcript(
     request: Request, context: Context, job: CurrentJob, body: TranscriptEditBody
@@ -258,15 +231,17 @@ async def edit_transcript(
     100,000 (of a redacted job 20,000) and 16 MB as they are stored, and what all corrections of a
     job replaced takes at most 128 MB, of an account 2 GB."""
     ms = [[_ms(it.startTime), _ms(it.endTime)] for it in body.segments]
-    edit = Edit(
+    edit = edits.Edit(
         tuple(
-            SegmentChange(it.index, it.text, it.speaker, *times)
+            edits.SegmentChange(it.index, it.text, it.speaker, *times)
             for it, times in zip(body.segments, ms, strict=True)
         ),
-        tuple(Split(it.index, it.word) for it in body.split),
-        tuple(Merge(it.index, it.count) for it in body.merge),
+        tuple(edits.Split(it.index, it.word) for it in body.split),
+        tuple(edits.Merge(it.index, it.count) for it in body.merge),
         tuple(
-            Insertion(round(it.startTime * 1000), round(it.endTime * 1000), it.text, it.speaker)
+            edits.Insertion(
+                round(it.startTime * 1000), round(it.endTime * 1000), it.text, it.speaker
+            )
             for it in body.insert
         ),
         tuple(body.speakers),
@@ -275,7 +250,7 @@ async def edit_transcript(
     async def make(job: JobRecord, read: ReadTranscript) -> Change:
         try:
             return await asyncio.to_thread(_change, edit, read, job.duration_ms)
-        except EditError as error:
+        except edits.EditError as error:
             raise invalid(error.message, error.param) from None
 
     return await _edited(request, context, job, body, make, "segments")
@@ -283,9 +258,7 @@ async def edit_transcript(
 
 @router.post(
     "/jobs/{jobId}/transcript/revert",
-    response_model=Answer[EditedTranscript],
-    response_description="What changed.",
-    responses=errors(*_EDIT_ERRORS),
+    **answers(Answer[EditedTranscript], "What changed.", *_EDIT_ERRORS),
 )
 async def revert_transcript(
     request: Request, context: Context, job: CurrentJob, body: TranscriptRevertBody
@@ -309,9 +282,7 @@ async def revert_transcript(
 
 @router.get(
     "/jobs/{jobId}/transcript/revisions",
-    response_model=Answer[RevisionList],
-    response_description="The revisions.",
-    responses=errors(*OF_RESULTS),
+    **answers(Answer[RevisionList], "The revisions.", *OF_RESULTS),
 )
 async def list_transcript_revisions(
     request: Request,
@@ -334,23 +305,9 @@ async def list_transcript_revisions(
     async with context.database.statement() as connection:
         chosen = choose_track(job, await list_tracks(connection, job.id), track)
         found = await history.list_revisions(
-            connection,
-            job.id,
-            chosen.track_index,
-            before=before or MOST_REVISIONS + 1,
-            limit=limit,
+            connection, job.id, chosen.track_index, before=before or MOST_REVISIONS + 1, limit=limit
         )
-    shown: list[RevisionJson] = []
-    for each in found:
-        shown.append(
-            {
-                "revision": each.revision,
-                "createdAt": timestamp(each.created_at),
-                "changedSegments": each.changed_segments,
-            }
-        )
-        if each.reverted_to is not None:
-            shown[-1]["revertedTo"] = each.reverted_to
+    shown = [rendered(RevisionJson, each) for each in found]
     if len(shown) < limit:
         shown.append({"revision": 0})
     listed: RevisionList = {
@@ -376,13 +333,13 @@ async def _prepared(
     """Return what is to be stored of a change, and when the sound is to be silent for it; what is
     found in it is added to ``known``. Raises ApiError where it is too large."""
     muted = list[Span]()
-    if kinds := redacted_kinds(job):
+    if kinds := redaction.redacted_kinds(job):
         if sum(len(it["words"]) for *_, new in change["splices"] for it in new) > _MOST_REDACTED:
             message = f"More than {_MOST_REDACTED} words of a redacted job are changed at once."
             raise invalid(message, param)
         before = len(known.kinds)
         change, muted = await asyncio.to_thread(
-            redacted_change, change, read.language, kinds, context.recognizer, known
+            redaction.redacted_change, change, read.language, kinds, context.recognizer, known
         )
         if len(known.kinds) > max(before, MOST_PHRASES):
             raise invalid("Too much is hidden of the job: nothing new can be corrected in.", param)
@@ -396,9 +353,7 @@ async def _prepared(
 
 async def _find(connection: Connection, job: JobRecord, *, for_update: bool = False) -> JobRecord:
     """Return the job as it is now. Raises ApiError where it has no transcript any more."""
-    found = await jobs.find_job(connection, job.id, for_update=for_update)
-    if found is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
+    found = existing(await jobs.find_job(connection, job.id, for_update=for_update), "job")
     require_stage(found, StageName.TRANSCRIPT)
     return found
 
@@ -427,23 +382,23 @@ class _Segments(Sequence[TranscriptSegment]):
         return from_json(TranscriptSegment, self._stored[at])
 
 
-def _change(edit: Edit, read: ReadTranscript, media_ms: int | None) -> Change:
+def _change(edit: edits.Edit, read: ReadTranscript, media_ms: int | None) -> Change:
     """Raises EditError."""
     document, segments = read.document, _Segments(read.document["segments"])
     speakers = from_json(tuple[Speaker, ...], document["speakers"])
-    splices = splices_of(edit, segments, speakers, media_ms)
+    splices = edits.splices_of(edit, segments, speakers, media_ms)
     added = tuple(Speaker(it, f"Speaker {int(it[8:]) + 1}", 0.0) for it in edit.speakers)
     change: Change = {
         "splices": [(each.first, each.count, to_json(each.segments)) for each in splices]
     }
     turns = from_json(tuple[SpeakerTurn, ...], document.get("turns", []))
-    spoken = turns_after(turns, splices, segments)
+    spoken = edits.turns_after(turns, splices, segments)
     speak = turns or edit.insert
     if speak and spoken != [*turns]:
         change |= {"turns": to_json(spoken)}
     if added or "turns" in change:
         everybody = (*speakers, *added)
-        found = speakers_after(everybody, spoken) if speak else everybody
+        found = edits.speakers_after(everybody, spoken) if speak else everybody
         change |= {"speakers": to_json(found)}
     return change
 
@@ -470,7 +425,7 @@ async def _edited(
                 tracks = await list_tracks(connection, job.id)
                 index = choose_track(found, tracks, body.trackIndex, "trackIndex").track_index
                 read = await history.read_transcript(connection, job.id, index)
-                known = await known_of(connection, found)
+                known = await redaction.known_of(connection, found)
                 account_bytes = await history.account_history_bytes(connection, job.account_id)
             if read is None or read.revision != body.revision:
                 raise _conflict(read)
@@ -492,13 +447,13 @@ async def _edited(
             job_bytes = await history.history_bytes(connection, job.id) + len(prepared.before)
             if job_bytes > MOST_HISTORY_BYTES:
                 raise invalid("The corrections of the job take all the room for them.", param)
-            if redacted_kinds(locked) == redacted_kinds(found):
+            if redaction.redacted_kinds(locked) == redaction.redacted_kinds(found):
                 revision = await history.store_revision(
                     connection, prepared, reverted_to=reverted_to
                 )
             if revision is not None:
-                await add_muted(context, connection, locked, muted)
-                await keep_known(connection, locked, known)
+                await redaction.add_muted(context, connection, locked, muted)
+                await redaction.keep_known(connection, locked, known)
                 action = AuditAction.EDIT_TRANSCRIPT
                 if reverted_to is not None:
                     action = AuditAction.REVERT_TRANSCRIPT

@@ -15,7 +15,7 @@ from pipelines.codec import decode
 from pipelines.types import Person
 from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, public_url, success
-from serve_app.api.openapi import OF_RESULTS, errors
+from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.schemas import (
     Answer,
     Count,
@@ -75,12 +75,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 voice_router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 
-@router.get(
-    "/jobs/{jobId}/people",
-    response_model=Answer[PeopleList],
-    response_description="The people.",
-    responses=errors(*OF_RESULTS),
-)
+@router.get("/jobs/{jobId}/people", **answers(Answer[PeopleList], "The people.", *OF_RESULTS))
 async def get_people(request: Request, context: Context, job: CurrentJob) -> Response:
     """Read who is seen.
 
@@ -102,9 +97,7 @@ async def get_people(request: Request, context: Context, job: CurrentJob) -> Res
 
 @router.delete(
     "/jobs/{jobId}/people",
-    response_model=Answer[PeopleDeleted],
-    response_description="They are deleted.",
-    responses=errors(ErrorCode.LEGAL_HOLD, *OF_RESULTS),
+    **answers(Answer[PeopleDeleted], "They are deleted.", ErrorCode.LEGAL_HOLD, *OF_RESULTS),
 )
 async def delete_people(request: Request, context: Context, job: CurrentJob) -> Response:
     """Delete who is seen.
@@ -160,9 +153,7 @@ class VoiceList(TypedDict):
 
 @voice_router.put(
     "/jobs/{jobId}/speakers/{speakerId}/voice",
-    response_model=Answer[VoiceJson],
-    response_description="The voice.",
-    responses=errors(*OF_RESULTS),
+    **answers(Answer[VoiceJson], "The voice.", *OF_RESULTS),
 )
 async def name_voice(
     request: Request,
@@ -200,7 +191,7 @@ async def name_voice(
     return success(request, rendered(VoiceJson, learnt))
 
 
-@voice_router.get("/voices", response_model=VoiceList, response_description="The voices.")
+@voice_router.get("/voices", **answers(VoiceList, "The voices."))
 async def list_voices(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """List voices.
 
@@ -212,9 +203,7 @@ async def list_voices(request: Request, context: Context, account_id: CurrentAcc
 
 @voice_router.delete(
     "/voices/{voiceId}",
-    response_model=Answer[VoiceJson],
-    response_description="The voice that was deleted.",
-    responses=errors(ErrorCode.LEGAL_HOLD),
+    **answers(Answer[VoiceJson], "The voice that was deleted.", ErrorCode.LEGAL_HOLD),
 )
 async def delete_voice(
     request: Request,

@@ -11,22 +11,15 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from pipelines.across.review import Doubt, Expected, Review, ReviewReason, review_of
-from pipelines.types import TranscriptResult
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.downloads import LargeResults
 from serve_app.api.envelope import API_PREFIX, Context, success
-from serve_app.api.openapi import OF_RESULTS, errors
+from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, Seconds, Share, Uuid, doc
+from serve_app.results import transcripts
 from serve_app.results.routes import TrackQuery
 from serve_app.results.scenes import scenes_of
-from serve_app.results.transcripts import (
-    at_revision,
-    choose_track,
-    read_tracks,
-    require_choice,
-    transcript_of,
-)
 from storage import results
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
@@ -81,12 +74,7 @@ class JobReview(TypedDict):
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 
-@router.get(
-    "/jobs/{jobId}/review",
-    response_model=Answer[JobReview],
-    response_description="What to check.",
-    responses=errors(*OF_RESULTS),
-)
+@router.get("/jobs/{jobId}/review", **answers(Answer[JobReview], "What to check.", *OF_RESULTS))
 async def get_review(
     request: Request,
     context: Context,
@@ -104,20 +92,20 @@ async def get_review(
 
     Segments that were corrected count as right. Expected errors follow from the confidences of
     words and of cuts."""
-    require_choice(job, track)
+    transcripts.require_choice(job, track)
     async with context.database.statement() as connection:
         seen, spoken = await results.stored_bytes(connection, job.id)
     async with answer.turn(request, seen + spoken):
         async with context.database.statement() as connection:
-            tracks = await read_tracks(connection, job)
-            chosen = choose_track(job, tracks, track)
+            tracks = await transcripts.read_tracks(connection, job)
+            chosen = transcripts.choose_track(job, tracks, track)
             scenes = "[]"
             if job.stages[StageName.VISION].status is StageStatus.COMPLETED:
                 scenes = await results.get_scenes(connection, job.id)
         former = chosen
         if chosen.revision > (chosen.redacted_revision or 0):
             machine = chosen.redacted_revision or 0
-            former = await at_revision(context.database, job, chosen, machine)
+            former = await transcripts.at_revision(context.database, job, chosen, machine)
         found = await run_in_threadpool(_review, job, chosen, former, scenes, budgetSeconds)
     return success(request, found)
 
@@ -125,10 +113,17 @@ async def get_review(
 def _review(
     job: JobRecord, track: TrackTranscript, machine: TrackTranscript, scenes: str, budget: int
 ) -> JobReview:
-    found = transcript_of(track)
+    found = transcripts.transcript_of(track)
     checked = frozenset[int]()
     if machine is not track:
-        checked = _corrected(found, transcript_of(machine))
+        # The segments that are not as the machine wrote them.
+        segments = transcripts.transcript_of(machine).segments
+        written = {(it.start_ms, it.end_ms, it.text, it.speaker) for it in segments}
+        checked = frozenset(
+            it.index
+            for it in found.segments
+            if (it.start_ms, it.end_ms, it.text, it.speaker) not in written
+        )
     review = review_of(
         found.segments,
         scenes_of(scenes),
@@ -152,16 +147,6 @@ def _review(
         "after": _expected(review, review.after),
         "stretches": [_interval(each, texts) for each in review.intervals],
     }
-
-
-def _corrected(found: TranscriptResult, machine: TranscriptResult) -> frozenset[int]:
-    """Return indices of segments that are not as the machine wrote them."""
-    written = {(it.start_ms, it.end_ms, it.text, it.speaker) for it in machine.segments}
-    return frozenset(
-        it.index
-        for it in found.segments
-        if (it.start_ms, it.end_ms, it.text, it.speaker) not in written
-    )
 
 
 def _expected(review: Review, expected: Expected) -> ExpectedErrors:

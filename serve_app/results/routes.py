@@ -19,31 +19,15 @@ from serve_app import pricing
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.downloads import LargeResults, ResultAnswer
 from serve_app.api.envelope import API_PREFIX, Context, public_url, success
-from serve_app.api.openapi import OF_RESULTS, errors
+from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.parameters import WHOLE_NUMBER, matching
 from serve_app.api.schemas import Answer, doc, rendered
 from serve_app.context import AppContext
 from serve_app.crypto import canonical
-from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, invalid
-from serve_app.results import transcripts
+from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, existing, invalid
+from serve_app.results import receipts, redaction, transcripts
 from serve_app.results.availability import no_result, require_stage
 from serve_app.results.chapters import ChapterJson, ChapterList, find_chapters_of
-from serve_app.results.receipts import (
-    KEYS_PATH,
-    PAYLOAD_TYPE,
-    EnvelopeJson,
-    PublicKeys,
-    ReceiptJson,
-    ReceiptStages,
-    Subject,
-)
-from serve_app.results.redaction import (
-    RedactedJob,
-    RedactedKinds,
-    hidden_label,
-    redact_again,
-    redaction_json,
-)
 from serve_app.results.scenes import SceneList, StoredSeen, read_seen, seen_json
 from serve_app.results.transcripts import (
     AudioTrackJson,
@@ -78,9 +62,7 @@ TrackQuery = Annotated[
 SpeakerId = Annotated[
     str,
     Path(
-        alias="speakerId",
-        description="A speaker's `id` in the transcript.",
-        examples=["speaker_0"],
+        alias="speakerId", description="A speaker's `id` in the transcript.", examples=["speaker_0"]
     ),
 ]
 
@@ -115,12 +97,7 @@ receipt_key_router = APIRouter(include_in_schema=False)
 translation_router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 
-@router.get(
-    "/jobs/{jobId}/scenes",
-    response_model=Answer[SceneList],
-    response_description="The scenes.",
-    responses=errors(*OF_RESULTS),
-)
+@router.get("/jobs/{jobId}/scenes", **answers(Answer[SceneList], "The scenes.", *OF_RESULTS))
 async def get_scenes(
     request: Request,
     context: Context,
@@ -150,11 +127,7 @@ async def get_scenes(
         return await run_in_threadpool(shown, found)
 
 
-@router.get(
-    "/jobs/{jobId}/audioTracks",
-    response_model=Answer[AudioTrackList],
-    response_description="The audio tracks.",
-)
+@router.get("/jobs/{jobId}/audioTracks", **answers(Answer[AudioTrackList], "The audio tracks."))
 async def list_audio_tracks(
     request: Request, context: Context, job: CurrentJob, answer: LargeResults
 ) -> Response:
@@ -185,9 +158,9 @@ async def list_audio_tracks_alias(
 @router.get("/jobs/{jobId}/audio-tracks/{trackIndex}", include_in_schema=False)
 @router.get(
     "/jobs/{jobId}/audioTracks/{trackIndex}",
-    response_model=Answer[AudioTrackJson],
-    response_description="The audio track.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
+    **answers(
+        Answer[AudioTrackJson], "The audio track.", ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND
+    ),
 )
 async def get_audio_track(
     request: Request,
@@ -204,8 +177,7 @@ async def get_audio_track(
 
     def shown(found: Sequence[TrackTranscript]) -> Response:
         track = next((each for each in found if each.track_index == index), None)
-        if track is None:
-            raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.")
+        track = existing(track, "audio track")
         return success(request, track_json(track, transcript_of(track)), large=True)
 
     return await _of_tracks(request, context, job, answer, shown)
@@ -228,9 +200,7 @@ async def _of_tracks(
 
 @router.put(
     "/jobs/{jobId}/speakers/{speakerId}",
-    response_model=Answer[SpeakerJson],
-    response_description="The speaker with its label.",
-    responses=errors(*OF_RESULTS),
+    **answers(Answer[SpeakerJson], "The speaker with its label.", *OF_RESULTS),
 )
 async def name_speaker(
     request: Request,
@@ -251,9 +221,7 @@ async def name_speaker(
 
 @router.delete(
     "/jobs/{jobId}/speakers/{speakerId}",
-    response_model=Answer[SpeakerJson],
-    response_description="The speaker with its first label.",
-    responses=errors(*OF_RESULTS),
+    **answers(Answer[SpeakerJson], "The speaker with its first label.", *OF_RESULTS),
 )
 async def reset_speaker(
     request: Request,
@@ -282,7 +250,7 @@ async def _name_speaker(
         chosen = transcripts.choose_track(job, tracks, track)
         if all(each.id != speaker_id for each in transcript_of(chosen).speakers):
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such speaker.")
-        shown = await hidden_label(connection, job, label)
+        shown = await redaction.hidden_label(connection, job, label)
         await stored.name_speaker(connection, job.id, chosen.track_index, speaker_id, shown)
         action = AuditAction.NAME_SPEAKER if label else AuditAction.RESET_SPEAKER
         detail = f"track={chosen.track_index} speaker={speaker_id}"
@@ -292,12 +260,7 @@ async def _name_speaker(
     return success(request, next(each for each in named if each["id"] == speaker_id))
 
 
-@router.get(
-    "/jobs/{jobId}/chapters",
-    response_model=Answer[ChapterList],
-    response_description="The chapters.",
-    responses=errors(*OF_RESULTS),
-)
+@router.get("/jobs/{jobId}/chapters", **answers(Answer[ChapterList], "The chapters.", *OF_RESULTS))
 async def get_chapters(request: Request, context: Context, job: CurrentJob) -> Response:
     """Read the chapters.
 
@@ -310,12 +273,7 @@ async def get_chapters(request: Request, context: Context, job: CurrentJob) -> R
     return success(request, {"jobId": str(job.id), "chapters": shown})
 
 
-@router.get(
-    "/jobs/{jobId}/summary",
-    response_model=Answer[Summary],
-    response_description="The summary.",
-    responses=errors(*OF_RESULTS),
-)
+@router.get("/jobs/{jobId}/summary", **answers(Answer[Summary], "The summary.", *OF_RESULTS))
 async def get_summary(request: Request, context: Context, job: CurrentJob) -> Response:
     """Read the summary.
 
@@ -332,15 +290,18 @@ class RedactionBody(BaseModel):
     """Body of ``POST /jobs/{jobId}/redact``."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
-    kinds: Annotated[RedactedKinds, doc("What to hide.", ["email", "phone", "name"])]
+    kinds: Annotated[redaction.RedactedKinds, doc("What to hide.", ["email", "phone", "name"])]
 
 
 @redaction_router.post(
     "/jobs/{jobId}/redact",
-    status_code=202,
-    response_model=Answer[RedactedJob],
-    response_description="It is being hidden, or was already.",
-    responses=errors(ErrorCode.LEGAL_HOLD, ErrorCode.RESULTS_NOT_READY),
+    **answers(
+        Answer[redaction.RedactedJob],
+        "It is being hidden, or was already.",
+        ErrorCode.LEGAL_HOLD,
+        ErrorCode.RESULTS_NOT_READY,
+        status=202,
+    ),
 )
 async def redact_job(
     request: Request, context: Context, job: CurrentJob, body: RedactionBody
@@ -376,22 +337,22 @@ async def redact_job(
         kinds = [*present, *(it for it in body.kinds if it not in present)]
         if len(kinds) > len(present) or locked.redact_error is not None:
             source = locked.source.model_copy(update={"redact": tuple(kinds)})
-            await redact_again(connection, replace(locked, source=source))
+            await redaction.redact_again(connection, replace(locked, source=source))
             detail = f"kinds={','.join(kinds)}"
             await record(
                 connection, job.account_id, AuditAction.REDACT_JOB, job_id=job.id, detail=detail
             )
             found = await jobs.find_job(connection, job.id)
             locked = found or locked
-    answer: RedactedJob = {"jobId": str(job.id), "redaction": redaction_json(locked)}
+    answer: redaction.RedactedJob = {
+        "jobId": str(job.id),
+        "redaction": redaction.redaction_json(locked),
+    }
     return success(request, answer, status=202)
 
 
 @receipt_router.get(
-    "/jobs/{jobId}/receipt",
-    response_model=Answer[EnvelopeJson],
-    response_description="The receipt.",
-    responses=errors(*OF_RESULTS),
+    "/jobs/{jobId}/receipt", **answers(Answer[receipts.EnvelopeJson], "The receipt.", *OF_RESULTS)
 )
 async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Response:
     """Read the receipt.
@@ -411,17 +372,20 @@ async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Re
     if StageName.INGEST not in stages:
         message = "The job was analysed before there were receipts: rerun it as a new job."
         raise no_result(job, StageName.INGEST, message, SkipReason.STAGE_SKIPPED)
-    receipt: ReceiptJson = {"jobId": str(job.id), "stages": cast("ReceiptStages", stages)}
+    receipt: receipts.ReceiptJson = {
+        "jobId": str(job.id),
+        "stages": cast("receipts.ReceiptStages", stages),
+    }
     statement = {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": _subjects(receipt["stages"]),
         "predicateType": "urn:video-analysis-service:receipt:v2",
         "predicate": receipt,
     }
-    return success(request, context.receipts.seal(PAYLOAD_TYPE, canonical(statement)))
+    return success(request, context.receipts.seal(receipts.PAYLOAD_TYPE, canonical(statement)))
 
 
-def _subjects(stages: ReceiptStages) -> list[Subject]:
+def _subjects(stages: receipts.ReceiptStages) -> list[receipts.Subject]:
     named: list[tuple[str, str]] = []
     for stage in (stages.get("ingest"), stages.get("vision"), stages.get("transcript")):
         if stage is None:
@@ -436,10 +400,10 @@ def _subjects(stages: ReceiptStages) -> list[Subject]:
     return [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in named]
 
 
-@receipt_key_router.get(KEYS_PATH)
+@receipt_key_router.get(receipts.KEYS_PATH)
 async def get_receipt_keys(context: Context) -> Response:
     """The key that signs receipts, open to everybody."""
-    keys: PublicKeys = {"keys": [context.receipts.public_key()]}
+    keys: receipts.PublicKeys = {"keys": [context.receipts.public_key()]}
     return JSONResponse(keys, headers={"Cache-Control": "public, max-age=300"})
 
 
@@ -452,11 +416,14 @@ class TranslationBody(BaseModel):
 
 @translation_router.post(
     "/jobs/{jobId}/translations",
-    status_code=202,
-    response_model=Answer[TranslationJson],
-    response_description="It is made, or was already.",
-    responses=errors(
-        ErrorCode.INVALID_REQUEST, ErrorCode.INSUFFICIENT_CREDITS, ErrorCode.NOT_FOUND, *OF_RESULTS
+    **answers(
+        Answer[TranslationJson],
+        "It is made, or was already.",
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INSUFFICIENT_CREDITS,
+        ErrorCode.NOT_FOUND,
+        *OF_RESULTS,
+        status=202,
     ),
 )
 async def create_translation(
@@ -475,9 +442,7 @@ async def create_translation(
         some = "English" if targets == {"en"} else f"{len(targets)} languages, not this one"
         raise invalid(f"The service translates into {some}.", "language")
     async with context.database.transaction() as connection:
-        locked = await jobs.find_job(connection, job.id, for_update=True)
-        if locked is None:
-            raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
+        locked = existing(await jobs.find_job(connection, job.id, for_update=True), "job")
         require_stage(locked, StageName.TRANSCRIPT)
         tracks = await stored.list_tracks(connection, job.id)
         spoken = {each.language for each in tracks if each.language is not None}
@@ -529,9 +494,7 @@ async def _charge(
 
 @translation_router.get(
     "/jobs/{jobId}/translations",
-    response_model=Answer[TranslationList],
-    response_description="The translations.",
-    responses=errors(*OF_RESULTS),
+    **answers(Answer[TranslationList], "The translations.", *OF_RESULTS),
 )
 async def list_translations(request: Request, context: Context, job: CurrentJob) -> Response:
     """List the translations.
@@ -549,9 +512,13 @@ async def list_translations(request: Request, context: Context, job: CurrentJob)
 
 @translation_router.get(
     "/jobs/{jobId}/translations/{language}",
-    response_model=Answer[TranslationJson],
-    response_description="The translation.",
-    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND, *OF_RESULTS),
+    **answers(
+        Answer[TranslationJson],
+        "The translation.",
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NOT_FOUND,
+        *OF_RESULTS,
+    ),
 )
 async def get_translation(
     request: Request, context: Context, job: CurrentJob, language: _LanguagePath

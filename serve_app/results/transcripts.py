@@ -12,18 +12,10 @@ from typing import Annotated, Literal, NotRequired, TypeVar, cast
 from typing_extensions import TypedDict
 
 from models.contracts import SoundKind
+from pipelines import types
 from pipelines.codec import decode, encode, list_parts
-from pipelines.types import (
-    StageCode,
-    TimedSentence,
-    TrackOutcome,
-    TranscriptResult,
-    TranscriptSegment,
-    TranscriptWord,
-    WarningCode,
-)
 from serve_app.api.schemas import Count, Seconds, Share, Uuid, doc, rendered
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.results.availability import no_result, require_stage
 from storage import results
 from storage.database import Connection, Database
@@ -132,7 +124,7 @@ class AudioTrackJson(TypedDict):
             "en",
         ),
     ]
-    errorCode: NotRequired[StageCode]
+    errorCode: NotRequired[types.StageCode]
 
 
 class AudioTrackList(TypedDict):
@@ -169,7 +161,7 @@ class Transcript(TypedDict):
     ]
 
 
-def track_transcript(track: TrackOutcome) -> TrackTranscript:
+def track_transcript(track: types.TrackOutcome) -> TrackTranscript:
     """Return a track as it is stored with its job."""
     found = track.transcript
     kept = found and replace(found, voices=(), sound_print=None)
@@ -187,18 +179,20 @@ _SEGMENTS = re.compile(r'"segments"\s*:\s*\[')
 """In texts the quotation marks are escaped: only the field looks so."""
 
 
-def transcript_of(track: TrackTranscript) -> TranscriptResult:
+def transcript_of(track: TrackTranscript) -> types.TranscriptResult:
     """Return what is stored of a track, with the names that were given to speakers; empty if it
     failed."""
     if track.document is None:
-        return TranscriptResult(None, (), ())
-    text, segments = track.document, list[TranscriptSegment]()
+        return types.TranscriptResult(None, (), ())
+    text, segments = track.document, list[types.TranscriptSegment]()
     if begins := _SEGMENTS.search(text):
         end = start = begins.end() - 1
         for part, end in list_parts(text, start):  # noqa: B007
-            segments += decode(tuple[TranscriptSegment, ...], part.encode(), ignore_unknown=True)
+            segments += decode(
+                tuple[types.TranscriptSegment, ...], part.encode(), ignore_unknown=True
+            )
         text = f"{text[:start]}[]{text[end:]}"
-    found = decode(TranscriptResult, text.encode(), ignore_unknown=True)
+    found = decode(types.TranscriptResult, text.encode(), ignore_unknown=True)
     speakers = (
         replace(each, label=track.labels.get(each.id, each.label)) for each in found.speakers
     )
@@ -206,7 +200,7 @@ def transcript_of(track: TrackTranscript) -> TranscriptResult:
 
 
 def speakers_json(
-    track: TrackTranscript, found: TranscriptResult | None = None
+    track: TrackTranscript, found: types.TranscriptResult | None = None
 ) -> list[SpeakerJson]:
     """Return who speaks on a track; ``found`` is what is stored of it, where it was read
     already."""
@@ -218,7 +212,7 @@ def speakers_json(
     ]
 
 
-def segment_json(segment: TranscriptSegment) -> TranscriptSegmentJson:
+def segment_json(segment: types.TranscriptSegment) -> TranscriptSegmentJson:
     """Return a run of words by one speaker."""
     words = [_word(word) for word in segment.words]
     document = rendered(TranscriptSegmentJson, segment, words=words)
@@ -227,7 +221,7 @@ def segment_json(segment: TranscriptSegment) -> TranscriptSegmentJson:
     return document
 
 
-def _word(word: TranscriptWord) -> WordJson:
+def _word(word: types.TranscriptWord) -> WordJson:
     # By hand: an answer may have a hundred thousand, and this takes a third of the time.
     return {
         "text": word.text,
@@ -255,7 +249,7 @@ async def read_summary(connection: Connection, job: JobRecord) -> list[SummarySe
     found = await find_summary(connection, job.id)
     if found is not None:
         return found
-    if any(warning["code"] == WarningCode.SUMMARY_FAILED for warning in job.warnings):
+    if any(warning["code"] == types.WarningCode.SUMMARY_FAILED for warning in job.warnings):
         message, reason = "The transcript could not be summed up.", SkipReason.STAGE_FAILED
     else:
         message = "The service had no model that writes summaries when the job was analysed."
@@ -273,9 +267,9 @@ async def find_summary(
     return [rendered(SummarySentenceJson, each) for each in sentences_of(found)]
 
 
-def sentences_of(stored: str) -> tuple[TimedSentence, ...]:
+def sentences_of(stored: str) -> tuple[types.TimedSentence, ...]:
     """Return a summary as it is stored."""
-    return decode(tuple[TimedSentence, ...], stored.encode(), ignore_unknown=True)
+    return decode(tuple[types.TimedSentence, ...], stored.encode(), ignore_unknown=True)
 
 
 async def at_revision(
@@ -322,8 +316,7 @@ def choose_track(
             raise invalid("This job has several audio tracks: say which.", param)
         index = tracks[0].track_index
     track = next((track for track in tracks if track.track_index == index), None)
-    if track is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.", param=param)
+    track = existing(track, "audio track", param=param)
     if track.status != StageStatus.COMPLETED:
         raise no_result(
             job,
@@ -345,7 +338,7 @@ def default_track(tracks: Sequence[AnyTrack]) -> AnyTrack:
 
 
 def transcript_json(
-    job: JobRecord, track: TrackTranscript, found: TranscriptResult, *, multi: bool
+    job: JobRecord, track: TrackTranscript, found: types.TranscriptResult, *, multi: bool
 ) -> Transcript:
     """Return the JSON transcript of one track; ``found`` is what is stored of it."""
     tracks = {"trackIndex": track.track_index, "trackName": track.track_name} if multi else {}
@@ -375,7 +368,7 @@ def combined_transcript_json(job: JobRecord, tracks: list[TrackTranscript]) -> T
     return combined
 
 
-def track_json(track: TrackTranscript, found: TranscriptResult) -> AudioTrackJson:
+def track_json(track: TrackTranscript, found: types.TranscriptResult) -> AudioTrackJson:
     """Return an Audio track object; ``found`` is what is stored of it."""
     rendered: AudioTrackJson = {
         "trackIndex": track.track_index,
@@ -386,7 +379,7 @@ def track_json(track: TrackTranscript, found: TranscriptResult) -> AudioTrackJso
         "language": track.language or _UNDETERMINED,
     }
     if track.error_code is not None:
-        rendered["errorCode"] = cast("StageCode", track.error_code)
+        rendered["errorCode"] = cast("types.StageCode", track.error_code)
     return rendered
 
 
@@ -410,7 +403,7 @@ async def read_audio_tracks(connection: Connection, job: JobRecord) -> list[Trac
     return [stored.get(track.track_index, track) for track in waiting]
 
 
-def legacy_entries(found: TranscriptResult) -> list[TranscriptEntry]:
+def legacy_entries(found: types.TranscriptResult) -> list[TranscriptEntry]:
     """Return segments as older clients read them: ``{ StartTime, EndTime, Text, Speaker }``."""
     labels = {speaker.id: speaker.label for speaker in found.speakers}
     return [

@@ -8,13 +8,7 @@ from typing import Annotated, NotRequired
 from typing_extensions import TypedDict
 
 from models.contracts import written_language
-from serve_app.api.schemas import (
-    Count,
-    Timestamp,
-    Uuid,
-    doc,
-    timestamp,
-)
+from serve_app.api.schemas import Count, Timestamp, Uuid, doc, rendered
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.results.availability import no_result
 from storage import translations
@@ -46,18 +40,7 @@ class TranslationList(TypedDict):
 
 def translation_json(job: JobRecord, found: Translation) -> TranslationJson:
     """Return a translation as the API shows it."""
-    rendered: TranslationJson = {
-        "jobId": str(job.id),
-        "language": found.language,
-        "status": found.status,
-        "priceCents": found.price_cents,
-        "createdAt": timestamp(found.created_at),
-    }
-    if found.reason is not None:
-        rendered["reason"] = found.reason
-    if found.completed_at is not None:
-        rendered["completedAt"] = timestamp(found.completed_at)
-    return rendered
+    return rendered(TranslationJson, found, jobId=str(job.id))
 
 
 async def in_language(

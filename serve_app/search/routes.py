@@ -4,42 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-import uuid
 from datetime import UTC, datetime
 from typing import Annotated
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
 from serve_app.api.authentication import CurrentAccount, KeyedRoute
-from serve_app.api.envelope import API_PREFIX, Context, ExactJSONResponse, base_url, request_id
-from serve_app.api.openapi import OF_RESULTS, errors, headers, links
-from serve_app.api.parameters import (
-    WHOLE_NUMBER,
-    BadCursorError,
-    matching,
-    read_payload,
-    shown,
-    sign_payload,
-)
+from serve_app.api.envelope import API_PREFIX, Context, page
+from serve_app.api.openapi import OF_RESULTS, answers, headers, links
+from serve_app.api.parameters import WHOLE_NUMBER, CursorQuery, Cursors, matching, shown
 from serve_app.api.urls import parse_job_id
-from serve_app.context import AppContext
 from serve_app.errors import ErrorCode, invalid
-from serve_app.search.service import (
-    MAX_ALTERNATIVES,
-    MAX_QUERY_CHARACTERS,
-    End,
-    Likeness,
-    Page,
-    SearchPage,
-    end_bytes,
-    end_of,
-    find_alike_page,
-    find_page,
-    parse_query,
-)
+from serve_app.search import service
 from storage.search import Filters
 from storage.types import SearchKind
 
@@ -56,9 +34,10 @@ _Words = Annotated[
     str | None,
     Query(
         description='Words that must be there, `"a phrase"`, `-without`, `beginning*`, at most '
-        f"{MAX_ALTERNATIVES} alternatives with `OR` between them. Either `q` or `like` is needed.",
+        f"{service.MAX_ALTERNATIVES} alternatives with `OR` between them. Either `q` or `like` is "
+        "needed.",
         min_length=1,
-        max_length=MAX_QUERY_CHARACTERS,
+        max_length=service.MAX_QUERY_CHARACTERS,
         examples=["good morning"],
     ),
 ]
@@ -74,16 +53,14 @@ _Scene = Annotated[
 _Kinds = Annotated[
     Annotated[str, shown(_KINDS), matching(_KINDS, f"list of {', '.join(SearchKind)}")] | None,
     Query(
-        description=f"A list of {', '.join(f'`{kind}`' for kind in SearchKind)}; all if not given.",
+        description=f"A list of {', '.join(f'`{kind}`' for kind in SearchKind)}; all if not given."
     ),
 ]
 _LANGUAGE = re.compile("[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 _Language = Annotated[
     Annotated[str, shown(_LANGUAGE), matching(_LANGUAGE, "language as en or pt-BR")] | None,
     Query(
-        description="Only what is said in this language (BCP 47).",
-        max_length=35,
-        examples=["en"],
+        description="Only what is said in this language (BCP 47).", max_length=35, examples=["en"]
     ),
 ]
 _From = Annotated[
@@ -102,22 +79,20 @@ _Limit = Annotated[
     Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
     Query(description="Most hits of a page."),
 ]
-_Cursor = Annotated[str | None, Query(description="`nextCursor` of the page before.")]
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 
 @router.get(
     "/search",
-    response_model=SearchPage,
-    response_description="A page of what was found.",
-    responses=errors(ErrorCode.NOT_FOUND, *OF_RESULTS)
-    | {
-        200: {
-            "headers": headers(sometimes=["Link"]),
-            "links": links({"jobId": "$response.body#/data/0/jobId"}, "getJob"),
-        }
-    },
+    **answers(
+        service.SearchPage,
+        "A page of what was found.",
+        ErrorCode.NOT_FOUND,
+        *OF_RESULTS,
+        headers=headers(sometimes=["Link"]),
+        links=links({"jobId": "$response.body#/data/0/jobId"}, "getJob"),
+    ),
 )
 async def search(
     request: Request,
@@ -131,7 +106,7 @@ async def search(
     created_to: _To = None,
     job_id: _Job = None,
     limit: _Limit = DEFAULT_PAGE,
-    cursor: _Cursor = None,
+    cursor: CursorQuery = None,
 ) -> Response:
     """Search all results.
 
@@ -155,9 +130,10 @@ async def search(
     )
     if filters.created_from and filters.created_to and filters.created_to <= filters.created_from:
         raise invalid("to must come after from.", "to")
-    after = None if cursor is None else _read_cursor(request, context, account_id, cursor)
+    cursors = Cursors(context.signer.secret, account_id, _purpose(request))
+    after = None if cursor is None else service.end_of(cursors.read(cursor, of="search"))
     if q is None:
-        page = await find_alike_page(
+        found = await service.find_alike_page(
             context.database,
             account_id,
             _likeness(like, filters),
@@ -169,20 +145,21 @@ async def search(
     elif like is not None:
         raise invalid("Either q or like is given, not both.", "like")
     else:
-        page = await find_page(
+        found = await service.find_page(
             context.database,
             account_id,
-            parse_query(q),
+            service.parse_query(q),
             filters,
             limit=limit,
             after=after,
             encoder=context.encoder,
             pictures=context.pictures,
         )
-    return _answer(request, context, account_id, page)
+    next_cursor = None if found.end is None else cursors.write(service.end_bytes(found.end))
+    return page(request, found.hits, next_cursor, path="/search", mode=found.mode)
 
 
-def _likeness(like: str | None, filters: Filters) -> Likeness:
+def _likeness(like: str | None, filters: Filters) -> service.Likeness:
     """Return the scene that is named. Raises INVALID_REQUEST."""
     if like is None:
         raise invalid("Either q or like is needed.", "q")
@@ -190,46 +167,12 @@ def _likeness(like: str | None, filters: Filters) -> Likeness:
     if filters.language is not None or not is_of_scenes:
         raise invalid("like finds scenes alone, which have no language.", "like")
     job_id, _, index = like.partition(":")
-    return Likeness(parse_job_id(job_id), int(index))
+    return service.Likeness(parse_job_id(job_id), int(index))
 
 
 def _in_utc(moment: datetime | None) -> datetime | None:
     """A date is its midnight in UTC."""
     return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
-
-
-def _answer(request: Request, context: AppContext, account_id: uuid.UUID, page: Page) -> Response:
-    next_cursor, link = None, {}
-    if page.end is not None:
-        next_cursor = sign_payload(
-            end_bytes(page.end),
-            secret=context.signer.secret,
-            account_id=account_id,
-            purpose=_purpose(request),
-        )
-        query = {**dict(request.query_params), "cursor": next_cursor}
-        link["Link"] = f'<{base_url(request)}/search?{urlencode(query)}>; rel="next"'
-    body: SearchPage = {
-        "data": page.hits,
-        "hasMore": page.end is not None,
-        "nextCursor": next_cursor,
-        "mode": page.mode,
-        "requestId": request_id(request),
-    }
-    return ExactJSONResponse(body, headers=link)
-
-
-def _read_cursor(request: Request, context: AppContext, account_id: uuid.UUID, text: str) -> End:
-    try:
-        payload = read_payload(
-            text,
-            secret=context.signer.secret,
-            account_id=account_id,
-            purpose=_purpose(request),
-        )
-    except BadCursorError as error:
-        raise invalid("The cursor is not one that this search gave out.", "cursor") from error
-    return end_of(payload)
 
 
 def _purpose(request: Request) -> bytes:

@@ -8,12 +8,12 @@ import unicodedata
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired
+from typing import Annotated, Literal, NamedTuple, NotRequired
 
 import numpy as np
 from typing_extensions import TypedDict
 
-from serve_app.api.schemas import Count, RequestId, Seconds, Uuid, doc
+from serve_app.api.schemas import Count, RequestId, Seconds, Uuid, doc, rendered
 from serve_app.context import PictureEncoder, TextEncoder
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result
@@ -320,22 +320,13 @@ def _words(alternatives: list[Alternative]) -> list[str]:
 
 
 def _hit(row: search.SearchHit, words: list[str]) -> SearchHitJson:
-    hit: dict[str, Any] = {
-        "jobId": str(row.job_id),
-        "fileName": row.file_name,
-        "kind": row.kind,
-        "startTime": row.start_ms / 1000,
-        "endTime": row.end_ms / 1000,
-        "trackIndex": row.track_index,
-        "sceneIndex": row.scene_index,
-        "speaker": row.speaker,
-        "speakerLabel": row.speaker_label,
-        "snippet": snippet(row, words),
-        "score": row.score / search.SCORE_UNITS,
-        "foundBy": [str(match.name).lower() for match in row.match],
-    }
-    shown: SearchHitJson = {name: value for name, value in hit.items() if value is not None}  # type: ignore[assignment]
-    return shown
+    return rendered(
+        SearchHitJson,
+        row,
+        snippet=snippet(row, words),
+        score=row.score / search.SCORE_UNITS,
+        foundBy=[str(match.name).lower() for match in row.match],
+    )
 
 
 def snippet(row: search.SearchHit, words: list[str]) -> Snippet:

@@ -18,23 +18,14 @@ from typing import Any, TypeVar
 
 from pipelines.types import WarningCode
 from serve_app import API_PREFIX
-from serve_app.api.urls import (
-    parse_job_id,
-    require_active_owner,
-)
+from serve_app.api.urls import parse_job_id, require_active_owner
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.settings import Settings
-from storage import jobs, uploads
+from storage import jobs, objects, uploads
 from storage.database import Connection
 from storage.job_records import JobRecord
-from storage.objects import (
-    DirectUpload,
-    DirectUploadStore,
-    ObjectStore,
-    ObjectStoreUnavailableError,
-)
 from storage.types import JobState
 from storage.uploads import (
     AUDIO_SLOT,
@@ -57,11 +48,6 @@ def upload_path(upload: Upload) -> str:
     return f"{UPLOADS_PATH}/{upload.job_id}/{upload.slot}"
 
 
-def resumable_path(upload: Upload) -> str:
-    """Return the path, unsigned, at which the same file is taken over tus."""
-    return f"{upload_path(upload)}/resumable"
-
-
 def resumable_key(job_id: uuid.UUID, slot: str) -> str:
     """Return where in the object store a resumable upload grows, and lies once it is complete."""
     return f"{source_prefix(job_id)}/{slot}"
@@ -72,21 +58,15 @@ def direct_key(job_id: uuid.UUID, slot: str) -> str:
     return f"{source_prefix(job_id)}/direct/{slot}"
 
 
-def arrived_key(job_id: uuid.UUID, slot: str, version: str) -> str:
-    """Return where such a file is moved to; each version of it elsewhere."""
-    mark = hashlib.sha256(version.encode()).hexdigest()[:16]
-    return f"{source_prefix(job_id)}/arrived/{slot}-{mark}"
-
-
 async def direct_urls(
-    store: ObjectStore, uploads: list[Upload], settings: Settings
+    store: objects.ObjectStore, uploads: list[Upload], settings: Settings
 ) -> dict[str, str]:
     """Return addresses in the store itself, by slot, for the files that it takes with one PUT.
 
     None with a store that clients cannot reach. Signing may have to fetch the
     machine's credentials, so it is done outside any transaction.
     """
-    if not isinstance(store, DirectUploadStore):
+    if not isinstance(store, objects.DirectUploadStore):
         return {}
     takes = store
     lifetime = settings.upload_lifetime_seconds
@@ -118,7 +98,7 @@ def upload_fields(
         return public + signer.sign_path(UPLOAD_PURPOSE, path, expires_at=expires_at)
 
     urls = {item.slot: address(upload_path(item)) for item in uploads} | direct
-    resumable = {item.slot: address(resumable_path(item)) for item in uploads}
+    resumable = {item.slot: address(f"{upload_path(item)}/resumable") for item in uploads}
     fields: dict[str, Any] = {
         "uploadUrl": urls.pop(MEDIA_SLOT),
         "resumableUploadUrl": resumable.pop(MEDIA_SLOT),
@@ -171,19 +151,10 @@ def unauthorized() -> ApiError:
 async def open_slot(context: AppContext, job_id: str, slot: str) -> Slot:
     """Return the file that the address names; raises NOT_FOUND, ACCOUNT_SUSPENDED."""
     async with context.database.statement() as connection:
-        job = await jobs.find_job(connection, parse_job_id(job_id))
-        if job is None:
-            raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
+        job = existing(await jobs.find_job(connection, parse_job_id(job_id)), "job")
         await require_active_owner(connection, job.id)
-        upload = await uploads.find_upload(connection, job.id, slot)
-    if upload is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such upload.")
-    return Slot(job, upload, upload_limit(context.settings, job))
-
-
-def upload_limit(settings: Settings, job: JobRecord) -> int:
-    """Return the most bytes that a file of the job may have."""
-    return settings.max_upload_bytes(job.tier)
+        upload = existing(await uploads.find_upload(connection, job.id, slot), "upload")
+    return Slot(job, upload, context.settings.max_upload_bytes(job.tier))
 
 
 def require_awaiting(job: JobRecord) -> None:
@@ -279,7 +250,7 @@ class DirectUploadWatcher:
     otherwise change the file under the running job.
     """
 
-    def __init__(self, context: AppContext, store: DirectUploadStore) -> None:
+    def __init__(self, context: AppContext, store: objects.DirectUploadStore) -> None:
         self._context = context
         self._store = store
         self._threads = ThreadPoolExecutor(_LOOKS_AT_ONCE + _MOVES_AT_ONCE, "direct-uploads")
@@ -294,7 +265,7 @@ class DirectUploadWatcher:
             some = awaited[start : start + _LOOKS_AT_ONCE]
             try:
                 found = await asyncio.gather(*map(self._find, some))
-            except ObjectStoreUnavailableError as error:
+            except objects.ObjectStoreUnavailableError as error:
                 log.warning("uploads are not looked for: %s", error)
                 return
             for item, upload in zip(some, found, strict=True):
@@ -307,11 +278,11 @@ class DirectUploadWatcher:
         """Wait until every file that was found is processed."""
         await asyncio.gather(*self._moving)
 
-    async def _find(self, item: AwaitedUpload) -> DirectUpload | None:
+    async def _find(self, item: AwaitedUpload) -> objects.DirectUpload | None:
         key = direct_key(item.job_id, item.slot)
         return await self._in_thread(lambda: self._store.find_direct_upload(key))
 
-    async def _accept(self, item: AwaitedUpload, upload: DirectUpload) -> None:
+    async def _accept(self, item: AwaitedUpload, upload: objects.DirectUpload) -> None:
         """Accept or refuse a file; after any failure it is looked for again."""
         async with self._free_to_move:
             held = await self._hold(item, _MOVE_LEASE)
@@ -325,7 +296,9 @@ class DirectUploadWatcher:
                     # between, the file can be found until it is recorded; one that is left
                     # afterwards is removed with the job's other objects.
                     source = direct_key(item.job_id, item.slot)
-                    target = arrived_key(item.job_id, item.slot, upload.version)
+                    # Each version of it is moved elsewhere.
+                    mark = hashlib.sha256(upload.version.encode()).hexdigest()[:16]
+                    target = f"{source_prefix(item.job_id)}/arrived/{item.slot}-{mark}"
                     if await self._in_thread(
                         lambda: self._store.copy_direct_upload(source, upload, target)
                     ):
@@ -345,7 +318,7 @@ class DirectUploadWatcher:
         async with self._context.database.transaction() as connection:
             return await extend_awaited_upload(connection, item, lease=lease)
 
-    async def _refuse(self, item: AwaitedUpload, upload: DirectUpload) -> None:
+    async def _refuse(self, item: AwaitedUpload, upload: objects.DirectUpload) -> None:
         """Queue the job, which ingest fails for the size that is recorded here; delete the file.
 
         There is no request to answer with 413, and no transition from awaiting_upload to failed.

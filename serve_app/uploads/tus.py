@@ -27,49 +27,9 @@ from starlette.responses import Response
 from serve_app.api.envelope import context_of
 from serve_app.crypto import ExpiredSignatureError
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.uploads.access import (
-    UPLOADS_PATH,
-    Slot,
-    empty_file,
-    open_slot,
-    require_awaiting,
-    require_room,
-    too_large,
-    warn_of_length,
-)
-from serve_app.uploads.leases import (
-    UploadLease,
-    counted_bytes,
-    drop_back,
-    finish,
-    finish_if_complete,
-    gone,
-    hold_lease,
-    locked,
-    recover_offset,
-    require_alive,
-    slot_key,
-)
-from serve_app.uploads.receiving import (
-    ANY_ORIGIN,
-    PieceWriter,
-    Rules,
-    UploadHeartbeat,
-    UploadLimiter,
-    check_signature,
-    closing_unread,
-    content_length,
-    preflight,
-    put_options,
-    put_upload,
-    receive,
-    upload_limiter,
-)
+from serve_app.uploads import access, leases, receiving
 from storage import uploads
-from storage.objects import (
-    PartialBusyError,
-    PartialOffsetError,
-)
+from storage.objects import PartialBusyError, PartialOffsetError
 
 log = logging.getLogger("vas.uploads")
 
@@ -95,7 +55,7 @@ _WAIT_SECONDS = 2.0
 
 _RETRY_SECONDS = 0.1
 
-Handler = Callable[[Request, Slot], Awaitable[Response]]
+Handler = Callable[[Request, access.Slot], Awaitable[Response]]
 
 _ALLOWED = "DELETE, HEAD, OPTIONS, PATCH"
 
@@ -185,8 +145,8 @@ async def resumable(
 ) -> Response:
     """Return one request of the protocol; ``X-HTTP-Method-Override`` counts for its method."""
     method = request.headers.get("x-http-method-override", request.method).upper()
-    request.state.answer_headers = {"Tus-Resumable": VERSION} | ANY_ORIGIN
-    with closing_unread(request):
+    request.state.answer_headers = {"Tus-Resumable": VERSION} | receiving.ANY_ORIGIN
+    with receiving.closing_unread(request):
         if method == "OPTIONS":
             return await _options(request, job_id, slot, expires, signature)
         handler = _HANDLERS.get(method)
@@ -197,10 +157,10 @@ async def resumable(
             versions = {"Tus-Version": VERSION}
             raise ApiError(ErrorCode.INVALID_REQUEST, message, status=412, headers=versions)
         try:
-            check_signature(request, expires, signature)
+            receiving.check_signature(request, expires, signature)
         except ExpiredSignatureError:
-            raise gone() from None
-        return await handler(request, await open_slot(context_of(request), job_id, slot))
+            raise leases.gone() from None
+        return await handler(request, await access.open_slot(context_of(request), job_id, slot))
 
 
 def _not_allowed(method: str) -> ApiError:
@@ -212,31 +172,31 @@ async def _options(
     request: Request, job_id: str, slot: str, expires: str, signature: str
 ) -> Response:
     """Versions and extensions; the size limit only for a valid signature."""
-    headers = preflight(f"{_ALLOWED}, POST") | {
+    headers = receiving.preflight(f"{_ALLOWED}, POST") | {
         "Tus-Version": VERSION,
         "Tus-Extension": ",".join(EXTENSIONS),
         "Tus-Checksum-Algorithm": ",".join(ALGORITHMS),
     }
     try:
-        check_signature(request, expires, signature)
-        found = await open_slot(context_of(request), job_id, slot)
+        receiving.check_signature(request, expires, signature)
+        found = await access.open_slot(context_of(request), job_id, slot)
     except (ApiError, ExpiredSignatureError):
         return _answer(request, 204, headers)
     return _answer(request, 204, headers | {"Tus-Max-Size": str(found.limit_bytes)})
 
 
-async def _head(request: Request, slot: Slot) -> Response:
+async def _head(request: Request, slot: access.Slot) -> Response:
     """Return how far the upload is."""
-    require_alive(slot)
+    leases.require_alive(slot)
     context = context_of(request)
     try:
-        if await finish_if_complete(context, slot):
-            slot = await open_slot(context, str(slot.job.id), slot.upload.slot)
+        if await leases.finish_if_complete(context, slot):
+            slot = await access.open_slot(context, str(slot.job.id), slot.upload.slot)
     except ApiError as error:
-        if error.status != locked().status:
+        if error.status != leases.locked().status:
             raise
     headers = {
-        "Upload-Offset": str(await counted_bytes(context, slot)),
+        "Upload-Offset": str(await leases.counted_bytes(context, slot)),
         "Cache-Control": "no-store",
     }
     received, total = slot.upload.received_bytes, slot.upload.total_bytes
@@ -245,7 +205,7 @@ async def _head(request: Request, slot: Slot) -> Response:
     return _answer(request, 200, headers | _expiry(slot))
 
 
-async def _patch(request: Request, slot: Slot) -> Response:
+async def _patch(request: Request, slot: access.Slot) -> Response:
     """Append the body at the offset, which must be the stored one."""
     try:
         patch = parse_patch(request.headers)
@@ -253,21 +213,23 @@ async def _patch(request: Request, slot: Slot) -> Response:
         raise ApiError(ErrorCode.INVALID_REQUEST, str(error), status=415) from None
     except HeaderError as error:
         raise invalid(str(error), error.name) from None
-    require_alive(slot)
+    leases.require_alive(slot)
     if slot.upload.received_bytes is not None:
         return _appended(request, slot, _nothing_more(slot.upload.received_bytes, request, patch))
-    limiter = upload_limiter(request)
+    limiter = receiving.upload_limiter(request)
     try:
-        async with hold_lease(context_of(request), slot, wait_seconds=_WAIT_SECONDS) as lease:
+        async with leases.hold_lease(
+            context_of(request), slot, wait_seconds=_WAIT_SECONDS
+        ) as lease:
             with limiter.enter(slot.job.account_id):
                 return _appended(request, slot, await _append(request, lease, limiter, patch))
     except PartialBusyError:
-        raise locked() from None
+        raise leases.locked() from None
     except PartialOffsetError:
         raise _other_offset() from None
 
 
-def _appended(request: Request, slot: Slot, offset_bytes: int) -> Response:
+def _appended(request: Request, slot: access.Slot, offset_bytes: int) -> Response:
     return _answer(request, 204, {"Upload-Offset": str(offset_bytes)} | _expiry(slot))
 
 
@@ -275,7 +237,7 @@ def _nothing_more(received_bytes: int, request: Request, patch: Patch) -> int:
     """A complete upload takes an empty PATCH at its end."""
     if patch.offset_bytes != received_bytes:
         raise _other_offset()
-    if content_length(request) != 0:
+    if receiving.content_length(request) != 0:
         raise _beyond_length(received_bytes)
     return received_bytes
 
@@ -291,43 +253,43 @@ def _beyond_length(total_bytes: int) -> ApiError:
 
 
 async def _append(
-    request: Request, lease: UploadLease, limiter: UploadLimiter, patch: Patch
+    request: Request, lease: leases.UploadLease, limiter: receiving.UploadLimiter, patch: Patch
 ) -> int:
     if lease.slot.upload.received_bytes is not None:
         return _nothing_more(lease.slot.upload.received_bytes, request, patch)
-    offset = await recover_offset(lease)
+    offset = await leases.recover_offset(lease)
     if patch.offset_bytes != offset:
         raise _other_offset()
     total = await _total_bytes(lease, patch)
     limit = lease.slot.limit_bytes if total is None else total
 
     def over() -> ApiError:
-        return too_large(lease.slot) if total is None else _beyond_length(total)
+        return access.too_large(lease.slot) if total is None else _beyond_length(total)
 
-    declared = content_length(request)
+    declared = receiving.content_length(request)
     if declared is not None and offset + declared > limit:
         raise over()
-    await require_room(lease.context, declared or 0)
-    rules = Rules(limit - offset, over, keep_parts=True)
+    await access.require_room(lease.context, declared or 0)
+    rules = receiving.Rules(limit - offset, over, keep_parts=True)
     offset += await _receive(request, lease, limiter, rules, patch)
     if offset == total:
-        await finish(lease, total)
+        await leases.finish(lease, total)
     elif offset:
         async with lease.context.database.statement() as connection:
             slot = lease.slot
-            await warn_of_length(connection, slot.job, slot.upload, missing=total is None)
+            await access.warn_of_length(connection, slot.job, slot.upload, missing=total is None)
     return offset
 
 
-async def _total_bytes(lease: UploadLease, patch: Patch) -> int | None:
+async def _total_bytes(lease: leases.UploadLease, patch: Patch) -> int | None:
     """Return the upload's length, fixed by this request if it was open."""
     length, slot = patch.length_bytes, lease.slot
     if length is None:
         return slot.upload.total_bytes
     if length == 0:
-        raise empty_file()
+        raise access.empty_file()
     if length > slot.limit_bytes:
-        raise too_large(slot)
+        raise access.too_large(slot)
     if length < patch.offset_bytes:
         raise invalid("Upload-Length is less than what has arrived.", "Upload-Length")
     async with lease.context.database.statement() as connection:
@@ -339,39 +301,52 @@ async def _total_bytes(lease: UploadLease, patch: Patch) -> int | None:
 
 
 async def _receive(
-    request: Request, lease: UploadLease, limiter: UploadLimiter, rules: Rules, patch: Patch
+    request: Request,
+    lease: leases.UploadLease,
+    limiter: receiving.UploadLimiter,
+    rules: receiving.Rules,
+    patch: Patch,
 ) -> int:
     """Take the body; with a checksum all of it or nothing, otherwise what arrives."""
     start, digest = patch.offset_bytes, None
-    heartbeat = UploadHeartbeat(lease.keep, lease.context.settings)
+    heartbeat = receiving.UploadHeartbeat(lease.keep, lease.context.settings)
     if patch.checksum is not None:
         await lease.set_unverified(start)
         digest = ALGORITHMS[patch.checksum.algorithm]()
     writer = await _open(lease, limiter, start, None if digest is None else digest.update)
     try:
-        received = await receive(request, writer, rules, heartbeat)
+        received = await receiving.receive(request, writer, rules, heartbeat)
     except ClientDisconnect:
         if digest is not None:
-            await drop_back(lease, start)
+            await leases.drop_back(lease, start)
         raise invalid("The upload broke off.") from None
     except ApiError as error:
         if digest is not None or error.code is ErrorCode.FILE_TOO_LARGE:
-            await drop_back(lease, start)
+            await leases.drop_back(lease, start)
         raise
     if patch.checksum is not None and digest is not None:
-        await _verify(lease, patch.checksum, digest.digest(), start)
+        if digest.digest() != patch.checksum.digest:
+            await leases.drop_back(lease, start)
+            message = (
+                f"The {patch.checksum.algorithm} of the body is not the one of Upload-Checksum."
+            )
+            raise ApiError(ErrorCode.INVALID_REQUEST, message, status=CHECKSUM_MISMATCH)
+        await lease.set_unverified(None)
     return received
 
 
 async def _open(
-    lease: UploadLease, limiter: UploadLimiter, start: int, observe: Callable[[bytes], None] | None
-) -> PieceWriter:
+    lease: leases.UploadLease,
+    limiter: receiving.UploadLimiter,
+    start: int,
+    observe: Callable[[bytes], None] | None,
+) -> receiving.PieceWriter:
     """Open the partial; retries for a moment, until a writer that was just replaced has left it."""
-    store, key = lease.context.objects, slot_key(lease.slot)
+    store, key = lease.context.objects, leases.slot_key(lease.slot)
     deadline = asyncio.get_running_loop().time() + _WAIT_SECONDS
     while True:
         try:
-            return await PieceWriter.open(
+            return await receiving.PieceWriter.open(
                 store.append_partial(key, start), limiter.threads, observe=observe
             )
         except PartialBusyError:
@@ -380,33 +355,24 @@ async def _open(
         await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def _verify(lease: UploadLease, expected: Checksum, digest: bytes, start: int) -> None:
-    if digest == expected.digest:
-        await lease.set_unverified(None)
-        return
-    await drop_back(lease, start)
-    message = f"The {expected.algorithm} of the body is not the one of Upload-Checksum."
-    raise ApiError(ErrorCode.INVALID_REQUEST, message, status=CHECKSUM_MISMATCH)
-
-
-async def _delete(request: Request, slot: Slot) -> Response:
+async def _delete(request: Request, slot: access.Slot) -> Response:
     """Terminate the upload and delete what has arrived."""
-    require_alive(slot)
-    require_awaiting(slot.job)
+    leases.require_alive(slot)
+    access.require_awaiting(slot.job)
     context = context_of(request)
-    async with hold_lease(context, slot, wait_seconds=_WAIT_SECONDS) as lease:
+    async with leases.hold_lease(context, slot, wait_seconds=_WAIT_SECONDS) as lease:
         upload = lease.slot.upload
         async with context.database.statement() as connection:
             if not await uploads.terminate_upload(
                 connection, upload.job_id, upload.slot, lease.token
             ):
-                raise locked()
-        await asyncio.to_thread(context.objects.discard_partial, slot_key(slot))
+                raise leases.locked()
+        await asyncio.to_thread(context.objects.discard_partial, leases.slot_key(slot))
         await asyncio.to_thread(context.objects.delete, upload.object_key)
     return _answer(request, 204, {})
 
 
-def _expiry(slot: Slot) -> dict[str, str]:
+def _expiry(slot: access.Slot) -> dict[str, str]:
     expires = slot.job.upload_expires_at
     if slot.upload.completed_at is not None or expires is None:
         return {}
@@ -423,7 +389,7 @@ _HANDLERS: dict[str, Handler] = {"HEAD": _head, "PATCH": _patch, "DELETE": _dele
 _OVERRIDABLE = ["HEAD", "PATCH", "DELETE", "OPTIONS", "POST", "GET", "PUT"]
 """Any method may carry X-HTTP-Method-Override; those of their own are the first four."""
 
-router = APIRouter(prefix=UPLOADS_PATH, include_in_schema=False)
-router.add_api_route("/{job_id}/{slot}", put_upload, methods=["PUT"])
-router.add_api_route("/{job_id}/{slot}", put_options, methods=["OPTIONS"])
+router = APIRouter(prefix=access.UPLOADS_PATH, include_in_schema=False)
+router.add_api_route("/{job_id}/{slot}", receiving.put_upload, methods=["PUT"])
+router.add_api_route("/{job_id}/{slot}", receiving.put_options, methods=["OPTIONS"])
 router.add_api_route("/{job_id}/{slot}/resumable", resumable, methods=_OVERRIDABLE)

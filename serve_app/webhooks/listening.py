@@ -80,9 +80,7 @@ def _make(authority_path: Path, server_path: Path) -> None:
         .sign(authority_key, hashes.SHA256())
     )
     private = server_key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     _write_private(server_path, private + _pem(server))
     authority_path.write_bytes(_pem(authority))

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from serve_app.api.authentication import CurrentAccount, KeyedRoute, SessionRoute, WebhookTestRoute
 from serve_app.api.envelope import API_PREFIX, NO_STORE, Context, success
-from serve_app.api.openapi import errors, headers
+from serve_app.api.openapi import answers, headers
 from serve_app.api.parameters import one_of
 from serve_app.api.schemas import (
     Answer,
@@ -32,8 +32,8 @@ from serve_app.api.schemas import (
 )
 from serve_app.api.urls import CallbackUrl, parse_job_id, require_callback_url
 from serve_app.context import AppContext
-from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.webhooks.sending import Outcome, delivery_options, send_event
+from serve_app.errors import ErrorCode, existing, invalid
+from serve_app.webhooks.sending import delivery_options, send_event
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import endpoints, webhooks
 from storage.audit import AuditAction, record
@@ -79,11 +79,7 @@ class WebhookDeliveries(TypedDict):
     requestId: RequestId
 
 
-@router.get(
-    "/webhooks/deliveries",
-    response_model=WebhookDeliveries,
-    response_description="The deliveries.",
-)
+@router.get("/webhooks/deliveries", **answers(WebhookDeliveries, "The deliveries."))
 async def list_webhook_deliveries(
     request: Request,
     context: Context,
@@ -132,9 +128,9 @@ class WebhookTestResult(TypedDict):
 
 @test_router.post(
     "/webhooks/test",
-    response_model=Answer[WebhookTestResult],
-    response_description="What came back, good or bad.",
-    responses=errors(ErrorCode.INVALID_CALLBACK_URL),
+    **answers(
+        Answer[WebhookTestResult], "What came back, good or bad.", ErrorCode.INVALID_CALLBACK_URL
+    ),
 )
 async def send_test_webhook(
     request: Request, context: Context, account_id: CurrentAccount, body: TestWebhookBody
@@ -163,10 +159,6 @@ async def send_test_webhook(
     outcome = await send_event(
         body.url, headers, content, options=delivery_options(context.settings)
     )
-    return success(request, _test_result(outcome))
-
-
-def _test_result(outcome: Outcome) -> WebhookTestResult:
     result: WebhookTestResult = {
         "delivered": outcome.delivered,
         "statusCode": outcome.status_code,
@@ -174,7 +166,7 @@ def _test_result(outcome: Outcome) -> WebhookTestResult:
     }
     if outcome.failure is not None:
         result["error"] = outcome.failure
-    return result
+    return success(request, result)
 
 
 SigningSecretText = Annotated[
@@ -197,9 +189,7 @@ class SigningSecret(TypedDict):
 
 @secret_router.get(
     "/webhooks/secret",
-    response_model=Answer[SigningSecret],
-    response_description="The secret.",
-    responses={200: {"headers": headers("Cache-Control")}},
+    **answers(Answer[SigningSecret], "The secret.", headers=headers("Cache-Control")),
 )
 async def get_webhook_secret(
     request: Request, context: Context, account_id: CurrentAccount
@@ -215,9 +205,7 @@ async def get_webhook_secret(
 
 @secret_router.post(
     "/webhooks/secret/rotate",
-    response_model=Answer[SigningSecret],
-    response_description="The new secret.",
-    responses={200: {"headers": headers("Cache-Control")}},
+    **answers(Answer[SigningSecret], "The new secret.", headers=headers("Cache-Control")),
 )
 async def rotate_webhook_secret(
     request: Request, context: Context, account_id: CurrentAccount
@@ -305,14 +293,11 @@ EndpointId = Annotated[
 
 
 def _endpoint(found: Endpoint | None) -> WebhookEndpoint:
-    if found is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such endpoint.")
+    found = existing(found, "endpoint")
     return rendered(WebhookEndpoint, found, events=found.event_types)
 
 
-@router.get(
-    "/webhooks/endpoints", response_model=WebhookEndpoints, response_description="The endpoints."
-)
+@router.get("/webhooks/endpoints", **answers(WebhookEndpoints, "The endpoints."))
 async def list_webhook_endpoints(
     request: Request, context: Context, account_id: CurrentAccount
 ) -> Response:
@@ -326,10 +311,13 @@ async def list_webhook_endpoints(
 
 @router.post(
     "/webhooks/endpoints",
-    status_code=201,
-    response_model=Answer[NewWebhookEndpoint],
-    response_description="The endpoint with its secret.",
-    responses=errors(ErrorCode.INVALID_CALLBACK_URL) | {201: {"headers": headers("Cache-Control")}},
+    **answers(
+        Answer[NewWebhookEndpoint],
+        "The endpoint with its secret.",
+        ErrorCode.INVALID_CALLBACK_URL,
+        status=201,
+        headers=headers("Cache-Control"),
+    ),
 )
 async def create_webhook_endpoint(
     request: Request, context: Context, account_id: CurrentAccount, body: NewEndpointBody
@@ -353,11 +341,7 @@ async def create_webhook_endpoint(
     return success(request, {**_endpoint(added), "secret": secret}, status=201, headers=NO_STORE)
 
 
-@router.get(
-    "/webhooks/endpoints/{endpointId}",
-    response_model=Answer[WebhookEndpoint],
-    response_description="The endpoint.",
-)
+@router.get("/webhooks/endpoints/{endpointId}", **answers(Answer[WebhookEndpoint], "The endpoint."))
 async def get_webhook_endpoint(
     request: Request, context: Context, account_id: CurrentAccount, endpoint_id: EndpointId
 ) -> Response:
@@ -372,9 +356,7 @@ async def get_webhook_endpoint(
 
 @router.patch(
     "/webhooks/endpoints/{endpointId}",
-    response_model=Answer[WebhookEndpoint],
-    response_description="The endpoint.",
-    responses=errors(ErrorCode.INVALID_CALLBACK_URL),
+    **answers(Answer[WebhookEndpoint], "The endpoint.", ErrorCode.INVALID_CALLBACK_URL),
 )
 async def change_webhook_endpoint(
     request: Request,
@@ -390,19 +372,14 @@ async def change_webhook_endpoint(
         require_callback_url(body.url, "url", context.settings)
     async with context.database.transaction() as connection:
         changed = await endpoints.change_endpoint(
-            connection,
-            account_id,
-            parse_job_id(endpoint_id),
-            url=body.url,
-            event_types=body.events,
+            connection, account_id, parse_job_id(endpoint_id), url=body.url, event_types=body.events
         )
     return success(request, _endpoint(changed))
 
 
 @router.delete(
     "/webhooks/endpoints/{endpointId}",
-    response_model=Answer[WebhookEndpoint],
-    response_description="The endpoint that was deleted.",
+    **answers(Answer[WebhookEndpoint], "The endpoint that was deleted."),
 )
 async def delete_webhook_endpoint(
     request: Request, context: Context, account_id: CurrentAccount, endpoint_id: EndpointId
@@ -417,9 +394,11 @@ async def delete_webhook_endpoint(
 
 @router.post(
     "/webhooks/endpoints/{endpointId}/rotate",
-    response_model=Answer[NewWebhookEndpoint],
-    response_description="The endpoint with its new secret.",
-    responses={200: {"headers": headers("Cache-Control")}},
+    **answers(
+        Answer[NewWebhookEndpoint],
+        "The endpoint with its new secret.",
+        headers=headers("Cache-Control"),
+    ),
 )
 async def rotate_webhook_endpoint(
     request: Request, context: Context, account_id: CurrentAccount, endpoint_id: EndpointId

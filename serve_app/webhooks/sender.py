@@ -20,35 +20,14 @@ from pipelines.net.safe_http import system_addresses
 from serve_app.context import AppContext
 from serve_app.observability.metrics import WEBHOOK_ATTEMPTS
 from serve_app.periodic import Periodic, repeated
-from serve_app.webhooks.sending import (
-    ACKNOWLEDGE_SECONDS,
-    Connections,
-    DeliveryOptions,
-    Lookup,
-    Outcome,
-    SharedResolver,
-    delivery_options,
-    error_text,
-    judge,
-    send_event,
-)
+from serve_app.webhooks import sending
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import webhooks
 from storage.database import DatabaseError
-from storage.webhooks import (
-    EVENTS_CHANNEL,
-    DeliveryShares,
-    LeasedEvent,
-    Record,
-    lease_due,
-    record_attempts,
-    requeue,
-    trim_logs,
-)
 
 log = logging.getLogger("vas.webhooks")
 
-FINISH_SECONDS = ACKNOWLEDGE_SECONDS + 1
+FINISH_SECONDS = sending.ACKNOWLEDGE_SECONDS + 1
 """How long a stopping sender waits for attempts under way; the rest is requeued."""
 
 FINAL_RECORD_SECONDS = 3.0
@@ -84,37 +63,34 @@ class Attempts:
     """Makes attempts. ``chance`` gives numbers in [0, 1) for the jitter."""
 
     context: AppContext
-    options: DeliveryOptions
-    connections: Connections
+    options: sending.DeliveryOptions
+    connections: sending.Connections
     clock: SenderClock
     chance: Callable[[], float] = random.random
 
-    async def make(self, event: LeasedEvent) -> tuple[Outcome, Record]:
+    async def make(self, event: webhooks.LeasedEvent) -> tuple[sending.Outcome, webhooks.Record]:
         """Sign and send once. Raises DecryptionError where the secret cannot be opened."""
         secrets = await self._secrets(event)
         signed_at = int(self.clock.now().timestamp())
         headers = signed_headers(secrets, event.id, signed_at, event.body)
         async with self.connections.of(event.endpoint) as transport:
-            outcome = await send_event(
+            outcome = await sending.send_event(
                 event.url, headers, event.body, options=self.options, transport=transport
             )
-        verdict = judge(
-            outcome,
-            attempts_before=event.attempts,
-            chance=self.chance(),
-            now=self.clock.now(),
+        verdict = sending.judge(
+            outcome, attempts_before=event.attempts, chance=self.chance(), now=self.clock.now()
         )
-        record = Record(
+        record = webhooks.Record(
             event.id,
             event.token,
             verdict.status,
             last_status=outcome.status_code or None,
-            last_error=error_text(outcome),
+            last_error=sending.error_text(outcome),
             retry_after_seconds=verdict.pause_seconds,
         )
         return outcome, record
 
-    async def _secrets(self, event: LeasedEvent) -> list[str]:
+    async def _secrets(self, event: webhooks.LeasedEvent) -> list[str]:
         """Return the newest first; an account's first delivery makes its secret."""
         encrypted = [event.current_secret, event.previous_secret]
         if event.current_secret is None:
@@ -136,7 +112,7 @@ class StrainedEndpoints:
         self._most = most
         self._known: OrderedDict[str, None] = OrderedDict()
 
-    def note(self, endpoint: str, outcome: Outcome) -> None:
+    def note(self, endpoint: str, outcome: sending.Outcome) -> None:
         """Remember, or forget, by how the attempt went."""
         if outcome.status_code:
             self._known.pop(endpoint, None)
@@ -162,24 +138,27 @@ class Sender:
         *,
         clock: SenderClock | None = None,
         chance: Callable[[], float] = random.random,
-        lookup: Lookup = system_addresses,
-        deadline_seconds: float = ACKNOWLEDGE_SECONDS,
+        lookup: sending.Lookup = system_addresses,
+        deadline_seconds: float = sending.ACKNOWLEDGE_SECONDS,
     ) -> None:
         self._context = context
         self._clock = clock or SenderClock()
-        self._resolver = SharedResolver(threads=context.settings.webhook_concurrency, lookup=lookup)
-        way = replace(
-            delivery_options(context.settings, self._resolver), deadline_seconds=deadline_seconds
+        self._resolver = sending.SharedResolver(
+            threads=context.settings.webhook_concurrency, lookup=lookup
         )
-        self._connections = Connections(way)
+        way = replace(
+            sending.delivery_options(context.settings, self._resolver),
+            deadline_seconds=deadline_seconds,
+        )
+        self._connections = sending.Connections(way)
         self._attempts = Attempts(context, way, self._connections, self._clock, chance)
         self._strained = StrainedEndpoints()
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._over = asyncio.Event()
-        self._held: dict[uuid.UUID, LeasedEvent] = {}
+        self._held: dict[uuid.UUID, webhooks.LeasedEvent] = {}
         self._under_way: set[asyncio.Task[None]] = set()
-        self._ended: asyncio.Queue[Record] = asyncio.Queue()
+        self._ended: asyncio.Queue[webhooks.Record] = asyncio.Queue()
         self._untrimmed: set[uuid.UUID] | None = None
 
     async def run(self) -> None:
@@ -230,19 +209,19 @@ class Sender:
         except TimeoutError:
             return
 
-    async def _lease(self) -> list[LeasedEvent]:
+    async def _lease(self) -> list[webhooks.LeasedEvent]:
         settings = self._context.settings
         free = settings.webhook_concurrency - len(self._held)
         if free <= 0:
             return []
         strained = sum(event.endpoint in self._strained for event in self._held.values())
-        shares = DeliveryShares(
+        shares = webhooks.DeliveryShares(
             per_endpoint=settings.webhook_endpoint_concurrency,
             per_account=settings.webhook_account_concurrency,
             most=min(free, LEASED_AT_ONCE),
             most_strained=max(0, settings.webhook_concurrency // STRAINED_SHARE - strained),
         )
-        return await lease_due(
+        return await webhooks.lease_due(
             self._context.database,
             shares,
             lease=timedelta(seconds=settings.webhook_lease_seconds),
@@ -250,7 +229,7 @@ class Sender:
             strained=self._strained.names(),
         )
 
-    async def _attempt(self, event: LeasedEvent) -> None:
+    async def _attempt(self, event: webhooks.LeasedEvent) -> None:
         try:
             outcome, record = await self._attempts.make(event)
         except Exception:
@@ -268,7 +247,7 @@ class Sender:
         while not self._ended.empty() and len(records) < RECORDED_AT_ONCE:
             records.append(self._ended.get_nowait())
         try:
-            recorded = await record_attempts(
+            recorded = await webhooks.record_attempts(
                 self._context.database, records, ahead=self._clock.ahead
             )
         except BaseException:
@@ -298,11 +277,13 @@ class Sender:
         async with asyncio.timeout(FINAL_RECORD_SECONDS):
             await self._ended.join()
             async with self._context.database.transaction() as connection:
-                await requeue(connection, list(self._held.values()), ahead=self._clock.ahead)
+                await webhooks.requeue(
+                    connection, list(self._held.values()), ahead=self._clock.ahead
+                )
 
     async def _wake_when_notified(self) -> None:
         """Polling covers for it whenever this connection is down."""
-        async for _ in self._context.database.listen(EVENTS_CHANNEL):
+        async for _ in self._context.database.listen(webhooks.EVENTS_CHANNEL):
             self.wake()
 
     async def _trim(self) -> None:
@@ -311,7 +292,7 @@ class Sender:
         if accounts is None or accounts:
             try:
                 async with self._context.database.transaction() as connection:
-                    await trim_logs(connection, accounts)
+                    await webhooks.trim_logs(connection, accounts)
             except BaseException:
                 self._untrimmed = None
                 raise

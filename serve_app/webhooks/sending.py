@@ -16,18 +16,8 @@ from pathlib import Path
 
 import httpx
 
+from pipelines.net import safe_http
 from pipelines.net.addresses import AddressPolicy
-from pipelines.net.safe_http import (
-    AsyncResolver,
-    AsyncSafeTransport,
-    BlockedAddressError,
-    NameResolutionError,
-    TlsError,
-    TransportLimits,
-    system_addresses,
-    system_addresses_async,
-    tls_context,
-)
 from serve_app import __version__
 from serve_app.api.urls import address_policy
 from serve_app.settings import Settings
@@ -36,15 +26,17 @@ from storage.types import DeliveryStatus
 ACKNOWLEDGE_SECONDS = 10.0
 CAPTURED_BYTES = 4096
 USER_AGENT = f"VideoAnalysisService-Webhooks/{__version__}"
-LIMITS = TransportLimits(max_connections=10_000)  # the sender's own limits are what counts
+LIMITS = safe_http.TransportLimits(
+    max_connections=10_000
+)  # the sender's own limits are what counts
 
 # The most telling class first: some of these are kinds of a later one.
 _FAILURES: tuple[tuple[type[Exception], str], ...] = (
     # A URL that the client cannot read leads nowhere; it was refused when the job was made.
     (httpx.InvalidURL, "blocked_address"),
-    (BlockedAddressError, "blocked_address"),
-    (NameResolutionError, "dns"),
-    (TlsError, "tls"),
+    (safe_http.BlockedAddressError, "blocked_address"),
+    (safe_http.NameResolutionError, "dns"),
+    (safe_http.TlsError, "tls"),
     # In TLS 1.3 the server may refuse the client after the client's side of the handshake.
     (ssl.SSLError, "tls"),
     (TimeoutError, "timeout"),
@@ -99,19 +91,19 @@ class DeliveryOptions:
 
     policy: AddressPolicy
     trust: ssl.SSLContext
-    resolver: AsyncResolver = system_addresses_async
+    resolver: safe_http.AsyncResolver = safe_http.system_addresses_async
     deadline_seconds: float = ACKNOWLEDGE_SECONDS
 
-    def transport(self, limits: TransportLimits = LIMITS) -> AsyncSafeTransport:
+    def transport(self, limits: safe_http.TransportLimits = LIMITS) -> safe_http.AsyncSafeTransport:
         """Return a transport with these options, to be closed by the caller."""
-        return AsyncSafeTransport(
+        return safe_http.AsyncSafeTransport(
             policy=self.policy,
             limits=self.bounded(limits),
             ssl_context=self.trust,
             resolver=self.resolver,
         )
 
-    def bounded(self, limits: TransportLimits) -> TransportLimits:
+    def bounded(self, limits: safe_http.TransportLimits) -> safe_http.TransportLimits:
         """``limits`` with the deadline of a whole delivery for each of its steps."""
         seconds = self.deadline_seconds
         return replace(
@@ -125,12 +117,12 @@ class DeliveryOptions:
 
 
 def delivery_options(
-    settings: Settings, resolver: AsyncResolver = system_addresses_async
+    settings: Settings, resolver: safe_http.AsyncResolver = safe_http.system_addresses_async
 ) -> DeliveryOptions:
     """Return the options of ``settings``. Raises OSError for an authority file that cannot be
     read."""
     authorities = settings.webhook_ca_file
-    trust = tls_context() if authorities is None else _trust_with(authorities)
+    trust = safe_http.tls_context() if authorities is None else _trust_with(authorities)
     return DeliveryOptions(address_policy(settings), trust, resolver)
 
 
@@ -160,7 +152,7 @@ async def send_event(
     content: bytes,
     *,
     options: DeliveryOptions,
-    transport: AsyncSafeTransport | None = None,
+    transport: safe_http.AsyncSafeTransport | None = None,
 ) -> Outcome:
     """POST a signed event once. Never raises for what the endpoint or the network does.
 
@@ -193,7 +185,7 @@ async def _exchange(
     url: str,
     headers: dict[str, str],
     content: bytes,
-    transport: AsyncSafeTransport,
+    transport: safe_http.AsyncSafeTransport,
     seen: _Seen,
 ) -> None:
     """The request and the first CAPTURED_BYTES of its answer; a longer rest is never read."""
@@ -211,7 +203,7 @@ async def _exchange(
 
 
 async def _response(
-    url: str, headers: dict[str, str], content: bytes, transport: AsyncSafeTransport
+    url: str, headers: dict[str, str], content: bytes, transport: safe_http.AsyncSafeTransport
 ) -> httpx.Response:
     """Return the answer, up to its headers.
 
@@ -262,18 +254,15 @@ def judge(outcome: Outcome, *, attempts_before: int, chance: float, now: datetim
         return Verdict(DeliveryStatus.DELIVERED)
     if outcome.status_code == GONE:
         return Verdict(DeliveryStatus.DISABLED)
-    if _is_final(outcome) or attempts_before + 1 >= ATTEMPTS:
+    refused = 400 <= outcome.status_code < 500 and outcome.status_code != TOO_MANY_REQUESTS
+    is_final = refused or outcome.failure in FINAL_FAILURES
+    if is_final or attempts_before + 1 >= ATTEMPTS:
         return Verdict(DeliveryStatus.FAILED)
     pause = pause_seconds(attempts_before, chance)
     wished = retry_after_seconds(outcome.retry_after, now)
     return Verdict(
         DeliveryStatus.PENDING_RETRY, min(max(pause, wished or 0.0), LONGEST_PAUSE_SECONDS)
     )
-
-
-def _is_final(outcome: Outcome) -> bool:
-    refused = 400 <= outcome.status_code < 500 and outcome.status_code != TOO_MANY_REQUESTS
-    return refused or outcome.failure in FINAL_FAILURES
 
 
 def pause_seconds(attempts_before: int, chance: float) -> float:
@@ -308,7 +297,7 @@ def error_text(outcome: Outcome) -> str | None:
 
 @dataclass(slots=True)
 class _Kept:
-    transport: AsyncSafeTransport
+    transport: safe_http.AsyncSafeTransport
     users: int = 0
     expiry: asyncio.TimerHandle | None = None
 
@@ -323,7 +312,7 @@ class Connections:
         self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def of(self, endpoint: str) -> AsyncIterator[AsyncSafeTransport]:
+    async def of(self, endpoint: str) -> AsyncIterator[safe_http.AsyncSafeTransport]:
         """The endpoint's transport, for one delivery."""
         kept = self._kept.get(endpoint)
         if kept is None:
@@ -362,7 +351,7 @@ class Connections:
 class SharedResolver:
     """An ``AsyncResolver`` that shares a lookup under way among concurrent callers."""
 
-    def __init__(self, *, threads: int, lookup: Lookup = system_addresses) -> None:
+    def __init__(self, *, threads: int, lookup: Lookup = safe_http.system_addresses) -> None:
         self._lookup = lookup
         self._threads = ThreadPoolExecutor(threads, "webhook-names")
         self._running: dict[tuple[str, int], asyncio.Future[Sequence[str]]] = {}

@@ -25,12 +25,7 @@ _AT_ONCE = 8
 
 
 # The model may be away: an hour of attempts, then the words stay estimated.
-@work(
-    history.ALIGNMENT,
-    lease=timedelta(minutes=2),
-    attempts=30,
-    pause=timedelta(minutes=2),
-)
+@work(history.ALIGNMENT, lease=timedelta(minutes=2), attempts=30, pause=timedelta(minutes=2))
 async def align(work: Work) -> None:
     """Align the words of a track's corrections."""
     job_id, index = work.held.subject_id, int(work.held.part)
@@ -79,11 +74,7 @@ async def _store(
 
 
 def _aligned(
-    work: Work,
-    segments: Sequence[Element],
-    at: int,
-    language: str | None,
-    track: AudioTrack,
+    work: Work, segments: Sequence[Element], at: int, language: str | None, track: AudioTrack
 ) -> Element:
     room = (
         segments[at - 1]["end_ms"] if at else 0,

@@ -15,18 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from pipelines.net.buckets import (
-    BucketError,
-    BucketObject,
-    BucketPage,
-    BucketProblem,
-    BucketReader,
-    ClientBucket,
-    ObjectProblem,
-    is_chosen,
-    problem_of_object,
-    split_bucket_address,
-)
+from pipelines.net import buckets
 from serve_app.api.urls import address_policy
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
@@ -107,13 +96,16 @@ class _Step:
         try:
             if is_read:
                 page = await self._page()
-        except BucketError as error:
+        except buckets.BucketError as error:
             await self._refused(error)
             return
         if listing and not await self._merge(page):
             return
         if unfetched:
-            await self._fetch_failed()
+            # The bucket can be read: what could not be fetched failed for reasons of its own.
+            async with self.context.database.transaction() as connection:
+                archive = await archives.lock_archive(connection, self.held)
+                await archives.settle_objects(connection, archive.id, unfetched=ObjectState.FAILED)
         try:
             created = await self._create(CREATED_AT_ONCE)
         except ApiError as error:
@@ -121,7 +113,7 @@ class _Step:
             return
         await self._release(created, is_read=is_read)
 
-    async def _page(self) -> BucketPage:
+    async def _page(self) -> buckets.BucketPage:
         over = threading.Event()
         loop = asyncio.get_running_loop()
         try:
@@ -129,27 +121,27 @@ class _Step:
         finally:
             over.set()
 
-    def _read_page(self, over: threading.Event) -> BucketPage:
+    def _read_page(self, over: threading.Event) -> buckets.BucketPage:
         """Return the next page of the list; the first one shows whether the bucket can be read."""
 
         def watch() -> None:
             if over.is_set():
-                raise BucketError(BucketProblem.UNREACHABLE)
+                raise buckets.BucketError(buckets.BucketProblem.UNREACHABLE)
 
-        scheme, name, prefix = split_bucket_address(self.archive.url)
+        scheme, name, prefix = buckets.split_bucket_address(self.archive.url)
         access = unseal_access(self.context.encrypter, self.archive.sealed_access)
-        reader = BucketReader(address_policy(self.context.settings), watch=watch)
-        bucket = reader.located(ClientBucket(scheme, name, access))
+        reader = buckets.BucketReader(address_policy(self.context.settings), watch=watch)
+        bucket = reader.located(buckets.ClientBucket(scheme, name, access))
         after = (self.archive.list_after or b"").decode(errors="surrogateescape")
         return reader.page(bucket, prefix, after)
 
-    async def _merge(self, page: BucketPage) -> bool:
+    async def _merge(self, page: buckets.BucketPage) -> bool:
         """Keep the page; False where it pauses the archive, for objects without end."""
-        _, _, prefix = split_bucket_address(self.archive.url)
+        _, _, prefix = buckets.split_bucket_address(self.archive.url)
         listed = [
             self._listed(each)
             for each in page.objects
-            if is_chosen(each.key.removeprefix(prefix), self.archive.patterns)
+            if buckets.is_chosen(each.key.removeprefix(prefix), self.archive.patterns)
         ]
         after = None
         if page.next_after is not None:
@@ -163,13 +155,7 @@ class _Step:
             await self._pause(connection, TOO_MANY_OBJECTS, sentence)
             return False
 
-    async def _fetch_failed(self) -> None:
-        """The bucket can be read: what could not be fetched failed for reasons of its own."""
-        async with self.context.database.transaction() as connection:
-            archive = await archives.lock_archive(connection, self.held)
-            await archives.settle_objects(connection, archive.id, unfetched=ObjectState.FAILED)
-
-    def _listed(self, found: BucketObject) -> ListedObject:
+    def _listed(self, found: buckets.BucketObject) -> ListedObject:
         code, message = self._refusal(found) or (None, None)
         return ListedObject(
             key_sha256=archives.key_digest(found.key_bytes),
@@ -182,9 +168,9 @@ class _Step:
             error_message=message,
         )
 
-    def _refusal(self, found: BucketObject) -> tuple[str, str] | None:
+    def _refusal(self, found: buckets.BucketObject) -> tuple[str, str] | None:
         """Code and sentence of what no job is created of."""
-        problem, settings = problem_of_object(found), self.context.settings
+        problem, settings = buckets.problem_of_object(found), self.context.settings
         if problem is not None:
             return problem, OBJECT_SENTENCES[problem]
         try:
@@ -278,7 +264,7 @@ class _Step:
                 values |= _NO_FAILURE | {"state": ArchiveState.COMPLETED}
             await archives.release_archive(connection, self.held, due_seconds, **values)
 
-    async def _refused(self, error: BucketError) -> None:
+    async def _refused(self, error: buckets.BucketError) -> None:
         """The bucket cannot be read: try again later, or wait for whoever can change that."""
         log.info("archive %s: %s", self.archive.id, error.problem)
         async with self.context.database.transaction() as connection:
@@ -338,17 +324,14 @@ class _Step:
             failures=0,
         )
         await record(
-            connection,
-            self.archive.account_id,
-            AuditAction.PAUSE_ARCHIVE,
-            target=self.archive.id,
+            connection, self.archive.account_id, AuditAction.PAUSE_ARCHIVE, target=self.archive.id
         )
 
 
 _NO_FAILURE: dict[str, object] = {"failures": 0, "error_code": None, "error_message": None}
 
 OBJECT_SENTENCES = {
-    ObjectProblem.EMPTY: "The object is empty.",
-    ObjectProblem.FOLDER: "The object stands for a folder.",
-    ObjectProblem.KEY: "The object's key is no text.",
+    buckets.ObjectProblem.EMPTY: "The object is empty.",
+    buckets.ObjectProblem.FOLDER: "The object stands for a folder.",
+    buckets.ObjectProblem.KEY: "The object's key is no text.",
 }

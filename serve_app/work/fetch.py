@@ -41,7 +41,8 @@ class SourceFetcher:
         """
         require_allowed_sizes(uploads, self._limit_bytes)
         keys = {item.slot: item.object_key for item in uploads}
-        is_timeline = has_timeline(self.job)
+        # A continuous batch: its clips are laid end to end.
+        is_timeline = self.job.source.continuous or len(self.job.source.clips) > 1
         clips: Iterable[ClipFile] = [ClipFile(keys.get(MEDIA_SLOT, ""), self.job.file_name)]
         if self.job.source.kind == "url":
             clips = self._clips(self.job.source.clips, is_timeline)
@@ -138,11 +139,6 @@ def _audio_files(job: JobRecord) -> Sequence[SourceAudio]:
     return () if job.processing_mode is ProcessingMode.VISION else job.source.audio
 
 
-def has_timeline(job: JobRecord) -> bool:
-    """Return whether the job's clips are laid end to end (a continuous batch)."""
-    return job.source.continuous or len(job.source.clips) > 1
-
-
 def require_allowed_sizes(uploads: Sequence[Upload], limit_bytes: int) -> None:
     """Raises StageError for a file that came past the service, where nobody could refuse it."""
     for upload in uploads:
@@ -160,20 +156,13 @@ def decoded_clip(
 
     Raises as ``pipelines.ingest.source.decoded_source``.
     """
-    return decoded_source(
-        source_key,
-        named_family=raw_family(file_name),
-        store=store,
-        config=raw_config(settings),
-        control=control,
-    )
-
-
-def raw_config(settings: Settings) -> RawConfig:
-    """RAW decoders as the operator's settings have them."""
-    return RawConfig(
+    config = RawConfig(
         decoders=settings.raw_decoders,
         seconds=settings.raw_decoder_seconds,
         memory_bytes=settings.raw_decoder_memory_bytes,
         output_bytes=settings.raw_decoded_max_bytes,
+    )
+    family = raw_family(file_name)
+    return decoded_source(
+        source_key, named_family=family, store=store, config=config, control=control
     )

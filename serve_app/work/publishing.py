@@ -14,20 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines import types
 from pipelines.across.redaction import Known
 from pipelines.across.redaction_patterns import PersonalData
 from pipelines.codec import to_json
 from pipelines.speech.speakers import recognise
 from pipelines.stages import skip_reason
-from pipelines.types import (
-    MediaInfo,
-    PipelineWarning,
-    SpeakerVoice,
-    StageCode,
-    StageError,
-    TimedSentence,
-    WarningCode,
-)
 from serve_app import pricing
 from serve_app.jobs.answers import warning_document
 from serve_app.jobs.service import end_job, finish_if_ended
@@ -60,7 +52,7 @@ class KeptVoices:
 
     model: str
     """Names what made the vectors."""
-    by_track: Mapping[int, Sequence[SpeakerVoice]]
+    by_track: Mapping[int, Sequence[types.SpeakerVoice]]
 
 
 async def start_stage(connection: Connection, lease: Lease, stage: StageName) -> None:
@@ -70,7 +62,7 @@ async def start_stage(connection: Connection, lease: Lease, stage: StageName) ->
 
 
 async def raise_hold(
-    connection: Connection, lease: Lease, media: MediaInfo, prices: PriceTable
+    connection: Connection, lease: Lease, media: types.MediaInfo, prices: PriceTable
 ) -> None:
     """Fix the job's price now that its duration is known, and hold all of it.
 
@@ -107,8 +99,8 @@ async def raise_hold(
     try:
         await ledger.hold(connection, job.account_id, job.id, missing, "price for the duration")
     except ledger.InsufficientCreditsError:
-        raise StageError(
-            StageCode.INSUFFICIENT_CREDITS,
+        raise types.StageError(
+            types.StageCode.INSUFFICIENT_CREDITS,
             f"The credits do not cover the full length of {media.duration_seconds:.0f} s.",
         ) from None
 
@@ -117,7 +109,7 @@ async def publish_ingest(
     connection: Connection,
     lease: Lease,
     *,
-    media: MediaInfo,
+    media: types.MediaInfo,
     result: dict[str, Any],
     track_names: list[str],
     warnings: Sequence[Mapping[str, Any]],
@@ -191,8 +183,8 @@ async def publish_transcripts(
     timings: dict[str, float],
     *,
     made_with: str | None = None,
-    warnings: Sequence[PipelineWarning] = (),
-    summary: Sequence[TimedSentence] | PipelineWarning | None = None,
+    warnings: Sequence[types.PipelineWarning] = (),
+    summary: Sequence[types.TimedSentence] | types.PipelineWarning | None = None,
     voices: KeptVoices | None = None,
     before: Mapping[int, Change] | None = None,
     muted: Sequence[Span] = (),
@@ -220,7 +212,7 @@ async def publish_transcripts(
         await sounds.store(connection, job)
     if known is not None:
         await keep_known(connection, job, known)
-    if isinstance(summary, PipelineWarning):
+    if isinstance(summary, types.PipelineWarning):
         warnings = [*warnings, summary]
     elif summary is not None:
         await history.store_summary(connection, job.id, to_json(summary))
@@ -242,8 +234,8 @@ def _free_tracks(warnings: Iterable[Mapping[str, Any]], clips: int) -> set[int]:
         for (code, track), count in found.items()
         if track is not None
         and (
-            code == WarningCode.AUDIO_REPEATED
-            or (code == WarningCode.AUDIO_SILENT and count >= clips)
+            code == types.WarningCode.AUDIO_REPEATED
+            or (code == types.WarningCode.AUDIO_SILENT and count >= clips)
         )
     }
 
@@ -291,7 +283,7 @@ async def _complete(
 
 
 async def fail_stage(
-    connection: Connection, lease: Lease, stage: StageName, error: StageError
+    connection: Connection, lease: Lease, stage: StageName, error: types.StageError
 ) -> JobState | None:
     """Fail a stage. Without ingest nothing else can run, so that fails the job at once."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)

@@ -17,14 +17,6 @@ from serve_app.uploads.access import direct_key
 from serve_app.uploads.leases import finish_for_lost_writers
 from serve_app.work.queue import Work, work
 from storage import access, cleaning, comparisons, jobs, keys, results, uploads
-from storage.cleaning import (
-    CleaningRound,
-    end_round,
-    find_round,
-    list_due_erasures,
-    list_due_rounds,
-    queue_round,
-)
 from storage.database import UNAVAILABLE
 from storage.objects import DirectUploadStore, ObjectStore, ObjectStoreUnavailableError
 from storage.types import JobState, SkipReason, StageName, StageStatus
@@ -71,19 +63,16 @@ class Reaper:
     async def sweep_objects(self) -> None:
         """Queue the removal of objects that is due, and settle what lost writers left."""
         await finish_for_lost_writers(self._context)
-        await self._queue_rounds()
+        database, retention = self._context.database, self._context.settings.retention
+        async with database.statement() as connection:
+            due = await cleaning.list_due_rounds(connection, retention, limit=_ROUNDS_A_SWEEP)
+        for job_id in due:
+            async with database.transaction() as connection:
+                await cleaning.queue_round(connection, job_id, retention)
         if self._direct and time.monotonic() >= self._leftovers_at:
             # Nothing else records a multipart upload that a killed writer left in a bucket.
             await asyncio.to_thread(self._context.objects.remove_leftovers, JOBS_PREFIX)
             self._leftovers_at = time.monotonic() + _LEFTOVERS_SECONDS
-
-    async def _queue_rounds(self) -> None:
-        database, retention = self._context.database, self._context.settings.retention
-        async with database.statement() as connection:
-            due = await list_due_rounds(connection, retention, limit=_ROUNDS_A_SWEEP)
-        for job_id in due:
-            async with database.transaction() as connection:
-                await queue_round(connection, job_id, retention)
 
     async def sweep_database(self) -> None:
         """Do everything that is due now and that the database alone is needed for."""
@@ -169,7 +158,7 @@ class Reaper:
         if time.monotonic() < self._erase_at:
             return
         async with self._context.database.statement() as connection:
-            due = await list_due_erasures(
+            due = await cleaning.list_due_erasures(
                 connection, self._context.settings.retention, limit=_ROUNDS_A_SWEEP
             )
         for account_id, job_id in due:
@@ -216,19 +205,19 @@ async def clean(work: Work) -> None:
 
     async def look() -> bool:
         async with context.database.statement() as connection:
-            return await find_round(connection, job_id) is None
+            return await cleaning.find_round(connection, job_id) is None
 
     def is_stopped() -> bool:
         return work.stopped.is_set() or asyncio.run_coroutine_threadsafe(look(), loop).result()
 
     async with context.database.statement() as connection:
-        due = await find_round(connection, job_id)
+        due = await cleaning.find_round(connection, job_id)
     if due is None:
         return
     kept = await _results(context, job_id)
     if await asyncio.to_thread(remove_objects, context.objects, due, kept, is_stopped):
         async with context.database.transaction() as connection:
-            await end_round(connection, work.held, due)
+            await cleaning.end_round(connection, work.held, due)
 
 
 async def _results(context: AppContext, job_id: uuid.UUID) -> set[str]:
@@ -241,7 +230,7 @@ async def _results(context: AppContext, job_id: uuid.UUID) -> set[str]:
 
 
 def remove_objects(
-    store: ObjectStore, due: CleaningRound, kept: set[str], is_stopped: Callable[[], bool]
+    store: ObjectStore, due: cleaning.CleaningRound, kept: set[str], is_stopped: Callable[[], bool]
 ) -> bool:
     """Remove all of a job's objects but ``kept``, with partials and what killed writers left.
 

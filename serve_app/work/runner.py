@@ -21,15 +21,8 @@ from pipelines.stages import FAILURE_CODES, OUTAGE_PAUSES_SECONDS, StageRunner
 from pipelines.types import IngestResult, StageError, StageStoppedError
 from serve_app.context import AppContext
 from serve_app.jobs.service import announce_progress
+from serve_app.observability import metrics
 from serve_app.observability.logs import Span, log_context, note, traced
-from serve_app.observability.metrics import (
-    DATABASE_SECONDS,
-    LEVEL_SECONDS,
-    DatabaseMetrics,
-    record_disks,
-    record_job_end,
-    record_stage,
-)
 from serve_app.periodic import Periodic, repeated
 from serve_app.results.redaction import known_of
 from serve_app.uploads.access import LOOK_SECONDS, DirectUploadWatcher
@@ -106,7 +99,7 @@ class Runner:
 
     def _beside_the_jobs(self) -> list[Periodic]:
         context, sweeper = self._context, Reaper(self._context)
-        database_metrics = DatabaseMetrics(context.database, context.metrics)
+        database_metrics = metrics.DatabaseMetrics(context.database, context.metrics)
         kinds = [
             kind for kind in KINDS if context.settings.previews or kind != previews.make_job_preview
         ]
@@ -118,8 +111,8 @@ class Runner:
             Periodic("sweeping the database", SWEEP_SECONDS, sweeper.sweep_database),
             # Apart, so that a slow store delays only this.
             Periodic("sweeping the objects", OBJECTS_SECONDS, sweeper.sweep_objects),
-            Periodic("measuring the database", DATABASE_SECONDS, database_metrics.take),
-            Periodic("measuring the disks", LEVEL_SECONDS, self._measure_disks),
+            Periodic("measuring the database", metrics.DATABASE_SECONDS, database_metrics.take),
+            Periodic("measuring the disks", metrics.LEVEL_SECONDS, self._measure_disks),
             Periodic("recording versions", VERSIONS_SECONDS, self._record_versions),
             Periodic("indexing", INDEX_SECONDS, SearchIndexer(context).step),
         ]
@@ -168,7 +161,7 @@ class Runner:
 
     async def _measure_disks(self) -> None:
         context = self._context
-        await asyncio.to_thread(record_disks, context.metrics, context.settings.data_dir)
+        await asyncio.to_thread(metrics.record_disks, context.metrics, context.settings.data_dir)
 
     async def _take_next(self) -> None:
         await self._slots.acquire()
@@ -193,7 +186,8 @@ class Runner:
                 self._driving[task] = driver
                 task.add_done_callback(self._ended)
         if lease is None:
-            await self._wait_for_work()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._context.settings.poll_seconds)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         driver = self._driving.pop(task)
@@ -202,12 +196,6 @@ class Runner:
             # The lease runs out and the job is taken up again; nothing was published.
             log.error("job %s: driver broke", driver.lease.job_id, exc_info=task.exception())
         release_free_memory()
-
-    async def _wait_for_work(self) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), self._context.settings.poll_seconds)
-        except TimeoutError:
-            return
 
     async def _wake_when_notified(self) -> None:
         """Polling covers for it whenever this connection is down."""
@@ -311,7 +299,11 @@ class JobDriver:
                 last_success = time.monotonic()
                 if last_success - announced_at >= PROGRESS_SECONDS:
                     announced_at = last_success
-                    await self._announce_progress()
+                    async with self.context.database.transaction() as connection:
+                        held = self.lease.job_id, self.lease.token
+                        await announce_progress(
+                            connection, await jobs.lock_leased(connection, *held)
+                        )
             except LeaseLostError:
                 await self.stop()
             except Exception:
@@ -338,11 +330,6 @@ class JobDriver:
                 # As a rule its own end, with no task left to stop: ``_run`` cancels this meanwhile.
                 await asyncio.sleep(RETURN_SECONDS)
             raise
-
-    async def _announce_progress(self) -> None:
-        async with self.context.database.transaction() as connection:
-            job = await jobs.lock_leased(connection, self.lease.job_id, self.lease.token)
-            await announce_progress(connection, job)
 
     async def _run_stages(self) -> None:
         job = await self.stage_runner.retry_on_outage("reading the job", self._read_job)
@@ -441,8 +428,8 @@ class JobDriver:
     ) -> None:
         seconds = time.monotonic() - began
         log.info("job %s: %s %s in %.1f s", self.lease.job_id, stage, outcome, seconds)
-        record_stage(self.context.metrics, stage, outcome, seconds)
-        record_job_end(self.context.metrics, end)
+        metrics.record_stage(self.context.metrics, stage, outcome, seconds)
+        metrics.record_job_end(self.context.metrics, end)
 
     async def _start(self, stage: StageName) -> None:
         async with self.context.database.transaction() as connection:

@@ -18,6 +18,7 @@ from models.profiles import concurrent_inputs, digest_of
 from models.provider import ModelProvider
 from models.registry import REGISTRY, own_profile
 from models.tasks import EMBED_VOICE, SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
+from pipelines import types
 from pipelines.across.redaction import (
     Known,
     cover_pictures,
@@ -27,21 +28,8 @@ from pipelines.across.redaction import (
     remembered,
 )
 from pipelines.codec import digest, to_json
-from pipelines.execution.chain import (
-    Control,
-    ControlSpan,
-    Step,
-    Workspace,
-    parts_of,
-    transcript_work,
-    vision_work,
-)
-from pipelines.ingest.pipeline import (
-    INGESTED,
-    PROBE_SHARE,
-    SHORTEST_SEGMENT_SECONDS,
-    IngestConfig,
-)
+from pipelines.execution import chain
+from pipelines.ingest.pipeline import INGESTED, PROBE_SHARE, SHORTEST_SEGMENT_SECONDS, IngestConfig
 from pipelines.ingest.preview import is_playable
 from pipelines.ingest.source import ProbedMedia, SourceMedia
 from pipelines.speech.languages import ENGLISH, LanguageChoice
@@ -50,20 +38,6 @@ from pipelines.speech.regions import Sharding
 from pipelines.speech.speakers import MAX_SPEAKERS, SpeakerRules
 from pipelines.speech.texts import SummaryConfig
 from pipelines.stages import MediaStages, StageRunner
-from pipelines.types import (
-    AudioTrack,
-    ChannelUse,
-    IngestResult,
-    PipelineWarning,
-    Scene,
-    StageError,
-    TimedSentence,
-    TrackOutcome,
-    TranscriptResult,
-    VisionResult,
-    WarningCode,
-    transcript_warnings,
-)
 from pipelines.vision.cuts.selection import CutConfig
 from pipelines.vision.features import FeaturesConfig
 from pipelines.vision.pipeline import VisionConfig
@@ -98,7 +72,7 @@ from storage.uploads import Upload, list_uploads
 log = logging.getLogger("vas.runner")
 
 Result = TypeVar("Result")
-_Summary = tuple[TimedSentence, ...] | PipelineWarning | None
+_Summary = tuple[types.TimedSentence, ...] | types.PipelineWarning | None
 
 UNSHARDED_SECONDS = 86_400.0
 """A segment as long as the longest media that is taken: one piece."""
@@ -141,9 +115,9 @@ class StageWork:
     context: AppContext
     models: ModelProvider
     lease: Lease
-    workspace: Workspace
+    workspace: chain.Workspace
     threads: Executor
-    control: Control
+    control: chain.Control
     runner: StageRunner
     calibration: Calibration
     findings: Findings = field(default_factory=lambda: Findings(Known()))
@@ -175,7 +149,7 @@ class StageWork:
         with self.timings.measure("digest"):
             store, ingest_config = self.workspace.store, stages.ingest_config
 
-            def record(control: Control) -> StageReceipt:
+            def record(control: chain.Control) -> StageReceipt:
                 return ingest_receipt(*files, ingest_config, store, control)
 
             receipt = await self._in_thread(
@@ -220,13 +194,13 @@ class StageWork:
         async with self.context.database.statement() as connection:
             return await find_access(connection, archive_id)
 
-    async def run_vision(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
+    async def run_vision(self, job: JobRecord, ingested: types.IngestResult) -> JobState | None:
         """Find and describe the scenes; publish them."""
         with self.timings.measure("analyse"):
             found = await self._in_thread(lambda: self._stages(job).vision(ingested, self.control))
         self._count_shards(found)
         warnings = [warning_document(each, StageName.VISION) for each in found.warnings]
-        seen: Sequence[Scene] = (*found.scenes, found.overview)
+        seen: Sequence[types.Scene] = (*found.scenes, found.overview)
         known = Known()
         if kinds := redacted_kinds(job):
             recognizer, whole = remembered(self.context.recognizer), seen
@@ -255,7 +229,7 @@ class StageWork:
         record_media(self.context.metrics, StageName.VISION, ingested.media.duration_seconds)
         return end
 
-    async def run_transcript(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
+    async def run_transcript(self, job: JobRecord, ingested: types.IngestResult) -> JobState | None:
         """Transcribe every track and sum them up; publish them unless all failed."""
         async with self.context.database.statement() as connection:
             spoken = await usual_languages(connection, job.account_id, job.created_at)
@@ -263,13 +237,15 @@ class StageWork:
         summarizes = SUMMARIZE in REGISTRY[self.context.settings.model_profile]
         transcribed = 1.0 - _SUMMARY_SHARE if summarizes else 1.0
 
-        async def transcribe(track: AudioTrack, control: Control) -> TranscriptResult:
+        async def transcribe(
+            track: types.AudioTrack, control: chain.Control
+        ) -> types.TranscriptResult:
             with self.timings.measure("analyse"):
                 found = await self._in_thread(lambda: stages.transcribe(track, ingested, control))
             self._count_shards(found)
             return found
 
-        span = ControlSpan(self.control, 0.0, transcribed)
+        span = chain.ControlSpan(self.control, 0.0, transcribed)
         tracks = await self.runner.run_tracks(ingested, span, transcribe)
         redacted, known, whole = None, Known(), tracks
         kinds, recognizer = redacted_kinds(job), remembered(self.context.recognizer)
@@ -309,7 +285,7 @@ class StageWork:
                 stored,
                 self.timings.values,
                 made_with=made_with(self.context)[StageName.TRANSCRIPT],
-                warnings=[*transcript_warnings(tracks), *repeated],
+                warnings=[*types.transcript_warnings(tracks), *repeated],
                 summary=summary,
                 voices=self._voices(job, tracks),
                 before={} if redacted is None else redacted.before,
@@ -331,23 +307,23 @@ class StageWork:
         found = await self.findings.shared(stage, known)
         return await self._in_thread(lambda: hide(found)), found
 
-    async def _summary(self, stages: MediaStages, tracks: Sequence[TrackOutcome]) -> _Summary:
+    async def _summary(self, stages: MediaStages, tracks: Sequence[types.TrackOutcome]) -> _Summary:
         """Return the summary. That there is none does not fail the stage."""
-        span = ControlSpan(self.control, 1.0 - _SUMMARY_SHARE, 1.0)
+        span = chain.ControlSpan(self.control, 1.0 - _SUMMARY_SHARE, 1.0)
         try:
             with self.timings.measure("summarize"):
                 found = await self.runner.run(
                     StageName.TRANSCRIPT,
                     lambda: self._in_thread(lambda: stages.summarize(tracks, span)),
                 )
-        except StageError as error:
+        except types.StageError as error:
             log.warning("no summary: %s", error)
-            return PipelineWarning(
-                WarningCode.SUMMARY_FAILED, "The transcript could not be summed up."
+            return types.PipelineWarning(
+                types.WarningCode.SUMMARY_FAILED, "The transcript could not be summed up."
             )
         return found
 
-    def _voices(self, job: JobRecord, tracks: Sequence[TrackOutcome]) -> KeptVoices | None:
+    def _voices(self, job: JobRecord, tracks: Sequence[types.TrackOutcome]) -> KeptVoices | None:
         """Return what its speakers sound like, where the service and the job both have `voices`."""
         if not (job.source.voices and self.context.settings.voices):
             return None
@@ -370,7 +346,7 @@ class StageWork:
             ingest_config=IngestConfig(
                 segment_seconds=segment_seconds or UNSHARDED_SECONDS,
                 shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS if segment_seconds else None,
-                channels=ChannelUse(job.source.channels),
+                channels=types.ChannelUse(job.source.channels),
             ),
             vision_config=replace(
                 vision_config(self.context), people=job.source.people and settings.people
@@ -391,7 +367,7 @@ class StageWork:
             summary_config=summary_config(settings),
         )
 
-    def _count_shards(self, found: VisionResult | TranscriptResult) -> None:
+    def _count_shards(self, found: types.VisionResult | types.TranscriptResult) -> None:
         self.timings.add("shards_computed", found.shards_computed)
         self.timings.add("shards_reused", found.shards_reused)
 
@@ -439,10 +415,10 @@ def made_with(context: AppContext) -> dict[StageName, str]:
     }
 
 
-def ingest_parts(control: Control, *, fetches: bool) -> list[ControlSpan]:
+def ingest_parts(control: chain.Control, *, fetches: bool) -> list[chain.ControlSpan]:
     """Of fetching, probing and cutting; without anything to fetch, the file is there at once."""
     fetching = _FETCH_SHARE / (1 - _FETCH_SHARE) if fetches else 0.0
-    return parts_of(control, (fetching, PROBE_SHARE, 1.0 - PROBE_SHARE))
+    return chain.parts_of(control, (fetching, PROBE_SHARE, 1.0 - PROBE_SHARE))
 
 
 def transcribe_concurrency(settings: Settings) -> int:
@@ -462,7 +438,7 @@ def machine_of(settings: Settings) -> Machine:
     return Machine(float(cpus), settings.most_replicas(TRANSCRIBE))
 
 
-def track_names(result: IngestResult) -> list[str]:
+def track_names(result: types.IngestResult) -> list[str]:
     """Return names of all tracks by index, of those too that nothing can be made of."""
     named = {track.index: track.name for track in result.tracks}
     named |= {track.index: track.name for track in result.failed_tracks}
@@ -489,16 +465,16 @@ class Machine:
         """As ``gain_alone``."""
         return gain_alone(self.cpus, self.transcribers)
 
-    def work_seconds(self, result: IngestResult) -> dict[StageName, float]:
+    def work_seconds(self, result: types.IngestResult) -> dict[StageName, float]:
         """Return what each analysis takes by itself, with the embedded models on a core as
         measured."""
         cpus = max(1.0, self.cpus)
         work = {}
         if result.video is not None:
-            work[StageName.VISION] = sum(vision_work(result.video)) / cpus
+            work[StageName.VISION] = sum(chain.vision_work(result.video)) / cpus
         if result.tracks:
             transcribers = max(1.0, min(cpus, self.transcribers))
-            work[StageName.TRANSCRIPT] = transcript_work(result.tracks) / transcribers
+            work[StageName.TRANSCRIPT] = chain.transcript_work(result.tracks) / transcribers
         return work
 
 
@@ -551,7 +527,7 @@ def ingest_receipt(
     decoded: SourceMedia,
     config: IngestConfig,
     store: ObjectStore,
-    control: Control,
+    control: chain.Control,
 ) -> StageReceipt:
     """Of the files as they came, and how they were cut; reads them once more."""
     files = [(each.name, each.key) for each in media.clips]
@@ -569,7 +545,7 @@ def ingest_receipt(
     }
 
 
-def _source(name: str, key: str, store: ObjectStore, control: Control) -> ReceiptSourceJson:
+def _source(name: str, key: str, store: ObjectStore, control: chain.Control) -> ReceiptSourceJson:
     total, size = hashlib.sha256(), 0
     with store.local_copy(key, check=control.check) as path, path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
@@ -586,7 +562,7 @@ class Recorder:
     settings: Settings
     job: JobRecord
 
-    def vision(self, seen: Sequence[Scene]) -> StageReceipt:
+    def vision(self, seen: Sequence[types.Scene]) -> StageReceipt:
         """``seen`` are the scenes as they are published, and last the overview."""
         *scenes, overview = seen
         result = {
@@ -645,5 +621,5 @@ class Recorder:
 
 def step_versions(package: str) -> list[tuple[str, int]]:
     """Of all steps of a stage that this process has loaded."""
-    steps = [each for each in Step.__subclasses__() if each.__module__.startswith(package)]
+    steps = [each for each in chain.Step.__subclasses__() if each.__module__.startswith(package)]
     return sorted((each.__qualname__, each.version) for each in steps)

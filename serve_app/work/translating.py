@@ -9,11 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from pipelines.codec import from_json, to_json
-from pipelines.speech.texts import (
-    TranslationError,
-    passages_of,
-    translate_passages,
-)
+from pipelines.speech.texts import TranslationError, passages_of, translate_passages
 from pipelines.types import AudioTrack, TranscriptResult, TranscriptSegment
 from serve_app.jobs.service import announce_translation
 from serve_app.results.transcripts import transcript_of

@@ -12,17 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from storage.objects import (
-    PARTIAL_PREFIX,
-    TEMPORARY_PREFIX,
-    Check,
-    ObjectNotFoundError,
-    ObjectStoreUnavailableError,
-    PartialBusyError,
-    PartialOffsetError,
-    RangedCopy,
-    check_key,
-)
+from storage import objects
 from storage.objects.local_files import is_at
 
 
@@ -38,7 +28,7 @@ class FolderStore:
 
     def path(self, key: str) -> Path:
         """Return where ``key`` lies on this machine (whether or not it exists)."""
-        return self.root / check_key(key)
+        return self.root / objects.check_key(key)
 
     def exists(self, key: str) -> bool:
         return self.path(key).is_file()
@@ -47,13 +37,13 @@ class FolderStore:
         try:
             return self.path(key).stat().st_size
         except FileNotFoundError:
-            raise ObjectNotFoundError(key) from None
+            raise objects.ObjectNotFoundError(key) from None
 
     def read_bytes(self, key: str) -> bytes:
         try:
             return self.path(key).read_bytes()
         except FileNotFoundError:
-            raise ObjectNotFoundError(key) from None
+            raise objects.ObjectNotFoundError(key) from None
 
     def read_range(self, key: str, offset_bytes: int, count_bytes: int) -> bytes:
         try:
@@ -61,7 +51,7 @@ class FolderStore:
                 stream.seek(offset_bytes)
                 return stream.read(count_bytes)
         except FileNotFoundError:
-            raise ObjectNotFoundError(key) from None
+            raise objects.ObjectNotFoundError(key) from None
 
     def write_bytes(self, key: str, data: bytes) -> None:
         with self.writer(key) as stream:
@@ -102,23 +92,23 @@ class FolderStore:
         _fsync_folder(target.parent)
 
     @contextlib.contextmanager
-    def local_copy(self, key: str, *, check: Check | None = None) -> Iterator[Path]:
+    def local_copy(self, key: str, *, check: objects.Check | None = None) -> Iterator[Path]:
         """The object as a file to read; here the file itself, so do not change it."""
         path = self.path(key)
         if not path.is_file():
-            raise ObjectNotFoundError(key)
+            raise objects.ObjectNotFoundError(key)
         yield path
 
     @contextlib.contextmanager
-    def ranged_copy(self, key: str) -> Iterator[RangedCopy]:
+    def ranged_copy(self, key: str) -> Iterator[objects.RangedCopy]:
         """The file itself, which has all its bytes."""
         with self.local_copy(key) as path:
-            yield RangedCopy(path, self.size_bytes(key), None)
+            yield objects.RangedCopy(path, self.size_bytes(key), None)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
         """Yield keys below the folder ``prefix``, sorted."""
         for path in self._files(prefix):
-            if not path.name.startswith((TEMPORARY_PREFIX, PARTIAL_PREFIX)):
+            if not path.name.startswith((objects.TEMPORARY_PREFIX, objects.PARTIAL_PREFIX)):
                 yield path.relative_to(self.root).as_posix()
 
     def _files(self, prefix: str) -> Iterator[Path]:
@@ -146,7 +136,7 @@ class FolderStore:
 
     def _partial_path(self, key: str) -> Path:
         target = self.path(key)
-        return target.parent / f"{PARTIAL_PREFIX}{target.name}"
+        return target.parent / f"{objects.PARTIAL_PREFIX}{target.name}"
 
     def partial_size_bytes(self, key: str) -> int:
         try:
@@ -158,11 +148,13 @@ class FolderStore:
     def append_partial(self, key: str, offset_bytes: int) -> Iterator[BinaryIO]:
         path = self._partial_path(key)
         if offset_bytes > 0 and not path.exists():
-            raise PartialOffsetError(key, expected_bytes=offset_bytes, actual_bytes=0)
+            raise objects.PartialOffsetError(key, expected_bytes=offset_bytes, actual_bytes=0)
         with _open_partial(path, key, create=offset_bytes == 0) as stream:
             size = stream.seek(0, os.SEEK_END)
             if size != offset_bytes:
-                raise PartialOffsetError(key, expected_bytes=offset_bytes, actual_bytes=size)
+                raise objects.PartialOffsetError(
+                    key, expected_bytes=offset_bytes, actual_bytes=size
+                )
             try:
                 yield stream
             finally:
@@ -190,8 +182,8 @@ class FolderStore:
 
     def list_partials(self, prefix: str) -> Iterator[str]:
         for path in self._files(prefix):
-            if path.name.startswith(PARTIAL_PREFIX):
-                name = path.name.removeprefix(PARTIAL_PREFIX)
+            if path.name.startswith(objects.PARTIAL_PREFIX):
+                name = path.name.removeprefix(objects.PARTIAL_PREFIX)
                 yield path.with_name(name).relative_to(self.root).as_posix()
 
     def require_usable(self) -> None:
@@ -199,23 +191,25 @@ class FolderStore:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ObjectStoreUnavailableError(f"object store: {type(error).__name__}") from error
+            raise objects.ObjectStoreUnavailableError(
+                f"object store: {type(error).__name__}"
+            ) from error
         if not os.access(self.root, os.R_OK | os.W_OK | os.X_OK):
-            raise ObjectStoreUnavailableError("object store: the folder cannot be written")
+            raise objects.ObjectStoreUnavailableError("object store: the folder cannot be written")
 
     def free_bytes(self) -> int | None:
         folder = next(path for path in (self.root, *self.root.parents) if path.is_dir())
         return shutil.disk_usage(folder).free
 
     def remove_leftovers(self, prefix: str) -> int:
-        temporary = (p for p in self._files(prefix) if p.name.startswith(TEMPORARY_PREFIX))
+        temporary = (p for p in self._files(prefix) if p.name.startswith(objects.TEMPORARY_PREFIX))
         return sum(_remove_if_dead(path) for path in temporary)
 
 
 def _open_temporary(folder: Path) -> tuple[Path, BinaryIO]:
     """Return a new file that is locked for as long as it is open."""
     while True:
-        path = folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        path = folder / f"{objects.TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         stream = path.open("xb")
         fcntl.flock(stream, fcntl.LOCK_EX)
         # A sweeper may have found it in the moment before the lock, and removed it.
@@ -232,15 +226,15 @@ def _open_partial(path: Path, key: str, *, create: bool = False) -> Iterator[Bin
     try:
         descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
     except FileNotFoundError:
-        raise ObjectNotFoundError(key) from None
+        raise objects.ObjectNotFoundError(key) from None
     with os.fdopen(descriptor, "r+b") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise PartialBusyError(key) from None
+            raise objects.PartialBusyError(key) from None
         # It may have been finished or discarded between the opening and the lock.
         if not is_at(stream, path):
-            raise PartialBusyError(key)
+            raise objects.PartialBusyError(key)
         yield stream
 
 
