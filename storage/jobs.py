@@ -111,7 +111,7 @@ async def insert_job(connection: Connection, job: NewJob, uploads: Sequence[Uplo
 async def change_awaiting(connection: Connection, job_id: uuid.UUID, job: NewJob) -> bool:
     """Give a job that waits for its media the options of another; False for one that does not."""
     statement = (
-        update(jobs)
+        sa.update(jobs)
         .where(jobs.c.id == job_id, jobs.c.state == JobState.AWAITING_UPLOAD)
         .values(source=job.source.stored(), callback_url=job.callback_url, warnings=job.warnings)
     )

@@ -281,9 +281,9 @@ async def read_jobs(
         for side, job in listed.items():
             if not await results.has_fingerprints(connection, job.id):
                 message = "It was analysed before there were fingerprints: rerun its vision stage."
-                error = no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED)
-                error.param = side
-                raise error
+                missing = no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED)
+                missing.param = side
+                raise missing
     return listed, both
 
 

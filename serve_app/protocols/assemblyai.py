@@ -22,7 +22,7 @@ from pipelines.across.redaction_patterns import PersonalData
 from pipelines.speech.caption_rules import USUAL
 from serve_app.api.authentication import CurrentAccount, CurrentJob
 from serve_app.api.envelope import Context, ExactJSONResponse, base_url, public_url
-from serve_app.api.parameters import read_json_object
+from serve_app.api.parameters import parse_json_object, read_bounded
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError, ExpiredSignatureError
 from serve_app.errors import ApiError, invalid
@@ -187,7 +187,7 @@ async def upload(request: Request, context: Context, account_id: CurrentAccount)
 async def transcribe(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """Have what lies at ``audio_url`` transcribed: an upload, or any address."""
     limit = context.settings.max_body_bytes
-    asked = checked(Asked, await read_json_object(request, max_bytes=limit))
+    asked = checked(Asked, parse_json_object(await read_bounded(request, limit)))
     if found := _uploaded(context, asked.audio_url):
         job = await _start(request, context, account_id, asked, *found)
     else:

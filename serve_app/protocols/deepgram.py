@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import CurrentAccount
 from serve_app.api.envelope import Context, ExactJSONResponse, request_id
-from serve_app.api.parameters import read_json_object
+from serve_app.api.parameters import parse_json_object, read_bounded
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, invalid
 from serve_app.jobs.plans import plan_from_url, plan_upload
@@ -166,7 +166,7 @@ async def _fetched(
     request: Request, context: AppContext, account_id: uuid.UUID, options: Options
 ) -> JobRecord:
     limit = context.settings.max_body_bytes
-    url = (await read_json_object(request, max_bytes=limit)).get("url")
+    url = (parse_json_object(await read_bounded(request, limit))).get("url")
     body = checked(CreateJobFromUrlBody, options.job() | {"url": url})
     plan = lambda planner: plan_from_url(planner, body)  # noqa: E731
     return await create(request, context, account_id, plan, options.protocol())

@@ -28,7 +28,7 @@ from pipelines.codec import decode
 from pipelines.types import ObjectTrack, Person, Scene, SeenBox
 from serve_app.api.authentication import CurrentAccount, CurrentJob
 from serve_app.api.envelope import Context, ExactJSONResponse
-from serve_app.api.parameters import read_json_object
+from serve_app.api.parameters import parse_json_object, read_bounded
 from serve_app.api.schemas import timestamp
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
@@ -207,7 +207,7 @@ router = APIRouter(prefix="/v1", route_class=GoogleRoute, include_in_schema=Fals
 @router.post("/videos:annotate")
 async def annotate(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """Have a video analysed; answer with the operation that does it."""
-    asked = checked(Annotate, await read_json_object(request, max_bytes=_MOST_BYTES))
+    asked = checked(Annotate, parse_json_object(await read_bounded(request, _MOST_BYTES)))
     request.state.body_read = True
     if bool(asked.inputUri) == bool(asked.inputContent):
         raise invalid("Give either inputUri or inputContent.", "inputUri")

@@ -43,7 +43,7 @@ def client_of(api: ContractApi, key: str) -> vi.VideoIntelligenceServiceClient:
 
     class Keyed(AnonymousCredentials):
         def __init__(self) -> None:
-            super().__init__()
+            super().__init__()  # type: ignore[no-untyped-call]
 
         def apply(self, headers: Any, token: Any = None) -> None:
             headers["x-goog-api-key"] = key
