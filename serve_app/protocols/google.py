@@ -81,6 +81,7 @@ _FEATURES = {
     12: "LOGO_RECOGNITION",
     14: "PERSON_DETECTION",
 }
+_FRAME_MODES = ("FRAME_MODE", "SHOT_AND_FRAME_MODE", 2, 3)
 _SPEECH = "SPEECH_TRANSCRIPTION"
 _PERSON = "person"
 """The label of the object detector."""
@@ -165,11 +166,6 @@ class Annotate(BaseModel):
             raise invalid("The service writes no results into buckets.", "outputUri")
         if self.videoContext.segments:
             raise invalid("A video is analysed as a whole.", "videoContext.segments")
-        if self.videoContext.labelDetectionConfig.labelDetectionMode not in (
-            "SHOT_MODE", "LABEL_DETECTION_MODE_UNSPECIFIED", 0, 1,
-        ):  # fmt: skip
-            param = "videoContext.labelDetectionConfig.labelDetectionMode"
-            raise invalid("Labels are of shots, and of the video: SHOT_MODE.", param)
         speech = self.videoContext.speechTranscriptionConfig
         if speech.filterProfanity:
             param = "videoContext.speechTranscriptionConfig.filterProfanity"
@@ -194,6 +190,7 @@ class Annotate(BaseModel):
             "features": self.names(),
             "input_uri": self.inputUri,
             "speakers": speech.enableSpeakerDiarization,
+            "frames": self.videoContext.labelDetectionConfig.labelDetectionMode in _FRAME_MODES,
         }
 
 
@@ -387,6 +384,8 @@ def _annotations(
     if "LABEL_DETECTION" in features:
         shown["shotLabelAnnotations"] = [*_labels(scenes)]
         shown["segmentLabelAnnotations"] = [*_labels((overview,) if overview else ())]
+        if job.source.protocol.get("frames"):
+            shown["frameLabelAnnotations"] = [*_labels_of_frames(scenes)]
     tracks = [track for each in scenes for track in each.object_tracks]
     if "OBJECT_TRACKING" in features:
         shown["objectAnnotations"] = [
@@ -405,7 +404,6 @@ def _annotations(
             for track in tracks
             if track.label == _PERSON
             for boxes in _followed(track)
-            if boxes
         ]
     if "FACE_DETECTION" in features:
         shown["faceDetectionAnnotations"] = [
@@ -464,11 +462,26 @@ def _labels(scenes: Iterable[Scene]) -> Iterator[dict[str, Any]]:
         yield {"entity": _entity(label), "segments": segments[label]}
 
 
-def _followed(track: ObjectTrack) -> list[list[SeenBox]]:
-    """Return the boxes of each object of a track: from look to look those that overlap most.
+def _labels_of_frames(scenes: Iterable[Scene]) -> Iterator[dict[str, Any]]:
+    """Yield the same with the frames that were looked at: for objects, and for a still's tags."""
+    frames: dict[str, dict[int, float]] = defaultdict(dict)
+    for scene in scenes:
+        for tag in scene.tags:
+            for still in scene.stills[:1]:
+                frames[tag.label][still.time_ms] = tag.score
+        for track in scene.object_tracks:
+            for seen in track.boxes or ():
+                frames[track.label][seen.time_ms] = track.confidence
+    for label in sorted(frames):
+        shown = [
+            {"timeOffset": _offset(time_ms), "confidence": round(confidence, 4)}
+            for time_ms, confidence in sorted(frames[label].items())
+        ]
+        yield {"entity": _entity(label), "frames": shown}
 
-    The track itself without any, where its result has no boxes.
-    """
+
+def _followed(track: ObjectTrack) -> list[list[SeenBox]]:
+    """Return the boxes of each object of a track: from look to look those that overlap most."""
     objects: list[list[SeenBox]] = []
     for _, some in groupby(track.boxes or (), key=lambda each: each.time_ms):
         free = [*objects]
@@ -479,7 +492,7 @@ def _followed(track: ObjectTrack) -> list[list[SeenBox]]:
             else:
                 free.remove(last)
                 last.append(seen)
-    return objects or [[]]
+    return objects
 
 
 def _overlap(one: Box, two: Box) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions
-from google.auth.credentials import AnonymousCredentials
+from google.auth.api_key import Credentials
 from google.cloud import videointelligence_v1 as vi
 from google.cloud.videointelligence_v1.services.video_intelligence_service.transports import (
     VideoIntelligenceServiceRestTransport,
@@ -38,24 +38,11 @@ def caller(api: ContractApi) -> Caller:
 
 
 def client_of(api: ContractApi, key: str) -> vi.VideoIntelligenceServiceClient:
-    """Return the client as its users make it, its key in the header of Google's API keys."""
+    """Return the client with a key, as Google's API keys are sent."""
     scheme, _, host = api.root.partition("://")
 
-    class Keyed(AnonymousCredentials):
-        def __init__(self) -> None:
-            super().__init__()  # type: ignore[no-untyped-call]
-
-        def apply(self, headers: Any, token: Any = None) -> None:
-            headers["x-goog-api-key"] = key
-
-        def refresh(self, request: Any) -> None:
-            """A key is not refreshed: a refusal is final."""
-
-        def before_request(self, request: Any, method: Any, url: Any, headers: Any) -> None:
-            self.apply(headers)
-
     transport = VideoIntelligenceServiceRestTransport(
-        host=host, credentials=Keyed(), url_scheme=scheme
+        host=host, credentials=Credentials(key), url_scheme=scheme
     )
     return vi.VideoIntelligenceServiceClient(transport=transport)
 
@@ -112,7 +99,10 @@ def annotated(client: vi.VideoIntelligenceServiceClient, **request: Any) -> Any:
 def test_each_feature_has_the_native_results(
     caller: Caller, client: vi.VideoIntelligenceServiceClient, runner: RunnerSide
 ) -> None:
-    context = {"speech_transcription_config": {"enable_speaker_diarization": True}}
+    context = {
+        "speech_transcription_config": {"enable_speaker_diarization": True},
+        "label_detection_config": {"label_detection_mode": 3},
+    }
     features = [*SEEN, vi.Feature.SPEECH_TRANSCRIPTION]
     with runner.completing():
         found = annotated(client, input_content=FOOTAGE, features=features, video_context=context)
@@ -127,6 +117,9 @@ def test_each_feature_has_the_native_results(
     assert len(labels["kitchen"]) == len(scenes)
     assert labels["kitchen"][0].confidence == pytest.approx(0.31)
     assert {each.entity.description for each in found.segment_label_annotations} == {*labels}
+    frames = {each.entity.description: each.frames for each in found.frame_label_annotations}
+    assert [*frames] == [*labels]
+    assert len(frames["person"]) == 2 * len(scenes)
     _boxes_are_native(found, scenes)
     [text] = found.text_annotations
     assert text.text == "Anna Weber"
@@ -239,15 +232,6 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         exceptions.BadRequest,
         "whole",
     ),
-    "frames": (
-        {
-            "input_uri": URL,
-            "features": SEEN,
-            "video_context": {"label_detection_config": {"label_detection_mode": 2}},
-        },
-        exceptions.BadRequest,
-        "SHOT_MODE",
-    ),
     "a language": (
         {
             "input_uri": URL,
@@ -292,4 +276,4 @@ def test_objects_of_a_class_are_followed_by_overlap() -> None:
     one, two = sorted(_followed(track), key=lambda each: each[0].box.left)
     assert [each.box for each in one] == [LEFT, moved]
     assert [each.box for each in two] == [RIGHT, RIGHT]
-    assert _followed(replace(track, boxes=None)) == [[]]
+    assert _followed(replace(track, boxes=None)) == []

@@ -15,7 +15,6 @@ from models.provider import LocalModels
 from models.tasks import CLASSIFY_CONTENT, Contract, Task
 from pipelines.execution.chain import FreeRun, Workspace
 from pipelines.types import StageCode, StageError, VideoSource, VisionResult
-from pipelines.vision import scenes
 from pipelines.vision.blocked_pictures import UnreadableMediaError, listed_stills
 from pipelines.vision.detections import checked_times
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
@@ -36,10 +35,11 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 class Reds:
-    """A ContentClassifier: how red a still is."""
+    """A ContentClassifier: how red a still is, which it takes for explicit too."""
 
     def classify(self, stills: Sequence[Picture]) -> list[dict[str, float]]:
-        return [{"red": float(np.clip(still[..., 0].mean() / 255, 0, 1))} for still in stills]
+        reds = [float(np.clip(still[..., 0].mean() / 255, 0, 1)) for still in stills]
+        return [{"red": each, "nsfw": each} for each in reds]
 
 
 class WithClassifier(LocalModels):
@@ -130,9 +130,8 @@ def test_a_label_at_its_limit_blocks(
 
 
 def test_stills_have_their_likelihood_where_the_policy_has_a_model(
-    programme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    programme: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(scenes, "_EXPLICIT", "red")
     workspace = folder_workspace(tmp_path)
     video, policy = video_source(workspace, programme), ContentPolicy(label_limits=(("red", 1.0),))
     judged = [
