@@ -201,12 +201,13 @@ def _beside_waiting(count: int, seconds: float) -> dict[str, Any]:
             for number in range(count):
                 key = service.keys[number % len(service.keys)]
                 threads.submit(answer, client, key, file.getvalue())
-            time.sleep(15)  # until all have sent their files
+            while sum(len(_jobs(client, key, _ARRIVED)) for key in service.keys) < count:
+                time.sleep(0.5)
             load = service.read_steadily(seconds)
             ordered = sorted(load.latencies)
             found[side] = load.summary() | {
                 "p95_ms": round(ordered[int(len(ordered) * 0.95)] * 1000, 2),
-                "jobs_left": sum(_unfinished(client, key) for key in service.keys),
+                "jobs_left": sum(len(_jobs(client, key)) for key in service.keys),
                 "service_mib": _memory_mib(service.process_id),
             }
             _end_jobs(client, service.keys)
@@ -226,13 +227,15 @@ def _native(client: httpx.Client, key: str, content: bytes) -> None:
     client.put(created["uploadUrl"], content=content, headers=created["uploadHeaders"])
 
 
-def _jobs(client: httpx.Client, key: str) -> list[dict[str, Any]]:
+_UNFINISHED = frozenset({"queued", "processing"})
+_ARRIVED = _UNFINISHED | {"completed", "failed"}
+
+
+def _jobs(
+    client: httpx.Client, key: str, states: frozenset[str] = _UNFINISHED
+) -> list[dict[str, Any]]:
     listed = client.get("/v1/api/jobs", headers={"X-API-Key": key}).json()["data"]
-    return [each for each in listed if each["state"] in {"queued", "processing"}]
-
-
-def _unfinished(client: httpx.Client, key: str) -> int:
-    return len(_jobs(client, key))
+    return [each for each in listed if each["state"] in states]
 
 
 def _end_jobs(client: httpx.Client, keys: list[str]) -> None:
@@ -243,8 +246,11 @@ def _end_jobs(client: httpx.Client, keys: list[str]) -> None:
 
 def _memory_mib(process_id: int) -> int:
     """Return the proportional memory of the service's largest process, its one for all requests."""
-    processes = psutil.Process(process_id).children(recursive=True)
-    return max(each.memory_full_info().pss for each in processes) // 1024**2
+    found = 0
+    for each in psutil.Process(process_id).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found = max(found, each.memory_full_info().pss // 1024**2)
+    return found
 
 
 def _measured_in_turns(
