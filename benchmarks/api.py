@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import json
 import multiprocessing
@@ -224,7 +225,9 @@ def _waited(client: httpx.Client, key: str, content: bytes) -> None:
 def _native(client: httpx.Client, key: str, content: bytes) -> None:
     body = {"fileName": "noise.wav", "processingMode": "transcript"}
     created = client.post("/v1/api/jobs", json=body, headers={"X-API-Key": key}).json()["data"]
-    client.put(created["uploadUrl"], content=content, headers=created["uploadHeaders"])
+    sent = functools.partial(client.put, created["uploadUrl"], headers=created["uploadHeaders"])
+    while sent(content=content).status_code == 503:  # all places of uploads are taken
+        time.sleep(0.2)
 
 
 _UNFINISHED = frozenset({"queued", "processing"})
