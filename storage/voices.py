@@ -68,6 +68,21 @@ async def keep_voices(
         await connection.execute(insert(speaker_voices).values(rows))
 
 
+async def list_speakers(
+    connection: Connection, job_id: uuid.UUID
+) -> list[tuple[str, npt.NDArray[np.float32]]]:
+    """Return what the speakers of a job's first track sound like, by their ids: unit vectors."""
+    query = (
+        select(speaker_voices.c.speaker_id, speaker_voices.c.vector)
+        .where(speaker_voices.c.job_id == job_id, speaker_voices.c.track_index == 0)
+        .order_by(speaker_voices.c.speaker_id)
+    )
+    return [
+        (row.speaker_id, np.frombuffer(row.vector, "<f4"))
+        for row in await connection.execute(query)
+    ]
+
+
 async def list_samples(
     connection: Connection, account_id: uuid.UUID, model: str
 ) -> list[VoiceSample]:

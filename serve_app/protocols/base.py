@@ -7,7 +7,14 @@ import contextlib
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    MutableMapping,
+)
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -26,13 +33,16 @@ from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.exports.captions import get_transcript
 from serve_app.jobs import service
 from serve_app.jobs.events import HEARTBEAT_SECONDS, JobChanges
-from serve_app.jobs.plans import JobPlan, Planner
+from serve_app.jobs.plans import JobPlan, Planner, plan_upload
+from serve_app.jobs.schemas import CreateJobBody
 from serve_app.results.transcripts import default_track, read_tracks
-from serve_app.uploads.receiving import upload_limiter
+from serve_app.uploads.access import open_slot
+from serve_app.uploads.receiving import take, upload_limiter
 from storage import jobs, keys
 from storage.database import UNAVAILABLE
 from storage.job_records import JobRecord, NewJob
 from storage.types import JobState
+from storage.uploads import MEDIA_SLOT
 
 WAIT_SECONDS = 3600.0
 """The most that a request waits for its job; the proxy's limit for these paths is the same."""
@@ -125,6 +135,40 @@ async def create(
     async with context.database.transaction() as connection:
         [created] = await service.create_jobs(connection, account_id, [planned], context)
     return created
+
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+def received(content: bytes) -> Receive:
+    """Return the ``receive`` of a request with this body."""
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    return receive
+
+
+async def create_sent(
+    request: Request,
+    context: AppContext,
+    account_id: uuid.UUID,
+    body: CreateJobBody,
+    receive: Receive | None = None,
+    protocol: Mapping[str, Any] | None = None,
+) -> JobRecord:
+    """Create a job and store the request's body as its media, or what ``receive`` gives; a job
+    whose media cannot be stored is cancelled."""
+    plan = lambda planner: plan_upload(planner, body)  # noqa: E731
+    job = await create(request, context, account_id, plan, protocol)
+    try:
+        slot = await open_slot(context, str(job.id), MEDIA_SLOT)
+        sent = request if receive is None else Request(request.scope, receive)
+        await take(sent, context, upload_limiter(request), slot)
+    except BaseException:
+        await forget(context, job)
+        raise
+    return job
 
 
 async def _resources() -> AsyncIterator[contextlib.AsyncExitStack]:

@@ -21,7 +21,7 @@ from serve_app.api.envelope import Context, ExactJSONResponse, request_id
 from serve_app.api.parameters import parse_json_object, read_bounded
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, invalid
-from serve_app.jobs.plans import plan_from_url, plan_upload
+from serve_app.jobs.plans import plan_from_url
 from serve_app.jobs.schemas import MAX_KEYTERMS, CreateJobBody, CreateJobFromUrlBody
 from serve_app.protocols.answers import deepgram, read_spoken
 from serve_app.protocols.base import (
@@ -31,14 +31,13 @@ from serve_app.protocols.base import (
     answer_headers,
     checked,
     create,
+    create_sent,
     forget,
     place_among_uploads,
     wait_for_end,
 )
-from serve_app.uploads.access import open_slot
-from serve_app.uploads.receiving import closing_unread, content_length, take, upload_limiter
+from serve_app.uploads.receiving import closing_unread, content_length
 from storage.job_records import JobRecord
-from storage.uploads import MEDIA_SLOT
 
 _ERRORS = {
     401: "INVALID_AUTH",
@@ -183,13 +182,6 @@ async def _sent(
     body = checked(CreateJobBody, options.job() | named)
     with closing_unread(request), contextlib.ExitStack() as held:
         await place_among_uploads(held, request, account_id)
-        plan = lambda planner: plan_upload(planner, body)  # noqa: E731
-        job = await create(request, context, account_id, plan, options.protocol())
-        try:
-            slot = await open_slot(context, str(job.id), MEDIA_SLOT)
-            await take(request, context, upload_limiter(request), slot)
-            request.state.body_read = True
-        except BaseException:
-            await forget(context, job)
-            raise
+        job = await create_sent(request, context, account_id, body, protocol=options.protocol())
+        request.state.body_read = True
     return job

@@ -34,7 +34,7 @@ from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import service
 from serve_app.jobs.answers import progress
-from serve_app.jobs.plans import JobPlan, Planner, plan_from_url, plan_upload
+from serve_app.jobs.plans import JobPlan, Planner, plan_from_url
 from serve_app.jobs.schemas import MAX_KEYTERMS, CreateJobBody, CreateJobFromUrlBody
 from serve_app.protocols.answers import Spoken, mean_confidence, read_spoken
 from serve_app.protocols.base import (
@@ -42,16 +42,14 @@ from serve_app.protocols.base import (
     answer_headers,
     checked,
     create,
-    forget,
+    create_sent,
     place_among_uploads,
+    received,
 )
 from serve_app.results.scenes import find_overview, scenes_of
-from serve_app.uploads.access import open_slot
-from serve_app.uploads.receiving import take, upload_limiter
 from storage import archives, job_records, results
 from storage.job_records import JobRecord
 from storage.types import JobState, StageName, StageStatus
-from storage.uploads import MEDIA_SLOT
 
 _MOST_BYTES = 32 * 1024**2
 """Of a request with its media in it: Google's own limit is 10 MB of media, a third less than its
@@ -256,20 +254,11 @@ async def _create_sent(
     named = {"fileName": "video", "fileSizeBytes": len(content)}
     body = checked(CreateJobBody, {**options, **named})
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": content, "more_body": False}
-
     with contextlib.ExitStack() as held:
         await place_among_uploads(held, request, account_id)
-        plan = lambda planner: plan_upload(planner, body)  # noqa: E731
-        job = await create(request, context, account_id, plan, asked.protocol())
-        try:
-            slot = await open_slot(context, str(job.id), MEDIA_SLOT)
-            await take(Request(request.scope, receive), context, upload_limiter(request), slot)
-        except BaseException:
-            await forget(context, job)
-            raise
-    return job
+        return await create_sent(
+            request, context, account_id, body, received(content), asked.protocol()
+        )
 
 
 _OPERATION = "/projects/{project}/locations/{location}/operations/{jobId}"

@@ -10,6 +10,8 @@ Python SDK, 2.x.
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import contextlib
 import json
 import math
@@ -18,6 +20,7 @@ import time
 import uuid
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -29,14 +32,13 @@ from starlette.formparsers import MultiPartException
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Message
 
-from pipelines.types import TranscriptResult, TranscriptSegment
+from pipelines.types import SpeakerVoice, TranscriptResult, TranscriptSegment
 from serve_app import __version__
 from serve_app.api.authentication import CurrentAccount
 from serve_app.api.downloads import PATIENCE_SECONDS, ClientPace, Download, downloads_of
 from serve_app.api.envelope import NO_STORE, Context, ExactJSONResponse
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.jobs.plans import plan_upload
 from serve_app.jobs.schemas import MAX_KEYTERMS, CreateJobBody
 from serve_app.protocols.answers import Spoken, read_spoken
 from serve_app.protocols.base import (
@@ -48,32 +50,33 @@ from serve_app.protocols.base import (
     captions,
     checked,
     completed,
-    create,
+    create_sent,
     forget,
     place_among_uploads,
     progress,
+    received,
     wait_for_end,
 )
 from serve_app.results.routes import TranslationBody, create_translation
 from serve_app.results.transcripts import default_track, read_tracks
-from serve_app.uploads.access import open_slot
 from serve_app.uploads.receiving import (
     closing_unread,
     content_length,
-    take,
-    upload_limiter,
 )
 from storage.job_records import JobRecord
 from storage.translations import find_translation
 from storage.types import TranslationStatus
-from storage.uploads import MEDIA_SLOT
+from storage.voices import list_speakers
 
 PREFIX = "/v1"
 MODELS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-4o-transcribe-diarize")
 """Names that clients send; each of them means the transcriber that the service runs."""
 _MOST_FIELDS = 64
-_FORM_BYTES = 1024**2
+_FIELD_BYTES = 4 * 1024**2
+"""Of a field: ten seconds of sound in base64, uncompressed."""
+_FORM_BYTES = 17 * 1024**2
 """Of the multipart body beside its file."""
+_REFERENCES = "known_speaker_references"
 _PIECE_BYTES = 1024**2
 _TRANSLATION_SECONDS = 1.0
 """How often a request looks whether its translation is made."""
@@ -93,7 +96,9 @@ class Form(BaseModel):
     temperature: float = Field(0, ge=0, le=1)
     stream: bool = False
     timestamp_granularities: list[Literal["word", "segment"]] = []
-    known_speaker_names: list[str] = []
+    known_speaker_names: list[str] = Field([], max_length=4)
+    known_speaker_references: list[str] = Field([], max_length=4)
+    """Sound of each of them, as data URLs."""
 
 
 class OpenAIRoute(ProtocolRoute):
@@ -181,17 +186,85 @@ async def _answer(
     resources.enter_context(WAITING.place(account_id))
     async with _sent(request, context, account_id) as (form, file):
         asked = _form_of(form)
+        if asked.known_speaker_names and not context.settings.voices:
+            message = "This service does not recognise voices (VAS_VOICES)."
+            raise invalid(message, "known_speaker_names")
+        references = [
+            await _create_reference(request, context, account_id, each, resources)
+            for each in asked.known_speaker_references
+        ]
+        asked.known_speaker_references.clear()
         job = await _create(request, context, account_id, asked, file)
     goes_on = asyncio.Event()
     resources.push_async_callback(forget, context, job, goes_on)
+    for each in references:
+        await _ended_reference(request, context, each)
     if asked.stream and not translates:
         place = resources.enter_context(downloads_of(request, Download.EVENTS).place(account_id))
-        body = _events(request, context, job, asked, goes_on)
+        body = _events(request, context, job, asked, references, goes_on)
         return place.stream(body, media_type="text/event-stream", headers=NO_STORE)
     ended = await wait_for_end(request, context, job.id, goes_on)
     language = await _translated(request, context, ended) if translates else None
     task = "translate" if translates else "transcribe"
-    return await _rendered(request, context, ended, asked, task, language)
+    return await _rendered(request, context, ended, asked, references, task, language)
+
+
+async def _create_reference(
+    request: Request,
+    context: AppContext,
+    account_id: uuid.UUID,
+    address: str,
+    resources: contextlib.AsyncExitStack,
+) -> JobRecord:
+    """Create the job that finds out what a known speaker sounds like; it is erased with the
+    request's resources."""
+    try:
+        content = base64.b64decode(address.partition(";base64,")[2], validate=True)
+    except binascii.Error as error:
+        raise invalid("A reference is no data URL in base64.", _REFERENCES) from error
+    if not content:
+        raise invalid("A reference is empty, or no data URL in base64.", _REFERENCES)
+    named = {"fileName": "reference", "fileSizeBytes": len(content)}
+    options = named | {"processingMode": "transcript", "voices": True, "speakersExpected": 1}
+    body = checked(CreateJobBody, options)
+    job = await create_sent(request, context, account_id, body, received(content))
+    resources.push_async_callback(forget, context, job)
+    return job
+
+
+async def _ended_reference(request: Request, context: AppContext, job: JobRecord) -> None:
+    try:
+        await wait_for_end(request, context, job.id, asyncio.Event())
+    except ApiError as error:
+        error.param = _REFERENCES
+        raise
+
+
+async def _named(
+    context: AppContext,
+    spoken: Spoken,
+    job: JobRecord,
+    asked: Form,
+    references: Sequence[JobRecord],
+) -> Spoken:
+    """Return what is spoken with the names of the known speakers."""
+    if not references:
+        return spoken
+    from pipelines.speech.speakers import recognise  # SciPy
+
+    async with context.database.statement() as connection:
+        heard = await list_speakers(connection, job.id)
+        known = [
+            (name, vector)
+            for name, each in zip(asked.known_speaker_names, references, strict=True)
+            for _, vector in (await list_speakers(connection, each.id))[:1]
+        ]
+    found = [SpeakerVoice(speaker, tuple(vector.tolist())) for speaker, vector in heard]
+    names = await run_in_threadpool(recognise, found, known)
+    speakers = tuple(
+        replace(each, label=names.get(each.id, each.label)) for each in spoken.found.speakers
+    )
+    return replace(spoken, found=replace(spoken.found, speakers=speakers))
 
 
 @contextlib.asynccontextmanager
@@ -214,7 +287,9 @@ async def _sent(
             await place_among_uploads(held, request, account_id)
             bounded = Request(request.scope, _bounded(request, limit))
             try:
-                form = await bounded.form(max_files=1, max_fields=_MOST_FIELDS)
+                form = await bounded.form(
+                    max_files=1, max_fields=_MOST_FIELDS, max_part_size=_FIELD_BYTES
+                )
             except MultiPartException as error:
                 raise invalid(f"The form cannot be read: {error.message}") from error
             request.state.body_read = True
@@ -264,9 +339,8 @@ def _form_of(form: FormData) -> Form:
                 given[name] = value
     asked = checked(Form, given)
     _known(asked.model)
-    if asked.known_speaker_names:
-        message = "Known speakers are not supported: name voices with the native interface."
-        raise invalid(message, "known_speaker_names")
+    if len(asked.known_speaker_names) != len(asked.known_speaker_references):
+        raise invalid("Each name needs a reference.", "known_speaker_references")
     return asked
 
 
@@ -291,7 +365,7 @@ async def _create(
     asked: Form,
     file: UploadFile,
 ) -> JobRecord:
-    """Create the job and give it its file; a job whose file cannot be stored is cancelled."""
+    """Create the job and give it its file."""
     name = PurePosixPath(file.filename or "").name or "audio"
     body: dict[str, Any] = {
         "fileName": name[-255:],
@@ -300,17 +374,13 @@ async def _create(
     }
     if asked.language:
         body["language"] = asked.language
+    if asked.known_speaker_names:
+        body["voices"] = True
     if terms := key_terms(asked.prompt):
         body["keyterms"] = terms
-    asked_for = checked(CreateJobBody, body)
-    created = await create(request, context, account_id, lambda each: plan_upload(each, asked_for))
-    try:
-        slot = await open_slot(context, str(created.id), MEDIA_SLOT)
-        await take(Request(request.scope, _pieces(file)), context, upload_limiter(request), slot)
-    except BaseException:
-        await forget(context, created)
-        raise
-    return created
+    return await create_sent(
+        request, context, account_id, checked(CreateJobBody, body), _pieces(file)
+    )
 
 
 def _pieces(file: UploadFile) -> Callable[[], Any]:
@@ -346,6 +416,7 @@ async def _rendered(
     context: AppContext,
     job: JobRecord,
     asked: Form,
+    references: Sequence[JobRecord],
     task: str,
     language: str | None,
 ) -> Response:
@@ -354,6 +425,7 @@ async def _rendered(
         form: Literal["srt", "vtt"] = "srt" if asked.response_format == "srt" else "vtt"
         return PlainTextResponse(await captions(request, context, job, form, language=language))
     spoken = await read_spoken(context.database, job, language)
+    spoken = await _named(context, spoken, job, asked, references)
     if asked.response_format == "text":
         return PlainTextResponse(spoken.text + "\n")
     document = {"json": _plain, "verbose_json": _verbose, "diarized_json": _diarized}
@@ -434,7 +506,12 @@ def _turns(found: TranscriptResult) -> Iterator[dict[str, Any]]:
 
 
 async def _events(
-    request: Request, context: AppContext, job: JobRecord, asked: Form, goes_on: asyncio.Event
+    request: Request,
+    context: AppContext,
+    job: JobRecord,
+    asked: Form,
+    references: Sequence[JobRecord],
+    goes_on: asyncio.Event,
 ) -> AsyncGenerator[str | bytes]:
     """Yield comments while the job runs, then its text as OpenAI's events, segment by segment."""
     try:
@@ -443,6 +520,7 @@ async def _events(
                 yield ": working\n\n"
                 continue
             spoken = await read_spoken(context.database, completed(now))
+            spoken = await _named(context, spoken, now, asked, references)
             for event in _deltas(spoken, diarized=asked.response_format == "diarized_json"):
                 yield f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"
             yield "data: [DONE]\n\n"

@@ -21,6 +21,7 @@ from serve_app.api.downloads import Downloads, Limit
 from serve_app.protocols import base
 from serve_app.protocols import openai as protocol
 from serve_app.protocols.openai import key_terms
+from serve_app.settings import Settings
 from storage import keys
 from tests.contract.calling import Caller, ContractApi
 from tests.contract.runner_side import RunnerSide
@@ -90,6 +91,48 @@ def test_each_format_has_the_words_times_and_speakers_of_the_native_transcript(
     assert (turn.speaker, turn.text) == (native["speakers"][0]["label"], segment["text"])
 
 
+SOUND = "data:audio/wav;base64,Zm9vdGFnZQ=="
+
+
+@pytest.fixture(scope="module")
+def voiced(contract_settings: Settings) -> Iterator[ContractApi]:
+    """A replica whose operator lets voices be recognised, of the same database."""
+    with ContractApi(contract_settings.model_copy(update={"voices": True})) as running:
+        yield running
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["waiting", "streaming"])
+def test_known_speakers_are_named_in_their_request_alone(
+    voiced: ContractApi, runner: RunnerSide, streamed: bool
+) -> None:
+    caller = voiced.caller()
+    known = {"known_speaker_names": ["Anna"], "known_speaker_references": [SOUND]}
+    with sdk(voiced, caller.customer.key) as client, runner.completing():
+        found = spoken(client, "diarized_json", extra_body=known, stream=streamed)
+        if streamed:
+            found = [each for each in found if each.type == "transcript.text.segment"]
+        segments = found if streamed else found.segments
+        assert [each.speaker for each in segments] == ["Anna"]
+    listed: list[Any] = []
+    deadline = time.monotonic() + 30
+    while not listed or not all("erasedAt" in each for each in listed):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+        listed = caller.get("/jobs").json()["data"]
+    assert len(listed) == 2
+    assert caller.get("/voices").json()["data"] == []
+
+
+def test_a_reference_without_speech_is_refused(voiced: ContractApi, runner: RunnerSide) -> None:
+    known = {"known_speaker_names": ["Anna"], "known_speaker_references": ["nothing"]}
+    with (
+        sdk(voiced, voiced.caller().customer.key) as client,
+        pytest.raises(openai.BadRequestError) as error,
+    ):
+        spoken(client, extra_body=known)
+    assert error.value.param == "known_speaker_references"
+
+
 def test_a_job_is_an_ordinary_one_and_is_erased_after_its_answer(
     caller: Caller, client: OpenAI, runner: RunnerSide
 ) -> None:
@@ -145,9 +188,19 @@ WRONG: dict[str, tuple[dict[str, Any], type[openai.APIStatusError], str | None]]
     "a language": ({"language": "xx-nowhere"}, openai.BadRequestError, "language"),
     "a temperature": ({"temperature": 2}, openai.BadRequestError, "temperature"),
     "known speakers": (
-        {"extra_body": {"known_speaker_names": ["Anna"]}},
+        {
+            "extra_body": {
+                "known_speaker_names": ["Anna"],
+                "known_speaker_references": ["data:audio/wav;base64,Zm9v"],
+            }
+        },
         openai.BadRequestError,
         "known_speaker_names",
+    ),
+    "a name without its sound": (
+        {"extra_body": {"known_speaker_names": ["Anna"]}},
+        openai.BadRequestError,
+        "known_speaker_references",
     ),
     "a broken file": ({"file": ("bad.mp3", b"x")}, openai.BadRequestError, "file"),
 }
