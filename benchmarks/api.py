@@ -202,13 +202,17 @@ def _beside_waiting(count: int, seconds: float) -> dict[str, Any]:
             for number in range(count):
                 key = service.keys[number % len(service.keys)]
                 threads.submit(answer, client, key, file.getvalue())
-            while sum(len(_jobs(client, key, _ARRIVED)) for key in service.keys) < count:
-                time.sleep(0.5)
+            deadline = time.monotonic() + 60
+            while (arrived := _count(client, service.keys, _ARRIVED)) < count:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(1)
             load = service.read_steadily(seconds)
             ordered = sorted(load.latencies)
             found[side] = load.summary() | {
                 "p95_ms": round(ordered[int(len(ordered) * 0.95)] * 1000, 2),
-                "jobs_left": sum(len(_jobs(client, key)) for key in service.keys),
+                "arrived": arrived,
+                "jobs_left": _count(client, service.keys, _UNFINISHED),
                 "service_mib": _memory_mib(service.process_id),
             }
             _end_jobs(client, service.keys)
@@ -234,11 +238,15 @@ _UNFINISHED = frozenset({"queued", "processing"})
 _ARRIVED = _UNFINISHED | {"completed", "failed"}
 
 
-def _jobs(
-    client: httpx.Client, key: str, states: frozenset[str] = _UNFINISHED
-) -> list[dict[str, Any]]:
-    listed = client.get("/v1/api/jobs", headers={"X-API-Key": key}).json()["data"]
-    return [each for each in listed if each["state"] in states]
+def _jobs(client: httpx.Client, key: str) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = client.get("/v1/api/jobs", headers={"X-API-Key": key}).json()[
+        "data"
+    ]
+    return listed
+
+
+def _count(client: httpx.Client, keys: list[str], states: frozenset[str]) -> int:
+    return sum(job["state"] in states for key in keys for job in _jobs(client, key))
 
 
 def _end_jobs(client: httpx.Client, keys: list[str]) -> None:

@@ -46,7 +46,6 @@ from pipelines.types import (
     AudioTrack,
     Speaker,
     SpeakerTurn,
-    SpeakerVoice,
     StageCode,
     TranscriptWord,
 )
@@ -325,9 +324,6 @@ MAX_SPEAKERS = 20
 _SHORTEST_PAUSE_SECONDS = 0.1
 """Shorter gaps are part of a turn: closures of stops last 50 to 80 ms."""
 _SHORTEST_TURN_SECONDS = 0.1
-_KNOWN_NEARNESS = 0.55
-_KNOWN_MARGIN = 0.1
-"""Cosines: of a known voice at least, and so much more than of any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -560,29 +556,3 @@ def _speakers(words: Sequence[TranscriptWord], turns: Sequence[SpeakerTurn]) -> 
 def _shared_ms(turn: SpeakerTurn, word: TranscriptWord) -> int:
     """Less than 0 where they are so far apart."""
     return min(turn.end_ms, word.end_ms) - max(turn.start_ms, word.start_ms)
-
-
-def recognise(
-    found: Sequence[SpeakerVoice], known: Sequence[tuple[str, npt.NDArray[np.float32]]]
-) -> dict[str, str]:
-    """Return speakers of one track who are known voices: the speaker's id to the voice's name.
-
-    ``known`` has unit vectors, one for each sample of a voice; the nearest of a voice counts. A
-    voice is one speaker at most, and near by itself: another voice that is nearly as near leaves
-    the speaker unknown. Precision before recall; bounds by ``benchmarks/voices.py``.
-    """
-    names = sorted({name for name, _ in known})
-    if not found or not names:
-        return {}
-    nearness = np.array([each.vector for each in found]) @ np.array([it for _, it in known]).T
-    best = np.array(
-        [nearness[:, [each == name for each, _ in known]].max(axis=1) for name in names]
-    ).T
-    rows, columns = scipy.optimize.linear_sum_assignment(-best)
-    recognised = {}
-    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
-        others = np.delete(best[row], column)
-        is_alone = not len(others) or best[row, column] - others.max() >= _KNOWN_MARGIN
-        if best[row, column] >= _KNOWN_NEARNESS and is_alone:
-            recognised[found[row].speaker] = names[column]
-    return recognised

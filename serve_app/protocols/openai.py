@@ -32,6 +32,7 @@ from starlette.formparsers import MultiPartException
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Message
 
+from pipelines.across.voices import recognise
 from pipelines.types import SpeakerVoice, TranscriptResult, TranscriptSegment
 from serve_app import __version__
 from serve_app.api.authentication import CurrentAccount
@@ -250,8 +251,6 @@ async def _named(
     """Return what is spoken with the names of the known speakers."""
     if not references:
         return spoken
-    from pipelines.speech.speakers import recognise  # SciPy
-
     async with context.database.statement() as connection:
         heard = await list_speakers(connection, job.id)
         known = [

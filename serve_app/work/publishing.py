@@ -17,8 +17,8 @@ from typing import Any
 from pipelines import types
 from pipelines.across.redaction import Known
 from pipelines.across.redaction_patterns import PersonalData
+from pipelines.across.voices import recognise
 from pipelines.codec import to_json
-from pipelines.speech.speakers import recognise
 from pipelines.stages import skip_reason
 from serve_app import pricing
 from serve_app.jobs.answers import warning_document

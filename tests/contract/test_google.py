@@ -263,6 +263,12 @@ def test_keys_credits_and_failures_are_those_of_the_native_interface(
     poor = api.caller(credits_cents=0)
     with pytest.raises(exceptions.Forbidden, match="credits"):
         client_of(api, poor.customer.key).annotate_video(request=request)
+    busy = api.caller()
+    account = busy.customer.account_id
+    api.sql("UPDATE accounts SET max_active_jobs = 1 WHERE id = :id", id=account)
+    client_of(api, busy.customer.key).annotate_video(request=request)
+    with pytest.raises(exceptions.TooManyRequests, match="unfinished"):
+        client_of(api, busy.customer.key).annotate_video(request=request)
     broken = request | {"input_uri": "https://example.com/bad.mp4"}
     operation = client_of(api, api.caller().customer.key).annotate_video(request=broken)
     with runner.completing(), pytest.raises(exceptions.GoogleAPICallError, match="broke"):

@@ -313,6 +313,17 @@ def test_assemblyai_s_keys_credits_and_failures_are_the_native_ones(
     assert failed.error
 
 
+def test_assemblyai_s_clients_meet_the_native_limits(api: ContractApi) -> None:
+    caller = api.caller()
+    account = caller.customer.account_id
+    api.sql("UPDATE accounts SET max_active_jobs = 1 WHERE id = :id", id=account)
+    transcriber = assemblyai(api, caller.customer.key)
+    transcriber.submit("https://example.com/talk.mp3")
+    with pytest.raises(aai.TranscriptError, match="unfinished") as error:
+        transcriber.submit("https://example.com/talk.mp3")
+    assert error.value.status_code == 429
+
+
 def test_a_redacted_transcript_is_completed_once_it_hides_what_was_asked(
     api: ContractApi, caller: Caller, runner: RunnerSide
 ) -> None:

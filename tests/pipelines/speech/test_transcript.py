@@ -27,12 +27,13 @@ from models.contracts import (
 )
 from models.provider import LocalModels, ModelProvider
 from models.tasks import TRANSCRIBE, Contract, Task
+from pipelines.across.voices import recognise
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.media.audio import read_blocks, write_flac
 from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.regions import ChunkLimits, Sharding
-from pipelines.speech.speakers import SpeakerRules, recognise, windows_of
+from pipelines.speech.speakers import SpeakerRules, windows_of
 from pipelines.types import (
     AudioTrack,
     StageCode,
