@@ -196,7 +196,7 @@ def _beside_waiting(count: int, seconds: float) -> dict[str, Any]:
     for side in ("native", "waiting"):
         with _running(str(Path.cwd()), sys.executable, 100) as service, httpx.Client(
             base_url=service.root, trust_env=False, timeout=600,
-            limits=httpx.Limits(max_connections=count),
+            limits=httpx.Limits(max_connections=None),
         ) as client, ThreadPoolExecutor(count) as threads:  # fmt: skip
             answer = _native if side == "native" else _waited
             for number in range(count):
@@ -239,9 +239,9 @@ _ARRIVED = _UNFINISHED | {"completed", "failed"}
 
 
 def _jobs(client: httpx.Client, key: str) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = client.get("/v1/api/jobs", headers={"X-API-Key": key}).json()[
-        "data"
-    ]
+    while (answer := client.get("/v1/api/jobs", headers={"X-API-Key": key})).status_code == 503:
+        time.sleep(0.2)
+    listed: list[dict[str, Any]] = answer.raise_for_status().json()["data"]
     return listed
 
 
