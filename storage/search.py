@@ -576,7 +576,9 @@ def _parameters(
     """Return what ``_find_statement`` matches and ranks by."""
     strict, relaxed = lexemes.all_of(alternatives), lexemes.most_of(alternatives)
     account = "" if lexemes.mostly_own else f"'{account_label(account_id)}'"
-    labels = [account, _kind_labels(filters.kinds)]
+    everything = set(filters.kinds) == set(SearchKind)
+    kinds = "" if everything else disjunction(f"'=k{kind}'" for kind in filters.kinds)
+    labels = [account, kinds]
     return {
         "account_id": account_id,
         "below": newest_id + 1,
@@ -614,11 +616,6 @@ def _in_ranges(query: str, newest_id: int, labels: list[str]) -> list[str | None
         found.append(conjunction([query, ids, *labels]) if needed else None)
     everything = newest_id >> RANGE_BITS[0] > 1
     return [*found, conjunction([query, *labels]) if everything else None]
-
-
-def _kind_labels(kinds: Sequence[SearchKind]) -> str:
-    everything = set(kinds) == set(SearchKind)
-    return "" if everything else disjunction(f"'=k{kind}'" for kind in kinds)
 
 
 _CONDITIONS = {

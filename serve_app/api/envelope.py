@@ -275,30 +275,19 @@ class RequestIdMiddleware:
 def install_error_handlers(app: FastAPI) -> None:
     """Everything that can go wrong ends in the envelope."""
 
-    @app.exception_handler(ApiError)
-    async def on_api_error(request: Request, error: Exception) -> Response:
-        if not isinstance(error, ApiError):
-            raise error
-        return failure(request, error)
-
-    @app.exception_handler(RequestValidationError)
-    async def on_validation_error(request: Request, error: Exception) -> Response:
-        if not isinstance(error, RequestValidationError):
-            raise error
-        return failure(request, _validation_failure(error))
-
-    @app.exception_handler(HTTPException)
-    async def on_http_error(request: Request, error: Exception) -> Response:
-        if not isinstance(error, HTTPException):
-            raise error
-        return failure(request, _http_failure(request, error))
-
-    async def on_unavailable(request: Request, error: Exception) -> Response:
+    async def on_error(request: Request, error: Exception) -> Response:
+        if isinstance(error, ApiError):
+            return failure(request, error)
+        if isinstance(error, RequestValidationError):
+            return failure(request, _validation_failure(error))
+        if isinstance(error, HTTPException):
+            return failure(request, _http_failure(request, error))
         log.warning("request %s: database or store is away: %s", request_id(request), error)
         return failure(request, ApiError(ErrorCode.SERVICE_UNAVAILABLE))
 
-    for kind in (*UNAVAILABLE, ObjectStoreUnavailableError):
-        app.add_exception_handler(kind, on_unavailable)
+    refusals = (ApiError, RequestValidationError, HTTPException)
+    for kind in (*refusals, *UNAVAILABLE, ObjectStoreUnavailableError):
+        app.add_exception_handler(kind, on_error)
 
 
 def _validation_failure(error: RequestValidationError) -> ApiError:

@@ -73,7 +73,9 @@ def retry_delay_seconds(
     are retried after the server's Retry-After; 500, 502 and 504 with growing pauses.
     """
     if status in {429, 503} or code in _WAIT_AND_RETRY:
-        delay = _stated_delay_seconds(headers.get("retry-after")) or backoff_seconds(attempt)
+        # In seconds; its other form, a date, is not used by this API.
+        stated = headers.get("retry-after", "").strip()
+        delay = (float(stated) if stated.isdigit() else 0.0) or backoff_seconds(attempt)
         return delay if waited_seconds + delay <= MAX_WAIT_SECONDS else None
     if status in {500, 502, 504} and attempt < MAX_SERVER_FAILURES:
         return backoff_seconds(attempt)
@@ -91,13 +93,6 @@ def poll_pauses_seconds() -> Iterator[float]:
     while True:
         yield pause_seconds
         pause_seconds = min(pause_seconds * _POLL_GROWTH, LONGEST_POLL_SECONDS)
-
-
-def _stated_delay_seconds(header: str | None) -> float | None:
-    """``Retry-After`` in seconds; its other form, a date, is not used by this API."""
-    if header is None or not header.strip().isdigit():
-        return None
-    return float(header)
 
 
 class RequestFailedError(Exception):

@@ -272,8 +272,8 @@ async def read_jobs(
         for stage in both or ANALYSES[:1]:
             try:
                 require_stage(job, stage)
-            except ApiError as error:
-                error.param = side
+            except ApiError as refused:
+                refused.param = side
                 raise
     if not both:
         raise invalid("One job has scenes only, the other a transcript only.", "to")

@@ -14,7 +14,6 @@ from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from pipelines.across.chapters import Chapter
 from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute
 from serve_app.api.downloads import FilePlace, LargeResults
 from serve_app.api.envelope import API_PREFIX, Context, public_url, success
@@ -33,7 +32,6 @@ from storage import comparisons as stored
 from storage import jobs
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
-from storage.results import SceneSpan
 from storage.types import StageName
 
 
@@ -149,9 +147,17 @@ async def export_job(
     async with place.turn(request):
         if content == "scenes":
             async with context.database.statement() as connection:
-                sections = scene_sections(job, await list_scene_spans(connection, job))
+                spans = await list_scene_spans(connection, job)
+            sections = [
+                Section(each.start_ms, each.end_ms, f"Scene {each.index + 1}", each.description)
+                for each in spans
+            ]
         else:
-            sections = chapter_sections(job, await find_chapters_of(context, job))
+            chapters = await find_chapters_of(context, job)
+            sections = [Section(each.start_ms, each.end_ms, each.title) for each in chapters]
+        if not sections:  # no cuts, or no speech: the whole media is one
+            name = "Scene 1" if content == "scenes" else "Chapter 1"
+            sections = [Section(0, max(1, job.duration_ms or 0), name)]
         async with context.database.statement() as connection:
             ingested = await find_ingest_result(connection, job.id)
         text = await run_in_threadpool(_written, format, job, ingested, sections)
@@ -161,23 +167,6 @@ async def export_job(
         media_type=file.media_type,
         headers={"Content-Disposition": attachment(job.file_name, file.extension)},
     )
-
-
-def scene_sections(job: JobRecord, scenes: list[SceneSpan]) -> list[Section]:
-    """Return the scenes; the whole video where it has no cuts."""
-    if not scenes:
-        return [Section(0, max(1, job.duration_ms or 0), "Scene 1")]
-    return [
-        Section(scene.start_ms, scene.end_ms, f"Scene {scene.index + 1}", scene.description)
-        for scene in scenes
-    ]
-
-
-def chapter_sections(job: JobRecord, chapters: list[Chapter]) -> list[Section]:
-    """Return the chapters; one for the whole media without speech."""
-    if not chapters:
-        return [Section(0, max(1, job.duration_ms or 0), "Chapter 1")]
-    return [Section(each.start_ms, each.end_ms, each.title) for each in chapters]
 
 
 def _written(

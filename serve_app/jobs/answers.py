@@ -61,7 +61,9 @@ def check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     for key, value in metadata.items():
         problem = _problem(key, value)
         if problem is not None:
-            raise _blaming_entry(key, problem)
+            blamed = PydanticCustomError("metadata_entry", problem)
+            detail = InitErrorDetails(type=blamed, loc=(key,), input=None)
+            raise ValidationError.from_exception_data("metadata", [detail])
     if len(json.dumps(metadata, ensure_ascii=False).encode()) > MAX_BYTES:
         raise PydanticCustomError("metadata", f"must be at most {MAX_BYTES} bytes of JSON")
     return metadata
@@ -78,13 +80,6 @@ def _problem(key: str, value: Any) -> str | None:
     if value is not None and not isinstance(value, (bool, int, float)):
         return "must be a string, a number, a boolean or null"
     return None
-
-
-def _blaming_entry(key: str, problem: str) -> ValidationError:
-    error = InitErrorDetails(
-        type=PydanticCustomError("metadata_entry", problem), loc=(key,), input=None
-    )
-    return ValidationError.from_exception_data("metadata", [error])
 
 
 EchoedMetadata = Annotated[

@@ -109,7 +109,13 @@ class _Step:
         try:
             created = await self._create(CREATED_AT_ONCE)
         except ApiError as error:
-            await self._stopped(error)
+            # No job can be created at present.
+            async with self.context.database.transaction() as connection:
+                await archives.lock_archive(connection, self.held)
+                if error.code in _PASSING:
+                    await archives.release_archive(connection, self.held, _WAIT_SECONDS)
+                else:
+                    await self._pause(connection, error.code, error.message)
             return
         await self._release(created, is_read=is_read)
 
@@ -303,15 +309,6 @@ class _Step:
             error_code=code,
             error_message=message,
         )
-
-    async def _stopped(self, error: ApiError) -> None:
-        """No job can be created at present."""
-        async with self.context.database.transaction() as connection:
-            await archives.lock_archive(connection, self.held)
-            if error.code in _PASSING:
-                await archives.release_archive(connection, self.held, _WAIT_SECONDS)
-            else:
-                await self._pause(connection, error.code, error.message)
 
     async def _pause(self, connection: Connection, code: str, message: str) -> None:
         await archives.release_archive(

@@ -608,7 +608,7 @@ def test_a_step_that_is_lost_forgets_nothing_that_could_not_be_fetched(
         await forget_leases(context)
 
     with monkeypatch.context() as patch:
-        patch.setattr("serve_app.work.archives.BucketReader.page", lost_reader)
+        patch.setattr("pipelines.net.buckets.BucketReader.page", lost_reader)
         behind(api.settings, lost)
     worked(api.settings)
     assert archive.shown["error"]["code"] == "BUCKET_CREDENTIALS_EXPIRED"
