@@ -28,6 +28,7 @@ from benchmarks.speech.material import Turn, load
 from benchmarks.speech.plain_loop import put_track
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.provider import LocalModels
+from pipelines.across.voices import recognise
 from pipelines.execution.chain import Workspace
 from pipelines.speech.speakers import (
     VOICES,
@@ -37,7 +38,6 @@ from pipelines.speech.speakers import (
     find_voices,
     join_voices,
     plan_voice_shards,
-    recognise,
 )
 from pipelines.types import SpeakerVoice
 from storage.objects.folder import FolderStore

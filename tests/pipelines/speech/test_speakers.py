@@ -25,6 +25,7 @@ from models.contracts import (
     SpeakerActivity,
 )
 from models.provider import LocalModels, ModelProvider
+from pipelines.across.voices import recognise
 from pipelines.execution.chain import Workspace
 from pipelines.speech.languages import SpokenPart
 from pipelines.speech.regions import CELL_SECONDS, find_sounds, without_sung
@@ -41,7 +42,6 @@ from pipelines.speech.speakers import (
     join_voices,
     place_turns,
     plan_voice_shards,
-    recognise,
 )
 from pipelines.speech.words import TrackWord
 from pipelines.types import AudioTrack, SpeakerTurn, SpeakerVoice, TranscriptWord
