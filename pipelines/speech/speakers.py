@@ -20,7 +20,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -99,12 +99,8 @@ class LocalVoices:
 
 def join_voices(parts: Sequence[LocalVoices]) -> LocalVoices:
     """Return the windows of all parts, in order."""
-    return LocalVoices(
-        np.concatenate([part.speaking for part in parts]),
-        np.concatenate([part.vectors for part in parts]),
-        np.concatenate([part.sounds for part in parts]),
-        np.concatenate([part.speech for part in parts]),
-    )
+    names = [each.name for each in fields(LocalVoices)]
+    return LocalVoices(*(np.concatenate([getattr(it, name) for it in parts]) for name in names))
 
 
 def speech_activity(parts: Iterable[LocalVoices]) -> contracts.Probabilities:

@@ -446,14 +446,6 @@ class Candidates:
         graduals = (_gradual_cut(gradual) for gradual in best_graduals([*found.graduals]))
         return cls((*hard, *graduals), found.wipes, found.blanks, duration_ms)
 
-    @classmethod
-    def in_features(
-        cls, features: FrameFeatures, duration_ms: int, config: SearchConfig
-    ) -> Candidates:
-        """Those of a whole video, searched in one go."""
-        found = search(features, 0, len(features), config, duration_ms)
-        return cls.among(found, duration_ms)
-
     def select(self, config: CutConfig) -> tuple[Cut, ...]:
         """Return the cuts, in order."""
         wipes = [wipe for wipe in self.wipes if wipe.confidence >= config.min_wipe]
@@ -489,7 +481,7 @@ def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
             (start_ms, end_ms)
             for wipe in wipes
             for start_ms, end_ms in wipe.visits_ms
-            if not _some(sure_times.touching(start_ms + 1, end_ms))
+            if not any(True for _ in sure_times.touching(start_ms + 1, end_ms))
         ],
         lambda visit: visit,
     )
@@ -505,7 +497,7 @@ def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
     edits = [
         wipe
         for wipe in wipes
-        if not _some(sure_times.touching(wipe.start_ms + 1, wipe.end_ms - 1))
+        if not any(True for _ in sure_times.touching(wipe.start_ms + 1, wipe.end_ms - 1))
         and not any(
             start <= wipe.start_ms and wipe.end_ms <= end
             for start, end in visits.touching(wipe.start_ms, wipe.end_ms)
@@ -519,7 +511,9 @@ def detect_cuts(
 ) -> tuple[Cut, ...]:
     """Return the cuts of a video whose features come in parts, in order; all are held in memory."""
     config = config or CutConfig()
-    return Candidates.in_features(joined([*features]), duration_ms, config).select(config)
+    whole = joined([*features])
+    found = search(whole, 0, len(whole), config, duration_ms)
+    return Candidates.among(found, duration_ms).select(config)
 
 
 def select_cuts(
@@ -567,10 +561,6 @@ def _strongest_apart(cuts: list[Cut], gap_ms: int, sure_gap_ms: int) -> list[Cut
 
 def _span(cut: Cut) -> tuple[int, int]:
     return cut.start_ms, cut.end_ms
-
-
-def _some(items: Iterable[object]) -> bool:
-    return any(True for _ in items)
 
 
 def _clear(cut: Cut, other: Cut, gap_ms: int, sure_gap_ms: int) -> bool:
