@@ -11,30 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from models import registry
 from models.contracts import WRITTEN_LANGUAGES
-from models.registry import (
-    FORMER_OPENERS,
-    FORMER_PROFILE_NAMES,
-    OPTIONAL_ROLES,
-    REGISTRY,
-    own_profile,
-)
 from models.tasks import TRANSLATE_SPEECH, TRANSLATE_TEXT, Task
 from models.weights import Checkpoint, PackagedWeights, Weights, WeightsError
 
 
 def profile_named(name: str) -> str:
     """The present name of a profile that may be given by a former one."""
-    return FORMER_PROFILE_NAMES.get(name, name)
+    return registry.FORMER_PROFILE_NAMES.get(name, name)
 
 
 def has_task(profile: str, task: Task[Any], models_dir: Path | None) -> bool:
     """Whether the profile does the task here: an optional one only where its weights are, or where
     without a models folder a hub has them, but for ``packaged``."""
-    row = REGISTRY[profile].get(task)
+    row = registry.REGISTRY[profile].get(task)
     if row is None or not task.optional:
         return row is not None
-    from_hub = models_dir is None and own_profile(profile) != "packaged"
+    from_hub = models_dir is None and registry.own_profile(profile) != "packaged"
     if not row.is_packaged and row.remote is None and not _has_transformers():
         return False
     return all(
@@ -46,7 +40,7 @@ def has_task(profile: str, task: Task[Any], models_dir: Path | None) -> bool:
 def how_to_add(profile: str, task: Task[Any], models_dir: Path | None) -> str | None:
     """What an operator does so that the profile (``auto``: ``packaged``) does an optional task;
     None where it cannot."""
-    row = REGISTRY["packaged" if profile == "auto" else profile].get(task)
+    row = registry.REGISTRY["packaged" if profile == "auto" else profile].get(task)
     if row is None or not task.optional:
         return None
     packages = "" if row.is_packaged or _has_transformers() else "install extra models, "
@@ -70,7 +64,7 @@ def translation_targets(profile: str, models_dir: Path | None) -> frozenset[str]
 def replicas_of(profile: str, task: Task[Any]) -> Task[Any] | None:
     """The task whose replicas do it: itself, or the one whose loaded model it shares; None where it
     runs in the process that has the inputs. Raises KeyError where the profile lacks it."""
-    row = REGISTRY[profile][task]
+    row = registry.REGISTRY[profile][task]
     # What asks another server is there where its job is: with the process ends the request.
     in_task = row.remote is not None or (row.is_packaged and task.in_task and not row.gpus)
     return None if in_task else row.shares or task
@@ -78,7 +72,7 @@ def replicas_of(profile: str, task: Task[Any]) -> Task[Any] | None:
 
 def most_media_seconds(profile: str, task: Task[Any]) -> float:
     """The longest media of a job, in seconds, on which the task's model may be used."""
-    row = REGISTRY[profile].get(task)
+    row = registry.REGISTRY[profile].get(task)
     remote = row and row.remote
     return (remote and remote.most_media_seconds) or math.inf
 
@@ -86,7 +80,7 @@ def most_media_seconds(profile: str, task: Task[Any]) -> float:
 def is_one_actor(profile: str, task: Task[Any]) -> bool:
     """Whether on one machine an actor of Ray's, without Serve, does it: one that has no batches to
     gather, loads what a package carries and shares it among the threads that call it."""
-    row = REGISTRY[profile][task]
+    row = registry.REGISTRY[profile][task]
     return row.max_batch == 1 and row.is_packaged and not row.gpus
 
 
@@ -97,7 +91,7 @@ def concurrent_inputs(profile: str, task: Task[Any]) -> int:
     Serve's router waits 0.025 to 0.5 s between two looks at a replica that takes no more, so one
     that took a single input would often be idle.
     """
-    row = REGISTRY[profile][task]
+    row = registry.REGISTRY[profile][task]
     return (1 + row.concurrent_batches) * row.max_batch
 
 
@@ -113,9 +107,11 @@ class ListedWeights:
 
 def listed_weights(profile: str) -> Iterator[ListedWeights]:
     """All weights of a profile, in the order of its tasks."""
-    for task, row in REGISTRY[profile].items():
+    for task, row in registry.REGISTRY[profile].items():
         for role, weights in row.weights.items():
-            yield ListedWeights(task.name, role, weights, task.optional or role in OPTIONAL_ROLES)
+            yield ListedWeights(
+                task.name, role, weights, task.optional or role in registry.OPTIONAL_ROLES
+            )
 
 
 def pulled_weights(profile: str, task: str | None, folder: Path) -> list[ListedWeights]:
@@ -156,7 +152,7 @@ def check_weights(profile: str, models_dir: Path | None) -> None:
     """Raise WeightsError where packaged weights that a task needs are missing or altered."""
     needed = dict.fromkeys(  # tasks share some
         weights
-        for task, row in REGISTRY[profile].items()
+        for task, row in registry.REGISTRY[profile].items()
         if has_task(profile, task, models_dir)
         for weights in row.weights.values()
     )
@@ -168,7 +164,7 @@ def check_weights(profile: str, models_dir: Path | None) -> None:
 def check_own_weights(profile: str, task: Task[Any], own: Path) -> None:
     """Raise WeightsError where a folder lacks a file that the profile's backend loads: one that is
     not there might be looked for on a hub."""
-    needed = REGISTRY[profile][task].own_files
+    needed = registry.REGISTRY[profile][task].own_files
     for pattern in needed:
         if not any(own.glob(pattern)):
             raise WeightsError(
@@ -191,12 +187,12 @@ def own_digest(own: Path) -> str:
 
 def digest_of(profile: str, tasks: Iterable[Task[Any]], own: Path | None = None) -> str:
     """Names what ``tasks`` are done with: results of one digest are not reused for another."""
-    parts = [own_profile(profile), *([] if own is None else [own_digest(own)])]
+    parts = [registry.own_profile(profile), *([] if own is None else [own_digest(own)])]
     for task in tasks:
-        row = REGISTRY[profile].get(task)
+        row = registry.REGISTRY[profile].get(task)
         if row is not None:
             module, _, opener = row.opener.partition(":")
-            parts.append(f"{FORMER_OPENERS.get(row.opener, module)}:{opener}")
+            parts.append(f"{registry.FORMER_OPENERS.get(row.opener, module)}:{opener}")
             parts += [each.identity for each in row.weights.values()]
             parts += [f"revision {row.revision}"] if row.revision else []
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -212,7 +208,7 @@ class Choice:
     @property
     def name(self) -> str:
         """For people: the profile without models of other servers."""
-        return own_profile(self.profile)
+        return registry.own_profile(self.profile)
 
 
 def choose_profile(wanted: str, *, gpus: float, models_dir: Path | None) -> Choice:
@@ -222,7 +218,7 @@ def choose_profile(wanted: str, *, gpus: float, models_dir: Path | None) -> Choi
     """
     wanted = profile_named(wanted)
     if wanted != "auto":
-        if wanted not in REGISTRY:
+        if wanted not in registry.REGISTRY:
             raise KeyError(wanted)
         return Choice(wanted, "as configured")
     if models_dir is None:

@@ -17,24 +17,13 @@ from typing import Any, TypeVar
 
 from models.provider import ModelProvider
 from models.tasks import DESCRIBE_SCENES, SUMMARIZE, TRANSCRIBE, Task
+from pipelines import types
 from pipelines.execution.chain import Control, Mapper, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray, on_a_worker
 from pipelines.ingest.pipeline import IngestConfig, IngestContext
 from pipelines.ingest.source import ProbedMedia, SourceMedia, ingest_media, probe_media
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.texts import SummaryConfig, summarize
-from pipelines.types import (
-    AudioTrack,
-    IngestResult,
-    MediaInfo,
-    StageCode,
-    StageError,
-    StageStoppedError,
-    TimedSentence,
-    TrackOutcome,
-    TranscriptResult,
-    VisionResult,
-)
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from storage.objects import is_outage
 from storage.types import MODE_STAGES, ProcessingMode, SkipReason, StageName
@@ -42,9 +31,9 @@ from storage.types import MODE_STAGES, ProcessingMode, SkipReason, StageName
 log = logging.getLogger("vas.stages")
 
 FAILURE_CODES = {
-    StageName.INGEST: StageCode.INGEST_FAILED,
-    StageName.VISION: StageCode.VISION_FAILED,
-    StageName.TRANSCRIPT: StageCode.TRANSCRIPT_FAILED,
+    StageName.INGEST: types.StageCode.INGEST_FAILED,
+    StageName.VISION: types.StageCode.VISION_FAILED,
+    StageName.TRANSCRIPT: types.StageCode.TRANSCRIPT_FAILED,
 }
 """The code of a stage that fails in a way that names none of its own."""
 
@@ -59,7 +48,9 @@ camera RAW: 150 and 600 GB in ``cluster.yaml``."""
 Result = TypeVar("Result")
 
 
-def skip_reason(stage: StageName, mode: ProcessingMode, media: MediaInfo) -> SkipReason | None:
+def skip_reason(
+    stage: StageName, mode: ProcessingMode, media: types.MediaInfo
+) -> SkipReason | None:
     """Why a stage does not run; None if it runs."""
     if stage not in MODE_STAGES[mode]:
         return SkipReason.PROCESSING_MODE
@@ -94,12 +85,12 @@ class MediaStages:
     def _probe(self, media: SourceMedia, control: Control) -> ProbedMedia:
         return probe_media(media, IngestContext(self.workspace, control, self.ingest_config))
 
-    def ingest(self, probed: ProbedMedia, control: Control) -> IngestResult:
+    def ingest(self, probed: ProbedMedia, control: Control) -> types.IngestResult:
         """Return segments and tracks, as far as the mode needs them."""
         act = functools.partial(self._ingest, probed)
         return self.on_a_worker(act, probed.media.size_bytes, control)
 
-    def _ingest(self, probed: ProbedMedia, control: Control) -> IngestResult:
+    def _ingest(self, probed: ProbedMedia, control: Control) -> types.IngestResult:
         return ingest_media(
             probed,
             IngestContext(self.workspace, control, self.ingest_config),
@@ -117,12 +108,12 @@ class MediaStages:
         is_task = self.mapper is not map_on_ray
         if is_task or size_bytes > _MOST_WORKER_BYTES:
             return act(control)
-        return on_a_worker(act, StageCode.INGEST_FAILED, self.workspace, control)
+        return on_a_worker(act, types.StageCode.INGEST_FAILED, self.workspace, control)
 
-    def vision(self, ingested: IngestResult, control: Control) -> VisionResult:
+    def vision(self, ingested: types.IngestResult, control: Control) -> types.VisionResult:
         """Return the scenes."""
         if ingested.video is None:
-            raise StageError(StageCode.VISION_FAILED, "The picture could not be read.")
+            raise types.StageError(types.StageCode.VISION_FAILED, "The picture could not be read.")
         self._require_budget(DESCRIBE_SCENES, ingested.media.duration_seconds)
         return analyse_vision(
             ingested.video,
@@ -134,8 +125,8 @@ class MediaStages:
         )
 
     def transcribe(
-        self, track: AudioTrack, ingested: IngestResult, control: Control
-    ) -> TranscriptResult:
+        self, track: types.AudioTrack, ingested: types.IngestResult, control: Control
+    ) -> types.TranscriptResult:
         """Return the transcript of one track, on the media's timeline."""
         self._require_budget(TRANSCRIBE, ingested.media.duration_seconds)
         return transcribe_track(
@@ -149,11 +140,11 @@ class MediaStages:
         )
 
     def summarize(
-        self, tracks: Sequence[TrackOutcome], control: Control
-    ) -> tuple[TimedSentence, ...]:
+        self, tracks: Sequence[types.TrackOutcome], control: Control
+    ) -> tuple[types.TimedSentence, ...]:
         """Return a summary of all tracks; the profile must have a model for it."""
         said = [
-            TimedSentence(segment.text, segment.start_ms, segment.end_ms)
+            types.TimedSentence(segment.text, segment.start_ms, segment.end_ms)
             for track in tracks
             if track.transcript is not None
             for segment in track.transcript.segments
@@ -172,7 +163,7 @@ class MediaStages:
         """Raise StageError before anything is sent of media that the budget does not cover."""
         if seconds > (most := self.models.most_media_seconds(task)):
             message = f"The media is longer than the {most:g} s of the budget of {task.name}."
-            raise StageError(StageCode.PROCESSING_FAILED, message)
+            raise types.StageError(types.StageCode.PROCESSING_FAILED, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,38 +190,42 @@ class StageRunner:
             try:
                 return await self.retry_on_outage(stage, act)
             except Exception as error:
-                if isinstance(error, (StageError, StageStoppedError, *self.not_repeated)):
+                if isinstance(
+                    error, (types.StageError, types.StageStoppedError, *self.not_repeated)
+                ):
                     raise
                 if self.is_stopped():
                     # What a stopped stage ran on is being taken away: that is no fault of it.
-                    raise StageStoppedError(self.name) from error
+                    raise types.StageStoppedError(self.name) from error
                 log.exception("%s: %s broke", self.name, stage)
                 if attempt == STAGE_ATTEMPTS:
                     message = f"The {stage} stage broke ({type(error).__name__})."
-                    raise StageError(FAILURE_CODES[stage], message) from error
+                    raise types.StageError(FAILURE_CODES[stage], message) from error
         raise AssertionError("unreachable")
 
     async def run_tracks(
         self,
-        ingested: IngestResult,
+        ingested: types.IngestResult,
         control: Control,
-        transcribe: Callable[[AudioTrack, Control], Awaitable[TranscriptResult]],
-    ) -> tuple[TrackOutcome, ...]:
+        transcribe: Callable[[types.AudioTrack, Control], Awaitable[types.TranscriptResult]],
+    ) -> tuple[types.TrackOutcome, ...]:
         """Return every track's transcript or failure. Raises StageError where all of them
         failed."""
-        tracks: list[TrackOutcome] = []
-        last_error = StageError(StageCode.TRANSCRIPT_FAILED, "The sound could not be read.")
+        tracks: list[types.TrackOutcome] = []
+        last_error = types.StageError(
+            types.StageCode.TRANSCRIPT_FAILED, "The sound could not be read."
+        )
         shares = parts_of(control, [1.0] * len(ingested.tracks))
         for track, share in zip(ingested.tracks, shares, strict=True):
             try:
                 found = await self.run(
                     StageName.TRANSCRIPT, functools.partial(transcribe, track, share)
                 )
-            except StageError as error:
+            except types.StageError as error:
                 last_error = error
-                tracks.append(TrackOutcome(track.index, track.name, code=error.code))
+                tracks.append(types.TrackOutcome(track.index, track.name, code=error.code))
             else:
-                tracks.append(TrackOutcome(track.index, track.name, found))
+                tracks.append(types.TrackOutcome(track.index, track.name, found))
         tracks += ingested.failed_tracks
         if all(track.transcript is None for track in tracks):
             raise last_error
@@ -252,6 +247,6 @@ class StageRunner:
                 end = time.monotonic() + pause_seconds
                 while (left := end - time.monotonic()) > 0:
                     if self.is_stopped():
-                        raise StageStoppedError(self.name) from error
+                        raise types.StageStoppedError(self.name) from error
                     await asyncio.sleep(min(left, _STOP_CHECK_SECONDS))
         return await act()

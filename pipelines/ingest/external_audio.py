@@ -11,21 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from pipelines import types
 from pipelines.ingest import timecode
 from pipelines.ingest.media_pass import TrackPick
 from pipelines.ingest.pipeline import IngestContext, ingest, read_wav_labels
 from pipelines.ingest.sync import CERTAIN, Alignment, find_alignment
-from pipelines.types import (
-    AudioStream,
-    AudioTrack,
-    IngestResult,
-    MediaInfo,
-    PipelineWarning,
-    StageCode,
-    StageError,
-    TrackOutcome,
-    WarningCode,
-)
 
 _USUAL_FRAME_RATE = 25.0
 _MOST_TRACKS = 512
@@ -59,7 +49,7 @@ class MainFile:
     """The file that external audio belongs to: the camera's, or audio alone."""
 
     key: str
-    media: MediaInfo
+    media: types.MediaInfo
 
     @property
     def frame_rate(self) -> float:
@@ -73,7 +63,7 @@ class ProbedExternal:
 
     file: ExternalFile
     picks: tuple[TrackPick, ...]
-    media: MediaInfo | None = None
+    media: types.MediaInfo | None = None
     start_seconds: float | None = None
     """Where it begins on the main file's timeline; None where only alignment can find it."""
     problem: str | None = None
@@ -103,10 +93,10 @@ def probe_external(
     )
     problems = [each.problem for each in probed if each.problem is not None]
     if len(problems) == len(probed):
-        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, problems[0])
+        raise types.StageError(types.StageCode.EXTERNAL_AUDIO_FAILED, problems[0])
     if sum(len(each.picks) for each in probed) > _MOST_TRACKS:
         message = f"The separate audio files make more than {_MOST_TRACKS} tracks."
-        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, message)
+        raise types.StageError(types.StageCode.EXTERNAL_AUDIO_FAILED, message)
     return probed
 
 
@@ -129,7 +119,7 @@ def _probe_file(
         return ProbedExternal(file, picks, media, start_seconds)
     except timecode.CannotPlaceError as error:
         return _failed(file, str(error))
-    except StageError as error:
+    except types.StageError as error:
         return _failed(file, error.message)
 
 
@@ -138,7 +128,7 @@ def _failed(file: ExternalFile, problem: str) -> ProbedExternal:
     return replace(failed, problem=failed.about(problem))
 
 
-def _labels(key: str, media: MediaInfo, context: IngestContext) -> timecode.WavLabels:
+def _labels(key: str, media: types.MediaInfo, context: IngestContext) -> timecode.WavLabels:
     """Return a WAV file's labels; none of any other file."""
     if media.container != "wav":
         return timecode.WavLabels()
@@ -147,14 +137,16 @@ def _labels(key: str, media: MediaInfo, context: IngestContext) -> timecode.WavL
 
 
 def _picks(
-    file: ExternalFile, media: MediaInfo, labels: timecode.WavLabels
+    file: ExternalFile, media: types.MediaInfo, labels: timecode.WavLabels
 ) -> tuple[TrackPick, ...]:
     """Return the tracks of a file: one a channel, or its first stream, or chosen channels mixed.
 
     Channels are counted through all streams of the file. Raises StageError.
     """
     if not media.audio:
-        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, "It holds no sound that can be decoded.")
+        raise types.StageError(
+            types.StageCode.EXTERNAL_AUDIO_FAILED, "It holds no sound that can be decoded."
+        )
     places = [
         (stream.index, channel) for stream in media.audio for channel in range(stream.channels)
     ]
@@ -162,7 +154,7 @@ def _picks(
     beyond = [channel for channel in chosen if channel >= len(places)]
     if beyond:
         message = f"Channel {beyond[0]} was asked for, but it has {len(places)}, counted from 0."
-        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, message)
+        raise types.StageError(types.StageCode.EXTERNAL_AUDIO_FAILED, message)
     names = dict(labels.channel_names)
     if file.per_channel:
         return tuple(
@@ -181,14 +173,16 @@ def _picks(
             "The channels that were asked for lie in several of its streams and cannot be mixed; "
             "ask for perChannelTranscription."
         )
-        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, message)
+        raise types.StageError(types.StageCode.EXTERNAL_AUDIO_FAILED, message)
     return (TrackPick(streams.pop(), name, tuple(places[channel][1] for channel in chosen)),)
 
 
-def with_external_tracks(media: MediaInfo, external: Sequence[ProbedExternal]) -> MediaInfo:
+def with_external_tracks(
+    media: types.MediaInfo, external: Sequence[ProbedExternal]
+) -> types.MediaInfo:
     """``media`` with the external tracks in the place of its own audio."""
     tracks = [
-        AudioStream(index, stream.codec, stream.sample_rate_hz, 1, stream.language, pick.name)
+        types.AudioStream(index, stream.codec, stream.sample_rate_hz, 1, stream.language, pick.name)
         for index, (stream, pick) in enumerate(
             (stream, pick)
             for each in external
@@ -203,7 +197,7 @@ def with_external_tracks(media: MediaInfo, external: Sequence[ProbedExternal]) -
 
 def ingest_external(
     external: Sequence[ProbedExternal], main: MainFile, context: IngestContext, *, video: bool
-) -> IngestResult:
+) -> types.IngestResult:
     """Return the video cut into segments, and the external files as its tracks, in their order.
 
     The main file's own audio is extracted only where some file must be aligned with it. Raises
@@ -225,10 +219,10 @@ def ingest_external(
         placed.add(each, context.piece(position, pieces))
     if not placed.tracks:
         reasons = [
-            w.message for w in placed.warnings if w.code is WarningCode.EXTERNAL_AUDIO_FAILED
+            w.message for w in placed.warnings if w.code is types.WarningCode.EXTERNAL_AUDIO_FAILED
         ]
         message = (reasons or ["Nothing of the separate audio could be decoded."])[0]
-        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, message)
+        raise types.StageError(types.StageCode.EXTERNAL_AUDIO_FAILED, message)
     # Warnings about the camera's own audio concern no track of the result.
     of_main = (each for each in result.warnings if not each.code.startswith("AUDIO_"))
     return replace(
@@ -244,33 +238,35 @@ def ingest_external(
 class _PlacedTracks:
     """Collects the tracks of all external files."""
 
-    camera: AudioTrack | None
+    camera: types.AudioTrack | None
     main_seconds: float
-    tracks: list[AudioTrack] = field(default_factory=list)
-    failed: list[TrackOutcome] = field(default_factory=list)
-    warnings: list[PipelineWarning] = field(default_factory=list)
+    tracks: list[types.AudioTrack] = field(default_factory=list)
+    failed: list[types.TrackOutcome] = field(default_factory=list)
+    warnings: list[types.PipelineWarning] = field(default_factory=list)
 
     def add(self, external: ProbedExternal, context: IngestContext) -> None:
         """Extract and place one file's tracks; an error fails only these."""
-        found: dict[str, AudioTrack] = {}
+        found: dict[str, types.AudioTrack] = {}
         problem = external.problem
         if problem is None:
             try:
                 found = self._placed(external, context)
-            except StageError as error:
+            except types.StageError as error:
                 problem = external.about(error.message)
         if problem is not None:
-            self._warn(WarningCode.EXTERNAL_AUDIO_FAILED, problem)
+            self._warn(types.WarningCode.EXTERNAL_AUDIO_FAILED, problem)
         for pick in external.picks:
             index = len(self.tracks) + len(self.failed)
             track = found.get(pick.file_name)
             if track is None:
-                code = StageCode.EXTERNAL_AUDIO_FAILED
-                self.failed.append(TrackOutcome(index, pick.name, code=code))
+                code = types.StageCode.EXTERNAL_AUDIO_FAILED
+                self.failed.append(types.TrackOutcome(index, pick.name, code=code))
             else:
                 self.tracks.append(replace(track, index=index))
 
-    def _placed(self, external: ProbedExternal, context: IngestContext) -> dict[str, AudioTrack]:
+    def _placed(
+        self, external: ProbedExternal, context: IngestContext
+    ) -> dict[str, types.AudioTrack]:
         """Return the file's tracks by file name, on the main file's timeline."""
         aligned = TrackPick(external.picks[0].stream_index, external.file.name)
         is_picked = any(pick.file_name == aligned.file_name for pick in external.picks)
@@ -295,14 +291,14 @@ class _PlacedTracks:
         length = max((track.duration_seconds for track in found.values()), default=0.0)
         if start >= self.main_seconds or start + length <= 0:
             message = "at its offset it lies outside the video altogether."
-            self._warn(WarningCode.AUDIO_OUTSIDE_VIDEO, external.about(message))
+            self._warn(types.WarningCode.AUDIO_OUTSIDE_VIDEO, external.about(message))
         return {
             name: replace(track, offset_seconds=track.offset_seconds + start)
             for name, track in found.items()
         }
 
     def _aligned_start(
-        self, external: ProbedExternal, track: AudioTrack | None, context: IngestContext
+        self, external: ProbedExternal, track: types.AudioTrack | None, context: IngestContext
     ) -> float:
         """Start by alignment with the camera's audio; 0 with a warning where none is certain."""
         found: Alignment | None = None
@@ -317,7 +313,7 @@ class _PlacedTracks:
         if self.camera is None or track is None or found is None or found.confidence < CERTAIN:
             why = "the video has no sound" if self.camera is None else "they could not be matched"
             message = f"it was placed at the video's start, because {why} and timecodes do not say."
-            self._warn(WarningCode.AUDIO_SYNC_UNCERTAIN, external.about(message))
+            self._warn(types.WarningCode.AUDIO_SYNC_UNCERTAIN, external.about(message))
             return 0.0
         self._note_drift(external, found)
         return self.camera.offset_seconds + found.offset_seconds - track.offset_seconds
@@ -334,7 +330,7 @@ class _PlacedTracks:
                 f"{apart_seconds * 1000:.0f} ms over {found.overlap_seconds:.0f} s; "
                 "it fits best in the middle."
             )
-            self._warn(WarningCode.AUDIO_DRIFT, external.about(message))
+            self._warn(types.WarningCode.AUDIO_DRIFT, external.about(message))
 
-    def _warn(self, code: WarningCode, message: str, track: int | None = None) -> None:
-        self.warnings.append(PipelineWarning(code, message, track_index=track))
+    def _warn(self, code: types.WarningCode, message: str, track: int | None = None) -> None:
+        self.warnings.append(types.PipelineWarning(code, message, track_index=track))

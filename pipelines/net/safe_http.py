@@ -54,6 +54,8 @@ Watch = Callable[[], None]
 _SLICE_SECONDS = 0.25
 """Longest wait in one go, so that a stop takes effect soon."""
 
+_BODY_BYTES = 256 << 10
+"""Of a body, read at once: what asyncio does. httpcore asks for a quarter of it."""
 _ADDRESSES_TRIED = 8
 
 
@@ -134,7 +136,7 @@ class Bounds:
     def readable_bytes(self, wanted: int) -> int:
         """Return how much may be read at once: what comes before the body is counted."""
         if not self._in_headers:
-            return wanted
+            return max(wanted, _BODY_BYTES)
         if self._header_bytes_left <= 0:
             raise ResponseHeadersTooLargeError("the response's headers are too large")
         return min(wanted, self._header_bytes_left)

@@ -106,7 +106,9 @@ def run_confined(
         "writable": [str(path) for path in task.writable],
         "gives_way": task.gives_way,
     }
-    with _started(task.descriptors) as child:
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    environment = {**_ENVIRONMENT, **kept}
+    with _started("child", subprocess.PIPE, environment, task.descriptors) as child:
         send(child, request)
         try:
             found = _answer(child, _lines(child, task.wall_seconds, check), on_event)
@@ -116,32 +118,15 @@ def run_confined(
 
 
 @contextlib.contextmanager
-def _started(descriptors: tuple[int, ...]) -> Iterator[subprocess.Popen[bytes]]:
-    """A child process for the block; nothing of it is left afterwards."""
-    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    child = spawn(
-        "child",
-        stdout=subprocess.PIPE,
-        environment={**_ENVIRONMENT, **kept},
-        descriptors=descriptors,
-    )
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.wait()
-        for pipe in (child.stdin, child.stdout, child.stderr):
-            cast("IO[bytes]", pipe).close()
-
-
-def spawn(
-    module: str, *, stdout: int, environment: dict[str, str], descriptors: tuple[int, ...] = ()
-) -> subprocess.Popen[bytes]:
-    """Return a fresh, isolated interpreter that runs ``main`` of a module of this package."""
+def _started(
+    module: str, stdout: int, environment: dict[str, str], descriptors: tuple[int, ...] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A fresh, isolated interpreter for the block, which runs ``main`` of a module of this package;
+    nothing of it is left afterwards."""
     start = f"from {__package__}.{module} import main; main()"
     bootstrap = f"import sys; sys.path.insert(0, sys.argv[1]); {start}"
     root = str(Path(pipelines.__file__).resolve().parents[1])
-    return subprocess.Popen(  # noqa: S603 - our own interpreter, fixed arguments
+    child = subprocess.Popen(  # noqa: S603 - our own interpreter, fixed arguments
         [sys.executable, "-I", "-c", bootstrap, root],
         stdin=subprocess.PIPE,
         stdout=stdout,
@@ -152,6 +137,13 @@ def spawn(
         start_new_session=True,
         pass_fds=descriptors,
     )
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+        for pipe in filter(None, (child.stdin, child.stdout, child.stderr)):
+            pipe.close()
 
 
 def send(child: subprocess.Popen[bytes], message: Message) -> None:
@@ -203,8 +195,16 @@ def _lines(
         yield from complete
         if len(pending) > _LONGEST_LINE_BYTES:
             raise TaskCrashedError(_NONSENSE)
-    await_own_end(child.wait(), check)
-    _raise_exit(child.returncode, errors.decode(errors="replace"))
+    status = child.wait()
+    await_own_end(status, check)
+    if status == -signal.SIGXCPU:
+        raise TaskTimeoutError("Reading the file took more processor time than is allowed.")
+    if status < 0:
+        name = signal.Signals(-status).name
+        raise TaskCrashedError(f"The process that reads the file crashed ({name}).")
+    if status > 0:
+        last = errors.decode(errors="replace").strip().rsplit("\n", 1)[-1][:300]
+        raise TaskCrashedError(f"The process that reads the file failed: {last}")
 
 
 def _chunks(child: subprocess.Popen[bytes]) -> Iterator[tuple[str, bytes]]:
@@ -221,17 +221,6 @@ def _chunks(child: subprocess.Popen[bytes]) -> Iterator[tuple[str, bytes]]:
                 if not data:
                     selector.unregister(key.fileobj)
                 yield key.data, data
-
-
-def _raise_exit(status: int, errors: str) -> None:
-    if status == -signal.SIGXCPU:
-        raise TaskTimeoutError("Reading the file took more processor time than is allowed.")
-    if status < 0:
-        name = signal.Signals(-status).name
-        raise TaskCrashedError(f"The process that reads the file crashed ({name}).")
-    if status > 0:
-        last = errors.strip().rsplit("\n", 1)[-1][:300]
-        raise TaskCrashedError(f"The process that reads the file failed: {last}")
 
 
 OWN_END_SECONDS = 4.0
@@ -294,32 +283,20 @@ def run_program(
     program = shutil.which(command[0])
     if program is None:
         raise ProgramFailedError("could not be started", f"{command[0]} is not there")
-    with _started_program() as child:
+    with _started("confinement", subprocess.DEVNULL, {"LC_ALL": "C.UTF-8"}) as child:
         watch = _Watch(child, folder, shares, check)
-        send(child, _request([program, *command[1:]], folder, readable, shares))
-        watch.until_exit()
-
-
-@contextlib.contextmanager
-def _started_program() -> Iterator[subprocess.Popen[bytes]]:
-    """The program's process for the block; afterwards everything that it started is killed."""
-    child = spawn(
-        "confinement",
-        stdout=subprocess.DEVNULL,
-        environment={"LC_ALL": "C.UTF-8"},
-    )
-    try:
-        yield child
-    finally:
-        family = _family(child)
-        child.kill()
-        for process in family:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        child.wait()
-        psutil.wait_procs(family, timeout=2)
-        for pipe in (child.stdin, child.stderr):
-            cast("IO[bytes]", pipe).close()
+        try:
+            send(child, _request([program, *command[1:]], folder, readable, shares))
+            watch.until_exit()
+        finally:
+            # Everything that it started ends with it.
+            family = _family(child)
+            child.kill()
+            for process in family:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            child.wait()
+            psutil.wait_procs(family, timeout=2)
 
 
 def _family(child: subprocess.Popen[bytes]) -> list[psutil.Process]:

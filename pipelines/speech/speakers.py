@@ -20,46 +20,31 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 
-from models.contracts import (
-    ACTIVITY_FRAME_SAMPLES,
-    ACTIVITY_FRAMES,
-    ACTIVITY_START_SAMPLES,
-    ACTIVITY_WINDOW_SAMPLES,
-    SAMPLE_RATE_HZ,
-    SOUND_FRAME_SAMPLES,
-    Probabilities,
-    Samples,
-)
+from models import contracts
 from models.provider import ModelProvider
 from models.tasks import DETECT_SOUNDS, EMBED_VOICE, SEGMENT_SPEAKERS, SoundDetector
+from pipelines import types
 from pipelines.codec import Artifact
 from pipelines.execution.chain import Step, Workspace
 from pipelines.media.audio import SampleReader, read_blocks
 from pipelines.speech.words import to_ms
-from pipelines.types import (
-    AudioTrack,
-    Speaker,
-    SpeakerTurn,
-    StageCode,
-    TranscriptWord,
-)
 
 STEP_FRAMES = 296
 """From one window to the next: half a window, in whole frames. Half of it (148) gave the same
 diarisation errors for twice the time."""
-STEP_SAMPLES = STEP_FRAMES * ACTIVITY_FRAME_SAMPLES
-FRAME_SECONDS = ACTIVITY_FRAME_SAMPLES / SAMPLE_RATE_HZ
-MARGIN_FRAMES = (ACTIVITY_FRAMES - STEP_FRAMES) // 2
+STEP_SAMPLES = STEP_FRAMES * contracts.ACTIVITY_FRAME_SAMPLES
+FRAME_SECONDS = contracts.ACTIVITY_FRAME_SAMPLES / contracts.SAMPLE_RATE_HZ
+MARGIN_FRAMES = (contracts.ACTIVITY_FRAMES - STEP_FRAMES) // 2
 """At each end of a window the neighbour decides, where there is one."""
 CELL_FRAMES = 8
 """Frames of one probability of sounds: 0.135 s, of which a step has whole ones (37)."""
-_CELLS = ACTIVITY_FRAMES // CELL_FRAMES
+_CELLS = contracts.ACTIVITY_FRAMES // CELL_FRAMES
 _BATCH_WINDOWS = 8
 """Windows a call: enough to fill a batch, few enough to notice a stop."""
 _WINDOWS_A_SHARD = 24
@@ -106,7 +91,7 @@ class LocalVoices:
     def from_npz(data: bytes) -> LocalVoices:
         with np.load(io.BytesIO(data)) as arrays:
             vectors = arrays["vectors"]
-            shape = len(vectors), ACTIVITY_FRAMES, vectors.shape[1]
+            shape = len(vectors), contracts.ACTIVITY_FRAMES, vectors.shape[1]
             bits = np.unpackbits(arrays["speaking"], count=math.prod(shape))
             speaking = bits.reshape(shape).astype(np.bool_)
             return LocalVoices(speaking, vectors, arrays["sounds"], arrays["speech"])
@@ -114,23 +99,19 @@ class LocalVoices:
 
 def join_voices(parts: Sequence[LocalVoices]) -> LocalVoices:
     """Return the windows of all parts, in order."""
-    return LocalVoices(
-        np.concatenate([part.speaking for part in parts]),
-        np.concatenate([part.vectors for part in parts]),
-        np.concatenate([part.sounds for part in parts]),
-        np.concatenate([part.speech for part in parts]),
-    )
+    names = [each.name for each in fields(LocalVoices)]
+    return LocalVoices(*(np.concatenate([getattr(it, name) for it in parts]) for name in names))
 
 
-def speech_activity(parts: Iterable[LocalVoices]) -> Probabilities:
+def speech_activity(parts: Iterable[LocalVoices]) -> contracts.Probabilities:
     """Return the probability that anybody speaks in each frame of a track; where two windows
     overlap, their mean."""
     curves = np.concatenate([part.speech for part in parts])
-    total = np.zeros(STEP_FRAMES * (len(curves) - 1) + ACTIVITY_FRAMES, np.float32)
+    total = np.zeros(STEP_FRAMES * (len(curves) - 1) + contracts.ACTIVITY_FRAMES, np.float32)
     windows = np.zeros_like(total)
     for number, curve in enumerate(curves):
-        total[number * STEP_FRAMES :][:ACTIVITY_FRAMES] += curve
-        windows[number * STEP_FRAMES :][:ACTIVITY_FRAMES] += 255
+        total[number * STEP_FRAMES :][: contracts.ACTIVITY_FRAMES] += curve
+        windows[number * STEP_FRAMES :][: contracts.ACTIVITY_FRAMES] += 255
     return total / windows
 
 
@@ -149,7 +130,7 @@ class EmbedVoices(Step[VoiceShard, VoiceShard]):
     """A shard to itself, its voices (VOICES) stored unless they are there."""
 
     name = "Voice embedding"
-    code = StageCode.TRANSCRIPT_FAILED
+    code = types.StageCode.TRANSCRIPT_FAILED
     version = 5
     workspace: Workspace
     models: ModelProvider
@@ -167,7 +148,7 @@ class EmbedVoices(Step[VoiceShard, VoiceShard]):
                 check()
                 numbers = range(first, min(first + _BATCH_WINDOWS, shard.windows))
                 starts = [number * STEP_SAMPLES for number in numbers]
-                windows = [reader.read(at, at + ACTIVITY_WINDOW_SAMPLES) for at in starts]
+                windows = [reader.read(at, at + contracts.ACTIVITY_WINDOW_SAMPLES) for at in starts]
                 found.append(embedded(windows, self.models))
         return join_voices(found)
 
@@ -182,11 +163,11 @@ VOICES = Artifact(
 
 
 def plan_voice_shards(
-    track: AudioTrack, workspace: Workspace, models_digest: str
+    track: types.AudioTrack, workspace: Workspace, models_digest: str
 ) -> list[VoiceShard]:
     """Shards in order that cover the track; ``models_digest`` names the backends in use."""
     inputs = track.key, workspace.store.size_bytes(track.key), models_digest
-    count = windows_of(track.duration_seconds * SAMPLE_RATE_HZ)
+    count = windows_of(track.duration_seconds * contracts.SAMPLE_RATE_HZ)
     size = max(_WINDOWS_A_SHARD, math.ceil(count / _MOST_SHARDS))
     shards = []
     for first in range(0, count, size):
@@ -198,17 +179,17 @@ def plan_voice_shards(
 
 def windows_of(samples: float) -> int:
     """Return how many windows cover so many samples."""
-    return 1 + max(0, math.ceil((samples - ACTIVITY_WINDOW_SAMPLES) / STEP_SAMPLES))
+    return 1 + max(0, math.ceil((samples - contracts.ACTIVITY_WINDOW_SAMPLES) / STEP_SAMPLES))
 
 
-def embedded(windows: Sequence[Samples], models: ModelProvider) -> LocalVoices:
+def embedded(windows: Sequence[contracts.Samples], models: ModelProvider) -> LocalVoices:
     """Return who speaks in each window, and a vector of each of them."""
     activity = models.get(SEGMENT_SPEAKERS).segment(windows)
     found = np.stack([each.speaking for each in activity])
     speech = (255 * np.stack([each.speech for each in activity])).round().astype(np.uint8)
     spoken = np.argwhere(found.any(axis=1)).tolist()
     # The last window of a track may be shorter than its frames.
-    lengths = [len(_framed(window)) // ACTIVITY_FRAME_SAMPLES for window in windows]
+    lengths = [len(_framed(window)) // contracts.ACTIVITY_FRAME_SAMPLES for window in windows]
     pieces = [
         (at, local, span)
         for at, local in spoken
@@ -216,11 +197,13 @@ def embedded(windows: Sequence[Samples], models: ModelProvider) -> LocalVoices:
     ]
     utterances = [_utterance(windows[at], found[at], local) for at, local in spoken]
     utterances += [
-        _framed(windows[at])[first * ACTIVITY_FRAME_SAMPLES : end * ACTIVITY_FRAME_SAMPLES]
+        _framed(windows[at])[
+            first * contracts.ACTIVITY_FRAME_SAMPLES : end * contracts.ACTIVITY_FRAME_SAMPLES
+        ]
         for at, _, (first, end) in pieces
     ]
     embeddings = models.get(EMBED_VOICE).embed(utterances)
-    speaking = np.zeros((len(windows), ACTIVITY_FRAMES, _PARTED_SPEAKERS), np.bool_)
+    speaking = np.zeros((len(windows), contracts.ACTIVITY_FRAMES, _PARTED_SPEAKERS), np.bool_)
     vectors = np.zeros((len(windows), _PARTED_SPEAKERS, embeddings.shape[1]), np.float16)
     used = [0] * len(windows)
     for number, (at, local) in enumerate(spoken):
@@ -279,39 +262,43 @@ def _parted(
     return found
 
 
-def _sounds(windows: Sequence[Samples], detector: SoundDetector) -> npt.NDArray[np.uint8]:
+def _sounds(windows: Sequence[contracts.Samples], detector: SoundDetector) -> npt.NDArray[np.uint8]:
     """Of consecutive windows, taken as one piece: what lies outside the middle of the first and of
     the last lacks the sound before and after."""
-    beyond = ACTIVITY_WINDOW_SAMPLES - STEP_SAMPLES
+    beyond = contracts.ACTIVITY_WINDOW_SAMPLES - STEP_SAMPLES
     whole = np.concatenate([windows[0], *(window[beyond:] for window in windows[1:])])
     probabilities = detector.find_sounds(whole)
-    cell_samples = CELL_FRAMES * ACTIVITY_FRAME_SAMPLES
-    width = cell_samples // SOUND_FRAME_SAMPLES
+    cell_samples = CELL_FRAMES * contracts.ACTIVITY_FRAME_SAMPLES
+    width = cell_samples // contracts.SOUND_FRAME_SAMPLES
     padded = np.pad(probabilities, ((0, max(0, width - len(probabilities))), (0, 0)))
     means = scipy.ndimage.uniform_filter1d(padded, width, axis=0, mode="nearest")
-    middles = ACTIVITY_START_SAMPLES + cell_samples * (np.arange(_CELLS) + 0.5)
+    middles = contracts.ACTIVITY_START_SAMPLES + cell_samples * (np.arange(_CELLS) + 0.5)
     middles = middles + STEP_SAMPLES * np.arange(len(windows))[:, None]
-    frames = (middles / SOUND_FRAME_SAMPLES - 1.25).round().astype(np.intp)
+    frames = (middles / contracts.SOUND_FRAME_SAMPLES - 1.25).round().astype(np.intp)
     inside = (frames < len(probabilities))[:, :, None]
     chosen = means[frames.clip(0, len(means) - 1)] * inside
     in_255ths: npt.NDArray[np.uint8] = (255 * chosen).round().astype(np.uint8)
     return in_255ths
 
 
-def _utterance(window: Samples, speaking: npt.NDArray[np.bool_], local: int) -> Samples:
+def _utterance(
+    window: contracts.Samples, speaking: npt.NDArray[np.bool_], local: int
+) -> contracts.Samples:
     """Return what a local speaker speaks alone, end to end; all of it where that is too little."""
     frames = speaking[:, local] & (speaking.sum(axis=1) == 1)
     if np.count_nonzero(frames) * FRAME_SECONDS < _ENOUGH_ALONE_SECONDS:
         frames = speaking[:, local]
-    chosen = np.repeat(frames, ACTIVITY_FRAME_SAMPLES)
+    chosen = np.repeat(frames, contracts.ACTIVITY_FRAME_SAMPLES)
     framed = _framed(window)
-    utterance: Samples = framed[chosen[: len(framed)]]
+    utterance: contracts.Samples = framed[chosen[: len(framed)]]
     return utterance
 
 
-def _framed(window: Samples) -> Samples:
+def _framed(window: contracts.Samples) -> contracts.Samples:
     """Return the samples of the window's frames, end to end."""
-    return window[ACTIVITY_START_SAMPLES:][: ACTIVITY_FRAMES * ACTIVITY_FRAME_SAMPLES]
+    return window[contracts.ACTIVITY_START_SAMPLES :][
+        : contracts.ACTIVITY_FRAMES * contracts.ACTIVITY_FRAME_SAMPLES
+    ]
 
 
 Curve = npt.NDArray[np.float64]
@@ -454,10 +441,10 @@ def _clusters(
 def _activity(voices: LocalVoices, owned: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Return frames of the track in which a voice speaks, which owns these local speakers."""
     last = len(owned) - 1
-    active = np.zeros(last * STEP_FRAMES + ACTIVITY_FRAMES, np.bool_)
+    active = np.zeros(last * STEP_FRAMES + contracts.ACTIVITY_FRAMES, np.bool_)
     for window in np.flatnonzero(owned.any(axis=1)):
         low = MARGIN_FRAMES if window > 0 else 0
-        high = MARGIN_FRAMES + STEP_FRAMES if window < last else ACTIVITY_FRAMES
+        high = MARGIN_FRAMES + STEP_FRAMES if window < last else contracts.ACTIVITY_FRAMES
         middle = voices.speaking[window, low:high] & owned[window]
         active[window * STEP_FRAMES + low : window * STEP_FRAMES + high] = middle.any(axis=1)
     return active
@@ -471,15 +458,15 @@ def _spans(active: npt.NDArray[np.bool_]) -> Iterator[tuple[float, float]]:
     apart = (edges[1:, 0] - edges[:-1, 1]) * FRAME_SECONDS >= _SHORTEST_PAUSE_SECONDS
     starts = edges[np.append(True, apart), 0]
     ends = edges[np.append(apart, True), 1]
-    shift = ACTIVITY_START_SAMPLES / SAMPLE_RATE_HZ
+    shift = contracts.ACTIVITY_START_SAMPLES / contracts.SAMPLE_RATE_HZ
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         if (end - start) * FRAME_SECONDS >= _SHORTEST_TURN_SECONDS:
             yield shift + start * FRAME_SECONDS, shift + end * FRAME_SECONDS
 
 
 def place_turns(
-    turns: Sequence[VoiceTurn], track: AudioTrack, media_duration_ms: int
-) -> list[SpeakerTurn]:
+    turns: Sequence[VoiceTurn], track: types.AudioTrack, media_duration_ms: int
+) -> list[types.SpeakerTurn]:
     """Return the turns inside the media, by start; speakers have the numbers of their voices."""
     placed = []
     for turn in turns:
@@ -487,7 +474,7 @@ def place_turns(
         end_seconds = min(turn.end_seconds, track.duration_seconds) + track.offset_seconds
         end_ms = min(media_duration_ms, to_ms(end_seconds))
         if start_ms < end_ms:
-            placed.append(SpeakerTurn(str(turn.voice), start_ms, end_ms))
+            placed.append(types.SpeakerTurn(str(turn.voice), start_ms, end_ms))
     return sorted(placed, key=lambda turn: (turn.start_ms, turn.end_ms))
 
 
@@ -495,14 +482,16 @@ def place_turns(
 class Attribution:
     """Who speaks: words each with a speaker, turns, and the speakers by first appearance."""
 
-    words: list[TranscriptWord]
-    turns: tuple[SpeakerTurn, ...]
-    speakers: tuple[Speaker, ...]
+    words: list[types.TranscriptWord]
+    turns: tuple[types.SpeakerTurn, ...]
+    speakers: tuple[types.Speaker, ...]
     ids: Mapping[str, str]
     """Of speakers, by what the turns named them before."""
 
 
-def attribute(words: Sequence[TranscriptWord], turns: Sequence[SpeakerTurn]) -> Attribution:
+def attribute(
+    words: Sequence[types.TranscriptWord], turns: Sequence[types.SpeakerTurn]
+) -> Attribution:
     """Words, by start, to the speakers of the turns, which are renamed ``speaker_0``…, by their
     first words; behind these whoever has turns without words.
 
@@ -526,14 +515,16 @@ def attribute(words: Sequence[TranscriptWord], turns: Sequence[SpeakerTurn]) -> 
         [replace(word, speaker=ids[word.speaker or ""]) for word in spoken],
         tuple(replace(turn, speaker=ids[turn.speaker]) for turn in turns),
         tuple(
-            Speaker(id_, f"Speaker {number}", milliseconds[name] / 1000)
+            types.Speaker(id_, f"Speaker {number}", milliseconds[name] / 1000)
             for number, (name, id_) in enumerate(ids.items(), start=1)
         ),
         ids,
     )
 
 
-def _speakers(words: Sequence[TranscriptWord], turns: Sequence[SpeakerTurn]) -> Iterator[str]:
+def _speakers(
+    words: Sequence[types.TranscriptWord], turns: Sequence[types.SpeakerTurn]
+) -> Iterator[str]:
     """Of each word."""
     starts = [turn.start_ms for turn in turns]
     ends = np.maximum.accumulate([turn.end_ms for turn in turns] or [0]).tolist()
@@ -553,6 +544,6 @@ def _speakers(words: Sequence[TranscriptWord], turns: Sequence[SpeakerTurn]) -> 
         yield before
 
 
-def _shared_ms(turn: SpeakerTurn, word: TranscriptWord) -> int:
+def _shared_ms(turn: types.SpeakerTurn, word: types.TranscriptWord) -> int:
     """Less than 0 where they are so far apart."""
     return min(turn.end_ms, word.end_ms) - max(turn.start_ms, word.start_ms)

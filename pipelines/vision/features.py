@@ -243,11 +243,6 @@ def _area_weights(count: int, size: int) -> npt.NDArray[np.float32]:
     return np.asarray(shared * size / count, np.float32)
 
 
-_ARRAYS = (
-    "times_ms", "luma", "chroma", "key_times_ms", "aspects", "turns", "damaged_ms",
-    "stroke_times_ms", "strokes", "spare_times_ms", "kept_times_ms",
-)  # fmt: skip
-
 Times = npt.NDArray[np.int64]
 Shapes = npt.NDArray[np.float32]
 
@@ -366,13 +361,9 @@ def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
     """Return parts of one video laid end to end."""
     if not parts:
         return no_frames()
+    kept = "times_ms", "luma", "chroma", "key_times_ms", "aspects", "turns"
     return FrameFeatures(
-        np.concatenate([part.times_ms for part in parts]),
-        np.concatenate([part.luma for part in parts]),
-        np.concatenate([part.chroma for part in parts]),
-        np.concatenate([part.key_times_ms for part in parts]),
-        aspects=np.concatenate([part.aspects for part in parts]),
-        turns=np.concatenate([part.turns for part in parts]),
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in kept}
     )
 
 
@@ -403,7 +394,7 @@ def to_bytes(features: FrameFeatures) -> bytes:
     contrasts = [cv2.meanStdDev(picture)[1].item() for picture in features.luma]
     edges = (cv2.Laplacian(picture, cv2.CV_16S) for picture in features.luma)
     details = [cv2.meanStdDev(each)[1].item() for each in edges]
-    arrays = {name: getattr(features, name) for name in _ARRAYS} | {
+    arrays = {each.name: getattr(features, each.name) for each in fields(features)} | {
         "contrasts": np.array(contrasts, np.float32),
         "details": np.array(details, np.float32),
         "lit": np.count_nonzero(features.luma > _LIT_LEVEL, axis=0).astype(np.int64),
@@ -423,7 +414,7 @@ def to_bytes(features: FrameFeatures) -> bytes:
 def from_bytes(data: bytes) -> FrameFeatures:
     """Return what ``to_bytes`` stored. Raises ValueError or KeyError on other bytes."""
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return FrameFeatures(**{name: arrays[name] for name in _ARRAYS})
+        return FrameFeatures(**{each.name: arrays[each.name] for each in fields(FrameFeatures)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from pipelines import types
 from pipelines.codec import Made
 from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of, vision_work
 from pipelines.execution.ray_data import map_on_ray
-from pipelines.vision import detections, fingerprints
+from pipelines.vision import detections, fingerprints, screen_text
 from pipelines.vision.bars import inside
 from pipelines.vision.camera_motion import pair_times
 from pipelines.vision.cuts.pipeline import FoundCuts, find_cuts
@@ -49,14 +49,6 @@ from pipelines.vision.scenes import (
     scenes_between,
     still_times,
     whole_video,
-)
-from pipelines.vision.screen_text import (
-    READINGS,
-    Readings,
-    ReadText,
-    ScenePlaces,
-    screen_texts,
-    together,
 )
 from pipelines.vision.sections import (
     LookAtScenes,
@@ -137,7 +129,7 @@ class VisionPlan:
     checked: tuple[FrameTimes, ...]
     """What the policy looks at."""
     sections: tuple[Section, ...]
-    long: dict[int, ScenePlaces]
+    long: dict[int, screen_text.ScenePlaces]
     """Scenes that no section has, by their index, and where writing may be in them."""
 
     @property
@@ -151,14 +143,17 @@ class VisionPlan:
     def rest(self, looked: Sequence[Looked]) -> list[ScenePlan]:
         """Return what is to be described once all sections are: long scenes, and all of a video
         that has several."""
-        seen, readings = detections.Detections(), Readings()
+        seen, readings = detections.Detections(), screen_text.Readings()
         for each in looked:
             for made in each.detected:
                 seen |= detections.DETECTIONS.load(self._store, made.key)
             for made in each.read if self.long else ():
-                readings |= READINGS.load(self._store, made.key)
+                readings |= screen_text.READINGS.load(self._store, made.key)
         rest = [
-            replace(with_objects(self.scenes[index], seen), texts=screen_texts(places, readings))
+            replace(
+                with_objects(self.scenes[index], seen),
+                texts=screen_text.screen_texts(places, readings),
+            )
             for index, places in self.long.items()
         ]
         if len(self.scenes) > 1:
@@ -171,7 +166,9 @@ class VisionPlan:
             middles = tuple(self.scenes[index].middle_ms for index in sorted(shown))
             whole = ScenePlan(len(self.scenes), 0, self._video.duration_ms, 1.0, middles, ())
             whole = with_objects(whole, seen, all_stills=True)
-            whole = replace(whole, texts=together([texts[index] for index in sorted(texts)]))
+            whole = replace(
+                whole, texts=screen_text.together([texts[index] for index in sorted(texts)])
+            )
             rest.append(_between_bars(whole, self._video, self.found))
         return rest
 
@@ -218,7 +215,7 @@ def plan_vision(
     phrases = models.find(EMBED_PHRASES)
     look = LookAtScenes(
         detections.DetectObjects(*place, config.objects, digest, found.active) if detects else None,
-        ReadText(*place, digest),
+        screen_text.ReadText(*place, digest),
         detections.FindFaces(*place, digest) if config.people else None,
         DescribeScenes(
             *place,

@@ -18,15 +18,8 @@ import numpy as np
 from pipelines.codec import Made
 from pipelines.execution.chain import Step
 from pipelines.types import StageCode, VideoSource
-from pipelines.vision import detections
+from pipelines.vision import detections, screen_text
 from pipelines.vision.scenes import DescribeScenes, ScenePlan
-from pipelines.vision.screen_text import (
-    READINGS,
-    ReadText,
-    ScenePlaces,
-    load_strokes,
-    screen_texts,
-)
 from pipelines.vision.stills import FrameTimes, segment_at
 
 _SHORT_MS = 60_000
@@ -63,7 +56,7 @@ class LookAtScenes(Step[Section, Looked]):
     name = "Looking at the scenes"
     code = StageCode.VISION_FAILED
     detect: detections.DetectObjects | None
-    read: ReadText
+    read: screen_text.ReadText
     find_faces: detections.FindFaces | None
     describe: DescribeScenes
     scenes_at_once: int
@@ -96,22 +89,26 @@ class LookAtScenes(Step[Section, Looked]):
         if not times:
             return plans, ()
         made = self.read.process(FrameTimes(section.index, tuple(sorted(times))))
-        readings = READINGS.load(self.read.workspace.store, made.key)
+        readings = screen_text.READINGS.load(self.read.workspace.store, made.key)
         return tuple(
-            replace(plan, texts=screen_texts(own, readings))
+            replace(plan, texts=screen_text.screen_texts(own, readings))
             for plan, own in zip(plans, places, strict=True)
         ), (made,)
 
 
-def scene_places(plans: Sequence[ScenePlan], read: ReadText) -> list[ScenePlaces]:
+def scene_places(
+    plans: Sequence[ScenePlan], read: screen_text.ReadText
+) -> list[screen_text.ScenePlaces]:
     """Return where writing may be in each of the scenes, which are in order."""
     if not plans:
         return []
-    strokes = load_strokes(read.video, read.workspace, plans[0].start_ms, plans[-1].end_ms)
-    return [ScenePlaces.of(strokes, plan.start_ms, plan.end_ms) for plan in plans]
+    strokes = screen_text.load_strokes(
+        read.video, read.workspace, plans[0].start_ms, plans[-1].end_ms
+    )
+    return [screen_text.ScenePlaces.of(strokes, plan.start_ms, plan.end_ms) for plan in plans]
 
 
-def reading_times(plan: ScenePlan, places: ScenePlaces) -> set[int]:
+def reading_times(plan: ScenePlan, places: screen_text.ScenePlaces) -> set[int]:
     """Return when to read what is written in a scene."""
     # Where there is no sample, in a scene of less than a second, its still may show some.
     return {*places.times_ms} if places.samples.times_ms else {*plan.still_times_ms[:1]}

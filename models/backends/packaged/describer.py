@@ -236,7 +236,10 @@ def _subject(evidence: SceneEvidence) -> str:
     if evidence.is_test_picture:
         return f"Colour bars, a test picture{f', with the {written}' if written else ''}"
     people, objects = _people(evidence), list(_objects(evidence))
-    look = [part for part in (_light(evidence), _without_colour(evidence)) if part]
+    # How it was filmed, of a picture with something in it: black letters on white are not.
+    is_filmed = bool(evidence.faces or evidence.objects)
+    is_colourless = is_filmed and _colour_strength(evidence) < 3.0
+    look = [part for part in (_light(evidence), is_colourless and _COLOURLESS[0][1]) if part]
     text = [f"the {written}"] if written else []
     if people:
         others = f"with {_listed([*objects, *text])}" if objects or text else ""
@@ -356,12 +359,6 @@ _COLOURLESS = ((3.0, "in black and white"), (6.0, "with hardly any colour"), (1e
 def _light(evidence: SceneEvidence) -> str:
     """Brightness, as far as it is out of the ordinary."""
     return _graded(median(fact.brightness for fact in evidence.facts), _BRIGHTNESSES)
-
-
-def _without_colour(evidence: SceneEvidence) -> str:
-    """How it was filmed, of a picture with something in it: black letters on white are not."""
-    is_filmed = bool(evidence.faces or evidence.objects)
-    return _COLOURLESS[0][1] if is_filmed and _colour_strength(evidence) < 3.0 else ""
 
 
 def _colour_strength(evidence: SceneEvidence) -> float:

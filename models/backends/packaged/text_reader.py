@@ -70,20 +70,16 @@ class PackagedTextReader:
         pieces: list[list[_Piece]] = [[] for _ in stills]
         read = batched(self._reader, lines, self._max_batch)
         for (number, quad), [scores] in zip(places, read, strict=True):
-            text, likely = self._characters_of(scores)
+            best = scores.argmax(axis=1)
+            is_new = np.concatenate([[True], best[1:] != best[:-1]]) & (best != 0)
+            text = "".join(self._characters[index] for index in best[is_new])
             if text.strip():
+                likely = [float(score) for score in scores.max(axis=1)[is_new]]
                 pieces[number].append(_Piece(text.strip(), likely, quad))
         return [
             tuple(piece.line(*still.shape[1::-1]) for piece in _joined(own) if piece.is_sure)
             for still, own in zip(stills, pieces, strict=True)
         ]
-
-    def _characters_of(self, found: Tensor) -> tuple[str, list[float]]:
-        """The characters of a line by the network's output, and the probability of each."""
-        best, scores = found.argmax(axis=1), found.max(axis=1)
-        is_new = np.concatenate([[True], best[1:] != best[:-1]]) & (best != 0)
-        text = "".join(self._characters[index] for index in best[is_new])
-        return text, [float(score) for score in scores[is_new]]
 
 
 def _shrunk(picture: cv2.typing.MatLike) -> cv2.typing.MatLike:

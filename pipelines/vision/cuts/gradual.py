@@ -23,20 +23,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.vision.cuts.measures import (
-    Blank,
-    Floats,
-    Indices,
-    blanks,
-    change,
-    change_beside_light,
-    changes_content,
-    contrast,
-    grid,
-    likeness,
-    mean_difference,
-    sides,
-)
+from pipelines.vision.cuts import measures
 from pipelines.vision.features import CHROMA_HEIGHT, CHROMA_WIDTH, FrameFeatures
 
 Levels = npt.NDArray[np.float32]
@@ -86,7 +73,7 @@ class Gradual:
     confidence: float
     strength: float
     """Mean difference of A and B in levels; less where part of the transition was seen."""
-    blank: Blank | None
+    blank: measures.Blank | None
     """The side of it that is black or white, if one is."""
     visits_ms: tuple[tuple[int, int], ...] = ()
     """Of a wipe: intervals around it that end with the picture that they began with."""
@@ -102,7 +89,7 @@ def find_gradual(
     ``mixed`` is the window's. One transition is usually found from several frames: see
     ``best_graduals``; whether a camera sweeps through it is worked out once.
     """
-    centres = grid(window, start, end)
+    centres = measures.grid(window, start, end)
     if len(centres) == 0:
         return []
 
@@ -110,14 +97,14 @@ def find_gradual(
     def sweeps(first: int, last: int) -> bool:
         """Return whether the camera's motion explains all that comes into these frames."""
         luma = window.luma[first : last + 1]
-        return not changes_content(luma, _STEP_REACH, config.min_steps_change)
+        return not measures.changes_content(luma, _STEP_REACH, config.min_steps_change)
 
     found = []
     for half_ms in _HALVES_MS:
-        first, last = sides(window, centres, half_ms)
+        first, last = measures.sides(window, centres, half_ms)
         # Where the ends differ and the centre is near their mean.
         before, middle, after = (window.luma[index] for index in (first, centres, last))
-        difference = mean_difference(before, after)
+        difference = measures.mean_difference(before, after)
         twice = 2 * middle.astype(np.int16) - before - after
         miss = np.abs(twice).reshape(len(twice), -1).mean(axis=1) / 2
         clear = difference >= config.min_difference
@@ -219,7 +206,7 @@ def _fitted(
         int(times[middle]),
         int(times[stop]),
         1.0 / (1.0 + math.exp(-score)),
-        float(mean_difference(window.luma[a : a + 1], window.luma[b : b + 1])[0]),
+        float(measures.mean_difference(window.luma[a : a + 1], window.luma[b : b + 1])[0]),
         ends.side,
     )
 
@@ -228,7 +215,7 @@ def _fitted(
 class _Ends:
     """How the first and the last picture of a transition differ."""
 
-    side: Blank | None
+    side: measures.Blank | None
     difference: float
     alike: float
 
@@ -240,20 +227,22 @@ def _unlike(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> _En
     The cheapest tests come first: most pairs fail early.
     """
     ends = window.luma[np.array([a, b])]
-    kinds = blanks(ends)  # black goes first
-    side = next((kind for kind in (Blank.BLACK, Blank.WHITE) if kind in kinds), None)
-    if side is None and contrast(ends).min() < _PLAIN_CONTRAST:
+    kinds = measures.blanks(ends)  # black goes first
+    side = next(
+        (kind for kind in (measures.Blank.BLACK, measures.Blank.WHITE) if kind in kinds), None
+    )
+    if side is None and measures.contrast(ends).min() < _PLAIN_CONTRAST:
         return None
-    alike = 0.0 if side is not None else likeness(ends[0], ends[1])
+    alike = 0.0 if side is not None else measures.likeness(ends[0], ends[1])
     if alike > config.max_likeness:
         return None
-    difference = float(change(window, np.array([a]), np.array([b]), _FAR_REACH)[0])
+    difference = float(measures.change(window, np.array([a]), np.array([b]), _FAR_REACH)[0])
     if side is None and difference >= config.min_change:
-        difference = min(difference, change_beside_light(ends[0], ends[1], _FAR_REACH))
+        difference = min(difference, measures.change_beside_light(ends[0], ends[1], _FAR_REACH))
     return _Ends(side, difference, alike) if difference >= config.min_change else None
 
 
-def _shares(frames: Levels) -> tuple[Floats, Floats]:
+def _shares(frames: Levels) -> tuple[measures.Floats, measures.Floats]:
     """Return the share of B in each frame by least squares, and what it leaves unexplained."""
     offsets = frames - frames[0]
     direction = offsets[-1]
@@ -264,7 +253,7 @@ def _shares(frames: Levels) -> tuple[Floats, Floats]:
     return share, miss
 
 
-def _extent(share: Floats) -> tuple[int, int]:
+def _extent(share: measures.Floats) -> tuple[int, int]:
     """Last frame that is still A and first one that is already B."""
     still = np.flatnonzero(share <= 0.05)
     begin = int(still[-1]) if len(still) else 0
@@ -391,12 +380,12 @@ def find_wipes(
     ``cells`` are the window's ``cell_luma``. One wipe is usually found from several frames:
     see ``gradual_cuts.best_graduals``.
     """
-    centres = grid(window, start, end)
+    centres = measures.grid(window, start, end)
     if len(centres) == 0:
         return []
     found = []
     for half_ms in _WIPE_HALVES_MS:
-        first, last = sides(window, centres, half_ms)
+        first, last = measures.sides(window, centres, half_ms)
         likely = _likely_wipes(cells, first, centres, last, config)
         for a, b in zip(first[likely], last[likely], strict=True):
             wipe = _fitted_wipe(window, cells[a : b + 1], int(a), int(b), config)
@@ -433,9 +422,9 @@ def _visits(
 
 def _likely_wipes(
     cells: npt.NDArray[np.float32],
-    first: Indices,
-    centres: Indices,
-    last: Indices,
+    first: measures.Indices,
+    centres: measures.Indices,
+    last: measures.Indices,
     config: WipeConfig,
 ) -> npt.NDArray[np.bool_]:
     """Return where the ends differ, and the centre shows one at some places, the other
@@ -459,7 +448,7 @@ class _Turning:
 
     miss: float
     step_miss: float
-    reached: Floats
+    reached: measures.Floats
     difference: float
 
     @property
@@ -495,7 +484,10 @@ def _fitted_wipe(
         return None
     begin, stop = turning.extent
     times, ends = window.times_ms[a : b + 1], window.luma[np.array([a, b])]
-    if times[stop] - times[begin] < config.min_length_ms or contrast(ends).max() < _PLAIN_CONTRAST:
+    if (
+        times[stop] - times[begin] < config.min_length_ms
+        or measures.contrast(ends).max() < _PLAIN_CONTRAST
+    ):
         return None
     # The mean difference of two pictures at their rim, as a share of that of the whole.
     apart = np.abs(ends[1].astype(np.int16) - ends[0])
@@ -503,11 +495,13 @@ def _fitted_wipe(
     rim[_RIM_ROWS:-_RIM_ROWS, _RIM_COLUMNS:-_RIM_COLUMNS] = False
     if float(apart[rim].mean() / max(1.0, apart.mean())) < config.min_rim:
         return None
-    alike = likeness(ends[0], ends[1])
-    changed = float(change(window, np.array([a]), np.array([b]), _REACH)[0])
+    alike = measures.likeness(ends[0], ends[1])
+    changed = float(measures.change(window, np.array([a]), np.array([b]), _REACH)[0])
     if alike > config.max_likeness or changed < config.min_change:
         return None
-    if not changes_content(window.luma[a + begin : a + stop + 1], _REACH, config.min_steps_change):
+    if not measures.changes_content(
+        window.luma[a + begin : a + stop + 1], _REACH, config.min_steps_change
+    ):
         return None
     middle = min(int(np.searchsorted(turning.reached, 0.5)), len(times) - 1)
     return Gradual(
@@ -534,7 +528,7 @@ def _turning(cells: npt.NDArray[np.float32], config: WipeConfig) -> _Turning | N
     return _Turning(miss, float((step_miss * weight).sum()), np.cumsum(turned), float(apart.mean()))
 
 
-def _turns(share: npt.NDArray[np.float32]) -> tuple[Indices, Floats]:
+def _turns(share: npt.NDArray[np.float32]) -> tuple[measures.Indices, measures.Floats]:
     """Frame from which each place shows B, by least misfit of a step, and that misfit."""
     frames = len(share)
     as_a = np.vstack([np.zeros(share.shape[1]), np.cumsum(share, axis=0)])

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.vision.cuts.measures import (
-    Floats,
-    Indices,
-    blanks,
-    cell_luma,
-    change,
-    light_residue,
-    likeness,
-)
+from pipelines.vision.cuts import measures
 from pipelines.vision.features import FrameFeatures
 
 _STEP_REACH = (2, 2)
@@ -96,11 +88,11 @@ def find_hard(
         return []
     later = np.arange(low, high)
     steps = np.zeros(len(window))
-    steps[later] = change(window, later - 1, later, _STEP_REACH)
+    steps[later] = measures.change(window, later - 1, later, _STEP_REACH)
     gaps = _gaps(window, low, high)
     for least, reach in ((_GAP, _FAR_REACH), (_LONG_GAP, _FARTHEST_REACH)):
         wide = np.flatnonzero(gaps >= least)
-        steps[wide] = np.minimum(steps[wide], change(window, wide - 1, wide, reach))
+        steps[wide] = np.minimum(steps[wide], measures.change(window, wide - 1, wide, reach))
     cuts = []
     for index in range(max(1, start), end):
         if steps[index] < config.min_step:
@@ -113,7 +105,7 @@ def find_hard(
     return cuts
 
 
-def _gaps(window: FrameFeatures, low: int, high: int) -> Floats:
+def _gaps(window: FrameFeatures, low: int, high: int) -> measures.Floats:
     """How many usual steps the one to each frame takes: 1, more where frames are missing before it.
 
     The usual is the median of the steps around it.
@@ -131,8 +123,8 @@ def _gaps(window: FrameFeatures, low: int, high: int) -> Floats:
 
 
 def _steps_near(
-    window: FrameFeatures, steps: Floats, gaps: Floats, index: int, frames: int
-) -> Floats:
+    window: FrameFeatures, steps: measures.Floats, gaps: measures.Floats, index: int, frames: int
+) -> measures.Floats:
     """Up to so many steps before the one at ``index`` and after it; none where all are far.
 
     As they would be over as much time as that one takes: what moves goes on moving in a gap.
@@ -157,28 +149,32 @@ def _reach(window: FrameFeatures, index: int, frames: int) -> tuple[int, int]:
     return max(int(first), index - 1 - frames), min(int(last), index + frames)
 
 
-def gather(window: FrameFeatures, steps: Floats, gaps: Floats, index: int) -> HardEvidence:
+def gather(
+    window: FrameFeatures, steps: measures.Floats, gaps: measures.Floats, index: int
+) -> HardEvidence:
     """Measure the surroundings of the candidate at ``index``."""
     before, after = _before(window, index), _after(window, index)
     pairs = np.array(
         [(one, other) for one in before[:_NEAR] for other in after]
         + [(one, other) for one in before[_NEAR:] for other in after[:_NEAR]]
     )
-    lasting = change(window, pairs[:, 0], pairs[:, 1], _FAR_REACH).min()
-    alike = max(likeness(window.luma[index - 1], window.luma[other]) for other in after)
+    lasting = measures.change(window, pairs[:, 0], pairs[:, 1], _FAR_REACH).min()
+    alike = max(measures.likeness(window.luma[index - 1], window.luma[other]) for other in after)
     beside = np.sort(_steps_near(window, steps, gaps, index, _WITHIN))
     first, last = _reach(window, index, _WITHIN)
     ones, others = np.array([first, index]), np.array([index - 1, last])
     # Any picture is black in another light.
-    from_blank = len([each for each in blanks(window.luma[index - 1 : index + 1]) if each]) == 1
+    from_blank = (
+        len([each for each in measures.blanks(window.luma[index - 1 : index + 1]) if each]) == 1
+    )
     return HardEvidence(
         step=float(steps[index]),
         around=float(_steps_near(window, steps, gaps, index, _NEIGHBOURS).mean()),
         lasting=float(lasting),
         beside=float(beside[-2]) if len(beside) > 1 else 0.0,
-        within=float(change(window, ones, others, _FAR_REACH).max()),
+        within=float(measures.change(window, ones, others, _FAR_REACH).max()),
         alike=alike,
-        residue=1.0 if from_blank else light_residue(*window.luma[index - 1 : index + 1]),
+        residue=1.0 if from_blank else measures.light_residue(*window.luma[index - 1 : index + 1]),
         gone=_gone(window, index),
     )
 
@@ -191,7 +187,7 @@ def _gone(window: FrameFeatures, index: int) -> float:
     after = np.searchsorted(times, times[index] + apart_ms, side="right") - 1
     before = _shown(window, np.minimum(before, index - 1))
     after = _shown(window, after)
-    cells = cell_luma(window.luma[np.concatenate([before, after])])
+    cells = measures.cell_luma(window.luma[np.concatenate([before, after])])
     apart = np.abs(cells[0] - cells[len(before)])
     turned = apart >= _TURNED_LEVELS
     if int(turned.sum()) < _FEWEST_PLACES:
@@ -201,13 +197,13 @@ def _gone(window: FrameFeatures, index: int) -> float:
     return float(np.minimum(1.0, shares).mean(axis=2).min())
 
 
-def _shown(window: FrameFeatures, frames: Indices) -> Indices:
+def _shown(window: FrameFeatures, frames: measures.Indices) -> measures.Indices:
     """The first of the frames, and of the others those that show something."""
-    kinds = blanks(window.luma[frames[1:]])
+    kinds = measures.blanks(window.luma[frames[1:]])
     return frames[[True, *(kind is None for kind in kinds)]]
 
 
-def _before(window: FrameFeatures, index: int) -> Indices:
+def _before(window: FrameFeatures, index: int) -> measures.Indices:
     """Return frames before the candidate, nearest first: the last three, then by time."""
     wanted = window.times_ms[index - 1] - np.array(_APART_MS)
     found = np.clip(np.searchsorted(window.times_ms, wanted), 0, index - 1)
@@ -215,7 +211,7 @@ def _before(window: FrameFeatures, index: int) -> Indices:
     return np.concatenate([near, np.setdiff1d(found, near)[::-1]])
 
 
-def _after(window: FrameFeatures, index: int) -> Indices:
+def _after(window: FrameFeatures, index: int) -> measures.Indices:
     """Return frames from the candidate on, nearest first: the first three, then by time."""
     wanted = window.times_ms[index] + np.array(_APART_MS)
     found = np.searchsorted(window.times_ms, wanted, side="right") - 1

@@ -489,7 +489,7 @@ def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
             (start_ms, end_ms)
             for wipe in wipes
             for start_ms, end_ms in wipe.visits_ms
-            if not _some(sure_times.touching(start_ms + 1, end_ms))
+            if not any(True for _ in sure_times.touching(start_ms + 1, end_ms))
         ],
         lambda visit: visit,
     )
@@ -505,7 +505,7 @@ def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
     edits = [
         wipe
         for wipe in wipes
-        if not _some(sure_times.touching(wipe.start_ms + 1, wipe.end_ms - 1))
+        if not any(True for _ in sure_times.touching(wipe.start_ms + 1, wipe.end_ms - 1))
         and not any(
             start <= wipe.start_ms and wipe.end_ms <= end
             for start, end in visits.touching(wipe.start_ms, wipe.end_ms)
@@ -567,10 +567,6 @@ def _strongest_apart(cuts: list[Cut], gap_ms: int, sure_gap_ms: int) -> list[Cut
 
 def _span(cut: Cut) -> tuple[int, int]:
     return cut.start_ms, cut.end_ms
-
-
-def _some(items: Iterable[object]) -> bool:
-    return any(True for _ in items)
 
 
 def _clear(cut: Cut, other: Cut, gap_ms: int, sure_gap_ms: int) -> bool:
