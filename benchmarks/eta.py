@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scale import looped
+from benchmarks.capacity import repeated
 from serve_app.client.api import TERMINAL_STATES, ApiClient
 from tests.acceptance.service import running
 from tests.places import DEMO
@@ -31,6 +31,7 @@ from tests.places import DEMO
 POLL_SECONDS = 1.0
 SKIPPED_SHARE = 0.1
 BAR = 0.25
+DEMO_SECONDS = 29.76
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory(prefix="vas-told-") as name:
         folder = Path(name)
-        footage = looped(DEMO, folder / "footage.mp4", options.minutes * 60)
+        times = round(options.minutes * 60 / DEMO_SECONDS)
+        footage = repeated(DEMO, folder / "footage.mp4", max(1, times))
         with running(folder / "data", folder / "service.log") as service:
             for mode in options.modes:
                 for number in range(options.jobs):

@@ -31,7 +31,9 @@ from tests.contract.document_cases import (
     run_sequences,
     try_operation,
 )
+from tests.examples import every_example
 from tests.serve_app.running_api import within_a_minute
+from tests.tables import every
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
@@ -40,6 +42,8 @@ grpc: Any = pytest.importorskip("grpc")
 SETTLING_SECONDS = 20.0
 """In which a new controller finds the replicas, and tells the proxy of them."""
 EXAMPLES = int(os.environ.get("VAS_SCHEMATHESIS_EXAMPLES", "1"))
+THROUGH_SERVE = OPERATIONS if every_example() else OPERATIONS[::6]
+"""Each operation is tried without Serve by ``tests/contract/test_schemathesis.py``."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +51,7 @@ def visitors(service: Service) -> Visitors:
     return Visitors(service)
 
 
-@pytest.mark.parametrize("operation_id", OPERATIONS)
+@every("operation_id", THROUGH_SERVE)
 def test_operation_through_serve(operation_id: str, visitors: Visitors) -> None:
     bounds = settings(BOUNDS, max_examples=EXAMPLES)
     try_operation(SECOND_LOOK, operation_id, visitors, bounds)

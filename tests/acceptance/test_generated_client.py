@@ -15,9 +15,11 @@ from openapi_python_client.config import Config, ConfigFile, MetaType
 
 from serve_app.api.schemas import schema_name
 from tests.acceptance.service import JOB_SECONDS, Service
+from tests.places import PROJECT
 from tests.serve_app.interface_contract import DOCUMENT, OPERATIONS
 
 PACKAGE = "generated_video_client"
+SPOKEN = PROJECT / "tests" / "media" / "speech" / "one_voice.flac"
 FOREIGN_JOB = "00000000-0000-4000-8000-000000000000"
 
 
@@ -68,17 +70,17 @@ def test_a_clip_is_a_file_to_it(modules: dict[str, Any]) -> None:
 @pytest.mark.service
 @pytest.mark.timeout(900)
 def test_the_generated_client_goes_from_a_new_job_to_its_transcript(
-    modules: dict[str, Any], service: Service, excerpt: Path
+    modules: dict[str, Any], service: Service
 ) -> None:
     models = import_module(f"{PACKAGE}.models")
     client = import_module(PACKAGE).AuthenticatedClient(
         base_url=service.base_url, token=service.api_key
     )
-    body = models.CreateJobBody(file_name="excerpt.mp4", file_size_bytes=excerpt.stat().st_size)
+    body = models.CreateJobBody(file_name=SPOKEN.name, file_size_bytes=SPOKEN.stat().st_size)
     created = modules["createJob"].sync(client=client, body=body).data
     httpx.put(
         created.upload_url,
-        content=excerpt.read_bytes(),
+        content=SPOKEN.read_bytes(),
         headers=created.upload_headers.to_dict(),
         trust_env=False,
     ).raise_for_status()

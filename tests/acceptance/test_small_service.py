@@ -84,13 +84,14 @@ def objects_of(in_s3: InS3, job_id: str) -> list[str]:
     return [key for key in everything_in(in_s3.store) if job_id in key]
 
 
-def test_a_presigned_put_is_all_that_a_job_needs(in_s3: InS3, excerpt: Path) -> None:
+def test_a_presigned_put_is_all_that_a_job_needs(in_s3: InS3, tmp_path: Path) -> None:
+    clip = first_seconds(DEMO, tmp_path / "clip.mp4", 4.0)
     with ApiClient(in_s3.service.base_url, in_s3.service.api_key) as client:
-        job = client.create_job(excerpt.name, excerpt.stat().st_size, "all")
+        job = client.create_job(clip.name, clip.stat().st_size, "all")
         assert job["uploadUrl"].startswith(f"{in_s3.endpoint}/")
         assert set(job["uploadHeaders"]) == {"Content-Type"}
         assert urlsplit(job["resumableUploadUrl"]).port == in_s3.service.port
-        assert put(job["uploadUrl"], excerpt.read_bytes()) == 200
+        assert put(job["uploadUrl"], clip.read_bytes()) == 200
 
         ended = client.wait(job["jobId"], timeout_seconds=300)
         assert ended["state"] == "completed", ended

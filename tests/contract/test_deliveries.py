@@ -28,7 +28,6 @@ from tests.webhooks.receivers import (
     head,
     in_turn,
     receivers_clock,
-    reset,
     status,
 )
 
@@ -178,38 +177,6 @@ def test_an_event_whose_record_was_lost_arrives_again(
     assert [seen.webhook_id for seen in receiver.received] == [f"{job_id}:job.cancelled"] * 2
 
 
-def silent(_delivered: Delivered, _connection: socket.socket) -> None:
-    time.sleep(2 * DEADLINE_SECONDS)
-
-
-def resets(_delivered: Delivered, connection: socket.socket) -> None:
-    reset(connection)
-
-
-@covers("delivery/2")
-@pytest.mark.parametrize(
-    ("script", "error"),
-    [
-        (status(429), "http_4xx: 429"),
-        (status(500), "http_5xx: 500"),
-        (status(599), "http_5xx: 599"),
-        (silent, "timeout"),
-        (resets, "connection"),
-    ],
-    ids=["429", "500", "599", "timeout", "network error"],
-)
-def test_what_may_pass_is_tried_again(
-    caller: Caller, deliveries: Deliveries, script: Script, error: str
-) -> None:
-    receiver = deliveries.receiver(caller, in_turn(script, status(204)))
-    job_id = deliveries.cancelled(caller, receiver.url)
-    record = deliveries.after(caller, job_id, 1)
-    assert (record["status"], record["lastError"]) == ("pending_retry", error)
-    deliveries.pass_pause(job_id)
-    assert deliveries.after(caller, job_id, 2)["status"] == "delivered"
-    assert len(receiver.received) == 2
-
-
 @covers("delivery/2", "limits/webhook-attempts")
 def test_eight_attempts_in_all_with_pauses_from_10_seconds_to_10_minutes(
     caller: Caller, deliveries: Deliveries
@@ -231,29 +198,6 @@ def test_a_longer_retry_after_is_honoured(caller: Caller, deliveries: Deliveries
     job_id = deliveries.cancelled(caller, receiver.url)
     deliveries.after(caller, job_id, 1)
     assert_pauses([deliveries.pass_pause(job_id)], [300])
-
-
-@covers("delivery/3")
-@pytest.mark.parametrize(
-    ("script", "error"),
-    [
-        (status(400), "http_4xx: 400"),
-        (status(404), "http_4xx: 404"),
-        (status(499), "http_4xx: 499"),
-        (status(301, location="/hook"), "redirect"),
-        (status(308, location="https://www.example.com/"), "redirect"),
-    ],
-    ids=["400", "404", "499", "301", "308"],
-)
-def test_another_4xx_and_a_redirect_are_final(
-    caller: Caller, deliveries: Deliveries, script: Script, error: str
-) -> None:
-    receiver = deliveries.receiver(caller, script)
-    job_id = deliveries.cancelled(caller, receiver.url)
-    record = deliveries.after(caller, job_id, 1)
-    assert (record["status"], record["lastError"]) == ("failed", error)
-    assert open_events(caller, job_id) == 0
-    assert len(receiver.received) == 1
 
 
 @covers("delivery/3")
@@ -330,16 +274,6 @@ def test_the_logs_status_says_how_the_delivery_stands(
     assert record["status"] == wanted
     assert record == record | fields
     assert (record["deliveredAt"] is not None) == (wanted == "delivered")
-
-
-@covers("notes/last-error")
-def test_last_error_is_the_class_and_what_the_endpoint_answered(
-    caller: Caller, deliveries: Deliveries
-) -> None:
-    receiver = deliveries.receiver(caller, status(500, b'{"error": "no such table"}'))
-    job_id = deliveries.cancelled(caller, receiver.url)
-    record = deliveries.after(caller, job_id, 1)
-    assert record["lastError"] == 'http_5xx: 500\n{"error": "no such table"}'
 
 
 @covers("limits/lastError-response-body-capture", "notes/last-error")

@@ -21,7 +21,8 @@ from serve_app.webhooks.signing import signature
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import RunnerSide
 from tests.contract.spec_rows import covers, rows_of
-from tests.contract.webhook_receiver import URL, Received, Receiver, receiving
+from tests.contract.webhook_receiver import URL, receiving
+from tests.webhooks.receivers import Delivered, Receiver, status
 
 CALLBACK = "https://customer.example.com/hook"
 
@@ -34,7 +35,8 @@ def endpoint(api: ContractApi, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def receiver(endpoint: Receiver) -> Receiver:
-    endpoint.reset()
+    endpoint.script = status(204)
+    endpoint.received.clear()
     return endpoint
 
 
@@ -53,16 +55,12 @@ def rotate(caller: Caller) -> str:
     return str(shown(caller.api.client.post(path, headers=caller.sign_in()))["secret"])
 
 
-def signed(secret: str, event: Received, body: bytes | None = None) -> str:
+def signed(secret: str, event: Delivered, body: bytes | None = None) -> str:
     """The signature entry by the specification's words, with nothing of the service's code."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     head = f"{event.headers['webhook-id']}.{event.headers['webhook-timestamp']}."
     content = head.encode() + (event.body if body is None else body)
     return "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
-
-
-def entries(event: Received) -> list[str]:
-    return event.headers["webhook-signature"].split(" ")
 
 
 @covers("event-kinds/webhook.test")
@@ -76,18 +74,18 @@ def test_the_test_endpoint_sends_a_test_event(caller: Caller, receiver: Receiver
 
 
 @covers("objects/webhook-test-result", "delivery/1")
-@pytest.mark.parametrize("status", [200, 201, 204, 299])
-def test_a_2xx_acknowledges(caller: Caller, receiver: Receiver, status: int) -> None:
-    receiver.status = status
+@pytest.mark.parametrize("code", [200, 201, 204, 299])
+def test_a_2xx_acknowledges(caller: Caller, receiver: Receiver, code: int) -> None:
+    receiver.script = status(code)
     result = send_test(caller)
     assert set(result) == {"delivered", "statusCode", "latencyMs"}
-    assert (result["delivered"], result["statusCode"]) == (True, status)
+    assert (result["delivered"], result["statusCode"]) == (True, code)
     assert 0 <= result["latencyMs"] < 10_000
 
 
 @covers("notes/test-webhook-failure")
 @pytest.mark.parametrize(
-    ("status", "error"),
+    ("code", "error"),
     [
         (500, "http_5xx: 500"),
         (503, "http_5xx: 503"),
@@ -97,12 +95,12 @@ def test_a_2xx_acknowledges(caller: Caller, receiver: Receiver, status: int) -> 
     ],
 )
 def test_another_status_is_a_failure_of_its_class(
-    caller: Caller, receiver: Receiver, status: int, error: str
+    caller: Caller, receiver: Receiver, code: int, error: str
 ) -> None:
-    receiver.status = status
+    receiver.script = status(code, location=URL) if code == 302 else status(code)
     result = send_test(caller)
     assert set(result) == {"delivered", "statusCode", "latencyMs", "error"}
-    assert (result["delivered"], result["statusCode"], result["error"]) == (False, status, error)
+    assert (result["delivered"], result["statusCode"], result["error"]) == (False, code, error)
     assert len(receiver.received) == 1  # a redirect is not followed
 
 
@@ -116,7 +114,7 @@ def test_without_an_answer_the_status_is_0(caller: Caller) -> None:
 
 @covers("delivery/1", "limits/webhook-acknowledgement-deadline")
 def test_after_10_seconds_it_is_a_timeout(caller: Caller, receiver: Receiver) -> None:
-    receiver.delay_seconds = 15
+    receiver.script = lambda _delivered, _connection: receiver.leaving.wait(15)
     result = send_test(caller)
     assert (result["delivered"], result["statusCode"], result["error"]) == (False, 0, "timeout")
     assert 9_900 <= result["latencyMs"] <= 11_500
@@ -146,8 +144,8 @@ def test_the_timestamp_is_when_it_was_signed(caller: Caller, receiver: Receiver)
     assert abs(int(event.headers["webhook-timestamp"]) - time.time()) <= 5
     secret = secret_of(caller)
     later = str(int(event.headers["webhook-timestamp"]) + 1)
-    changed = Received(event.path, event.headers | {"webhook-timestamp": later}, event.body)
-    assert entries(event) == [signed(secret, event)] != [signed(secret, changed)]
+    changed = Delivered(event.path, event.headers | {"webhook-timestamp": later}, event.body)
+    assert event.signatures == [signed(secret, event)] != [signed(secret, changed)]
 
 
 @covers("webhook-headers/webhook-signature", "versioning/5")
@@ -155,9 +153,9 @@ def test_the_signature_is_a_list_of_v1_entries(caller: Caller, receiver: Receive
     secret_of(caller)
     for count in (1, 2):
         send_test(caller)
-        assert len(entries(receiver.last)) == count
+        assert len(receiver.last.signatures) == count
         assert all(
-            re.fullmatch(r"v1,[A-Za-z0-9+/]{43}=", entry) for entry in entries(receiver.last)
+            re.fullmatch(r"v1,[A-Za-z0-9+/]{43}=", entry) for entry in receiver.last.signatures
         )
         assert re.search(r"/\d", receiver.last.headers["user-agent"])
         rotate(caller)
@@ -168,7 +166,7 @@ def test_a_signature_is_hmac_sha256_over_id_timestamp_and_raw_body(
     caller: Caller, receiver: Receiver
 ) -> None:
     send_test(caller)
-    assert entries(receiver.last) == [signed(secret_of(caller), receiver.last)]
+    assert receiver.last.signatures == [signed(secret_of(caller), receiver.last)]
     vector = signature(  # of the Standard Webhooks specification
         "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
         "msg_p5jXN8AQM9LWM0D4loKWxJek",
@@ -184,9 +182,9 @@ def test_the_key_is_the_decoded_part_after_the_prefix(caller: Caller, receiver: 
     assert secret.startswith("whsec_")
     assert len(base64.b64decode(secret.removeprefix("whsec_"), validate=True)) >= 24
     send_test(caller)
-    assert entries(receiver.last) == [signed(secret, receiver.last)]
+    assert receiver.last.signatures == [signed(secret, receiver.last)]
     undecoded = base64.b64encode(secret.removeprefix("whsec_").encode()).decode()
-    assert entries(receiver.last) != [signed(undecoded, receiver.last)]
+    assert receiver.last.signatures != [signed(undecoded, receiver.last)]
 
 
 @covers("signature/3")
@@ -196,9 +194,9 @@ def test_a_receiver_can_verify_the_raw_body_and_tells_a_changed_one(
     secret = secret_of(caller)
     send_test(caller)
     event = receiver.last
-    assert hmac.compare_digest(entries(event)[0], signed(secret, event))
+    assert hmac.compare_digest(event.signatures[0], signed(secret, event))
     rewritten = json.dumps(json.loads(event.body), indent=1).encode()
-    assert signed(secret, event, rewritten) not in entries(event)
+    assert signed(secret, event, rewritten) not in event.signatures
 
 
 @covers("signature/4", "limits/previous-webhook-secret-validity-after-rotation")
@@ -220,7 +218,7 @@ def test_after_a_rotation_both_secrets_sign_for_24_hours(
         )
         send_test(caller)
         names = {signed(secret, receiver.last): secret for secret in (old, new)}
-        return [names[entry] for entry in entries(receiver.last)]
+        return [names[entry] for entry in receiver.last.signatures]
 
     assert signers("0 seconds") == [new, old]
     assert signers("23 hours 59 minutes") == [new, old]
@@ -232,7 +230,7 @@ def test_each_account_has_one_secret_of_its_own(caller: Caller, receiver: Receiv
     stranger = caller.api.caller()
     assert secret_of(caller) == secret_of(caller) != secret_of(stranger)
     send_test(stranger)
-    assert entries(receiver.last) == [signed(secret_of(stranger), receiver.last)]
+    assert receiver.last.signatures == [signed(secret_of(stranger), receiver.last)]
 
 
 @pytest.fixture(scope="module")

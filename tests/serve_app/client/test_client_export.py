@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from serve_app.client.export import (
     export_results,
     write_atomically,
 )
-from tests.serve_app.client.scripted_api import Answer, ScriptedApi, data, error, serving
+from tests.serve_app.client.scripted_api import Answer, ScriptedApi, data, error
 
 JOB_ID = "7f1d9c1e-52a3-4d52-9a3c-0f6b0d1c2e3f"
 JOB = f"/jobs/{JOB_ID}"
@@ -31,25 +30,6 @@ TRANSCRIPT = {
     "text": "grüß dich",
     "segments": [],
 }
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ScriptedApi]:
-    with serving(ScriptedApi()) as running:
-        yield running
-
-
-@pytest.fixture
-def api(server: ScriptedApi) -> ScriptedApi:
-    server.seen.clear()
-    server._answers.clear()
-    return server
-
-
-@pytest.fixture
-def client(api: ScriptedApi) -> Iterator[ApiClient]:
-    with ApiClient(api.base_url, "vas_live_secret", sleep=lambda seconds: None) as opened:
-        yield opened
 
 
 def script_job(api: ScriptedApi, vision: str, transcript: str) -> None:
