@@ -108,6 +108,14 @@ class Service:
                     return process
         raise AssertionError(f"no process of {title}")
 
+    def resident_bytes(self) -> int:
+        """Memory of all processes together, shared pages counted once (PSS)."""
+        total = 0
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_full_info().pss
+        return total
+
     @property
     def root(self) -> str:
         """The address without the path of the API."""

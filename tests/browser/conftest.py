@@ -7,24 +7,15 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from serve_app.settings import Settings
 from tests.browser.visits import Visits, launched
-from tests.contract.calling import ContractApi, fresh_settings
+from tests.contract.calling import ContractApi, fresh_api
 from tests.contract.runner_side import RunnerSide
 
 
 @pytest.fixture(scope="session")
-def browser_settings(
-    postgres_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Settings]:
-    with fresh_settings(postgres_url, tmp_path_factory.mktemp("browsed")) as settings:
-        yield settings
-
-
-@pytest.fixture(scope="session")
-def api(browser_settings: Settings) -> Iterator[ContractApi]:
+def api(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContractApi]:
     """The running API."""
-    with ContractApi(browser_settings) as running:
+    with fresh_api(postgres_url, tmp_path_factory.mktemp("browsed")) as running:
         yield running
 
 

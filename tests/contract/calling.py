@@ -24,23 +24,6 @@ Result = TypeVar("Result")
 RATE_HEADERS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 
 
-@contextmanager
-def fresh_settings(postgres_url: str, folder: Path) -> Iterator[Settings]:
-    """Settings over a database of their own; beside that, as delivered.
-
-    Loopback is allowed, so that tests can stand behind callbacks; one camera RAW
-    family is enabled, so that its tier can be reached.
-    """
-    with fresh_database(postgres_url) as url:
-        yield Settings(
-            data_dir=folder,
-            database_url=url,
-            secret_key=SECRET,
-            raw_decoders={"r3d": "decode {input} {output}"},
-            allowed_networks=(ip_network("127.0.0.0/8"),),
-        )
-
-
 class ContractApi(RunningApi):
     """The API on a socket, and a way to its database that costs little to use often."""
 
@@ -104,6 +87,25 @@ class ContractApi(RunningApi):
     def caller(self, credits_cents: int = 1000) -> Caller:
         """A new customer, ready to call."""
         return Caller(self, self.customer(credits_cents))
+
+
+@contextmanager
+def fresh_api(postgres_url: str, folder: Path, **changes: Any) -> Iterator[ContractApi]:
+    """A running API over a database of its own; but for the changes, set as delivered.
+
+    Loopback is allowed, so that tests can stand behind callbacks; one camera RAW
+    family is enabled, so that its tier can be reached.
+    """
+    with fresh_database(postgres_url) as url:
+        settings = Settings(
+            data_dir=folder,
+            database_url=url,
+            secret_key=SECRET,
+            raw_decoders={"r3d": "decode {input} {output}"},
+            allowed_networks=(ip_network("127.0.0.0/8"),),
+        )
+        with ContractApi(settings.model_copy(update=changes)) as api:
+            yield api
 
 
 @dataclass(frozen=True, slots=True)

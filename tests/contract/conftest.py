@@ -7,23 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from serve_app.jobs import events
-from serve_app.settings import Settings
-from tests.contract.calling import Caller, ContractApi, fresh_settings
+from tests.contract.calling import Caller, ContractApi, fresh_api
 from tests.contract.runner_side import RunnerSide
 
 
 @pytest.fixture(scope="session")
-def contract_settings(
-    postgres_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Settings]:
-    with fresh_settings(postgres_url, tmp_path_factory.mktemp("contract")) as settings:
-        yield settings
-
-
-@pytest.fixture(scope="session")
-def api(contract_settings: Settings) -> Iterator[ContractApi]:
+def api(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContractApi]:
     """The running API."""
-    with ContractApi(contract_settings) as running:
+    with fresh_api(postgres_url, tmp_path_factory.mktemp("contract")) as running:
         yield running
 
 
@@ -36,9 +27,9 @@ def short_streams() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def strict_api(contract_settings: Settings) -> Iterator[ContractApi]:
+def strict_api(api: ContractApi) -> Iterator[ContractApi]:
     """A replica whose operator allows no private network at all."""
-    with ContractApi(contract_settings.model_copy(update={"allowed_networks": ()})) as running:
+    with ContractApi(api.settings.model_copy(update={"allowed_networks": ()})) as running:
         yield running
 
 

@@ -20,10 +20,9 @@ import psycopg
 import pytest
 
 from serve_app.errors import CATALOGUE, ErrorCode
-from serve_app.settings import Settings
 from storage import jobs, keys, ledger
 from storage.types import SkipReason, StageName, StageStatus
-from tests.contract.calling import RATE_HEADERS, Caller, ContractApi, fresh_settings, refusal, shown
+from tests.contract.calling import RATE_HEADERS, Caller, ContractApi, fresh_api, refusal, shown
 from tests.contract.runner_side import AUDIO_ONLY, SILENT, TWO_TRACKS, RunnerSide
 from tests.contract.spec_rows import ROWS, covers, covers_each, row_cells, rows_of
 
@@ -152,10 +151,7 @@ def fragile(
     postgres_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[ContractApi, str]]:
     """An API whose database may be broken; and the name of that database."""
-    with (
-        fresh_settings(postgres_url, tmp_path_factory.mktemp("fragile")) as settings,
-        ContractApi(settings) as api,
-    ):
+    with fresh_api(postgres_url, tmp_path_factory.mktemp("fragile")) as api:
         [(name,)] = api.sql("SELECT current_database()")
         yield api, name
 
@@ -199,12 +195,10 @@ def test_the_connection_stays_open_after_an_internal_error(
 
 
 @covers("error-codes/SERVICE_UNAVAILABLE")
-def test_more_uploads_at_once_than_a_replica_takes_are_told_to_come_back(
-    contract_settings: Settings,
-) -> None:
-    one_at_a_time = contract_settings.model_copy(update={"upload_concurrency": 1})
-    with ContractApi(one_at_a_time) as api:
-        caller = api.caller()
+def test_more_uploads_at_once_than_a_replica_takes_are_told_to_come_back(api: ContractApi) -> None:
+    one_at_a_time = api.settings.model_copy(update={"upload_concurrency": 1})
+    with ContractApi(one_at_a_time) as replica:
+        caller = replica.caller()
         first, second = (caller.create()["uploadUrl"] for _ in range(2))
         with half_an_upload(first):
             refused = httpx.put(second, content=b"footage", trust_env=False)

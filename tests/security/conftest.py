@@ -6,24 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from serve_app.settings import Settings
-from tests.contract.calling import ContractApi, fresh_settings
+from tests.contract.calling import ContractApi, fresh_api
 from tests.contract.runner_side import RunnerSide
 from tests.security.furnished_accounts import FurnishedAccount
 
 
 @pytest.fixture(scope="session")
-def secured_settings(
-    postgres_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Settings]:
-    with fresh_settings(postgres_url, tmp_path_factory.mktemp("secured")) as settings:
-        yield settings.model_copy(update={"allowed_networks": (), "upload_lifetime_seconds": 600})
-
-
-@pytest.fixture(scope="session")
-def api(secured_settings: Settings) -> Iterator[ContractApi]:
+def api(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContractApi]:
     """The running API; no private network is allowed."""
-    with ContractApi(secured_settings) as running:
+    folder = tmp_path_factory.mktemp("secured")
+    changes = {"allowed_networks": (), "upload_lifetime_seconds": 600}
+    with fresh_api(postgres_url, folder, **changes) as running:
         yield running
 
 

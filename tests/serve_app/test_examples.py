@@ -16,9 +16,8 @@ import httpx
 import pytest
 
 from serve_app.deployment.local import free_port
-from serve_app.settings import Settings
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
-from tests.contract.calling import Caller, ContractApi, fresh_settings
+from tests.contract.calling import Caller, fresh_api
 from tests.contract.runner_side import RunnerSide
 from tests.places import PROJECT
 
@@ -36,17 +35,10 @@ def program(heading: str, language: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def example_settings(
-    postgres_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Settings]:
-    with fresh_settings(postgres_url, tmp_path_factory.mktemp("examples")) as settings:
-        yield settings
-
-
-@pytest.fixture(scope="module")
-def caller(example_settings: Settings) -> Iterator[Caller]:
+def caller(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caller]:
     """A customer of a service whose jobs complete."""
-    with ContractApi(example_settings) as api, RunnerSide(api).completing():
+    folder = tmp_path_factory.mktemp("examples")
+    with fresh_api(postgres_url, folder) as api, RunnerSide(api).completing():
         yield api.caller()
 
 

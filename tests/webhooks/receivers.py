@@ -15,6 +15,7 @@ import pytest
 from standardwebhooks import webhooks as standard
 
 from serve_app.webhooks.sender import SenderClock
+from tests.pipelines.net.fetch_servers import accepting, read_request
 
 LONGEST_SECONDS = 20.0
 
@@ -100,29 +101,15 @@ class Receiver:
     @contextlib.contextmanager
     def running(self) -> Iterator[Receiver]:
         """Listen for the block; fails at its end if a delivery did not verify."""
-        with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
-            self.port = listener.getsockname()[1]
-            thread = threading.Thread(target=self._accept, args=(listener,), daemon=True)
-            thread.start()
+        with accepting("127.0.0.1", 0, self._serve) as self.port:
             try:
                 yield self
             finally:
                 self.leaving.set()
-                with contextlib.suppress(OSError):
-                    listener.shutdown(socket.SHUT_RDWR)
-                thread.join(120)
         assert self.refused == []
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _peer = listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
     def _serve(self, connection: socket.socket) -> None:
+        self.connections += 1
         connection.settimeout(LONGEST_SECONDS)
         # Senders that hang up in the middle are what some of these tests are about.
         with contextlib.suppress(OSError), connection:
@@ -136,10 +123,12 @@ class Receiver:
 
     def _take(self, connection: socket.socket) -> bool:
         """Serve one delivery; False if the sender has hung up instead."""
-        delivered = read_delivery(connection)
-        if delivered is None:
+        request = read_request(connection)
+        if request is None:
             self.all_left.set()
             return False
+        asked, body = request
+        delivered = Delivered(asked.target, asked.headers, body)
         try:
             self.verify(delivered)
         except standard.WebhookVerificationError as error:
@@ -147,26 +136,6 @@ class Receiver:
         self.received.append(delivered)
         self.script(delivered, connection)
         return True
-
-
-def read_delivery(connection: socket.socket) -> Delivered | None:
-    """A whole request; None if the sender hung up before its end."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        more = connection.recv(65_536)
-        if not more:
-            return None
-        data += more
-    first, _, rest = data.partition(b"\r\n")
-    headers_text, _, body = rest.partition(b"\r\n\r\n")
-    pairs = (line.split(":", 1) for line in headers_text.decode("latin-1").split("\r\n"))
-    headers = {name.lower(): value.strip() for name, value in pairs}
-    while len(body) < int(headers.get("content-length", 0)):
-        more = connection.recv(65_536)
-        if not more:
-            return None
-        body += more
-    return Delivered(first.decode("latin-1").split(" ")[1], headers, body)
 
 
 def reset(connection: socket.socket) -> None:

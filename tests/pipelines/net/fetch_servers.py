@@ -63,29 +63,15 @@ class ScriptedServer:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[ScriptedServer]:
-        with socket.create_server((self.address, self.port), backlog=64) as listener:
-            self.port = listener.getsockname()[1]
-            acceptor = threading.Thread(target=self._accept, args=(listener,), daemon=True)
-            acceptor.start()
+        with accepting(self.address, self.port, self._serve) as self.port:
             try:
                 yield self
             finally:
                 self.stopping.set()
-                with contextlib.suppress(OSError):
-                    listener.shutdown(socket.SHUT_RDWR)
-                acceptor.join(60)
 
     def url(self, target: str = "/clip.mp4", host: str | None = None) -> str:
         scheme = "https" if self.tls else "http"
         return f"{scheme}://{host or self.address}:{self.port}{target}"
-
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _peer = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         connection.settimeout(_LONGEST_CONNECTION_SECONDS)
@@ -94,10 +80,10 @@ class ScriptedServer:
             if self.tls is not None:
                 connection = self._secured(self.tls, connection)
             with connection:
-                asked = _read_request(connection)
-                if asked is not None:
-                    self.asked.append(asked)
-                    self.script(asked, connection)
+                request = read_request(connection)
+                if request is not None:
+                    self.asked.append(request[0])
+                    self.script(request[0], connection)
 
     def _secured(self, context: ssl.SSLContext, connection: socket.socket) -> ssl.SSLSocket:
         def note(_socket: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
@@ -107,11 +93,37 @@ class ScriptedServer:
         return context.wrap_socket(connection, server_side=True)
 
 
-def _read_request(connection: socket.socket) -> Asked | None:
-    """The request, its body too: closing a socket with unread bytes resets the connection."""
+@contextlib.contextmanager
+def accepting(address: str, port: int, serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """The port of a listener each of whose connections is served in a thread of its own."""
+    with socket.create_server((address, port), backlog=128) as listener:
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _peer = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+        acceptor = threading.Thread(target=accept, daemon=True)
+        acceptor.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            acceptor.join(120)
+
+
+def read_request(connection: socket.socket) -> tuple[Asked, bytes] | None:
+    """A whole request and its body; None if the client hung up before its end.
+
+    Closing a socket with unread bytes would reset the connection.
+    """
     data = b""
     while b"\r\n\r\n" not in data:
-        more = connection.recv(4096)
+        more = connection.recv(65_536)
         if not more:
             return None
         data += more
@@ -121,11 +133,11 @@ def _read_request(connection: socket.socket) -> Asked | None:
     pairs = (line.split(":", 1) for line in lines)
     headers = {name.lower(): value.strip() for name, value in pairs}
     while len(body) < int(headers.get("content-length", 0)):
-        more = connection.recv(4096)
+        more = connection.recv(65_536)
         if not more:
             return None
         body += more
-    return Asked(method, target, headers)
+    return Asked(method, target, headers), body
 
 
 def answer(

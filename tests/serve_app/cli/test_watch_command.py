@@ -20,10 +20,9 @@ import pytest
 
 from serve_app.client.api import ApiClient, JsonObject, RequestFailedError
 from serve_app.client.watch import StoppedError, Version, Watcher, WatchRecord, pausing
-from serve_app.settings import Settings
 from storage import ledger
 from tests.background import in_background
-from tests.contract.calling import Caller, ContractApi, fresh_settings
+from tests.contract.calling import Caller, ContractApi, fresh_api
 from tests.contract.runner_side import RunnerSide
 
 RESULTS = {"contact-sheet.png", "job.json", "scenes.json", "transcript.json", "transcript.srt",
@@ -32,16 +31,8 @@ ENDINGS = (".mp4", ".wav")
 
 
 @pytest.fixture(scope="module")
-def watched_settings(
-    postgres_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Settings]:
-    with fresh_settings(postgres_url, tmp_path_factory.mktemp("watched")) as settings:
-        yield settings
-
-
-@pytest.fixture(scope="module")
-def api(watched_settings: Settings) -> Iterator[ContractApi]:
-    with ContractApi(watched_settings) as running:
+def api(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContractApi]:
+    with fresh_api(postgres_url, tmp_path_factory.mktemp("watched")) as running:
         yield running
 
 
