@@ -22,13 +22,14 @@ from serve_app.results.transcripts import default_track, read_tracks, transcript
 from serve_app.results.translations import in_language
 from storage.database import Connection, Database
 from storage.job_records import JobRecord
-from storage.types import JobState
+from storage.types import JobState, StageName, StageStatus
 
 PARAGRAPH_PAUSE_MS = 2000
 PARAGRAPH_SENTENCES = 5
 """A paragraph ends at a longer pause, after so many sentences, and where the speaker changes."""
 UTTERANCE_SECONDS = 0.8
 """Pause that ends an utterance, unless a request has another: Deepgram's ``utt_split``."""
+NO_TRANSCRIPT = "The media has no sound, or the job did not complete."
 _PUNCTUATION = re.compile(r"^[^\w]+|[^\w]+$")
 
 
@@ -274,6 +275,11 @@ def _letter(number: int) -> str:
     return (_letter(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
 
 
+def has_transcript(job: JobRecord) -> bool:
+    """Return whether the job's transcript stage has a result: it has none without sound."""
+    return job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED
+
+
 ASSEMBLYAI_STATUS = {
     JobState.AWAITING_UPLOAD: "queued",
     JobState.QUEUED: "queued",
@@ -284,20 +290,26 @@ ASSEMBLYAI_STATUS = {
 
 
 def assemblyai_status(job: JobRecord) -> str:
-    """Return the status of a transcript: not completed while it shows what it is to hide."""
+    """Return the status of a transcript: not completed while it shows what it is to hide, nor
+    without sound."""
     if job.state is JobState.COMPLETED and job.shows_personal_data:
         return "error" if job.redact_error else "processing"
+    if job.state is JobState.COMPLETED and not has_transcript(job):
+        return "error"
     return ASSEMBLYAI_STATUS.get(job.state, "error")
 
 
 async def _assemblyai_event(_: Connection, job: JobRecord) -> bytes:
-    status = "completed" if job.state is JobState.COMPLETED else "error"
+    is_completed = job.state is JobState.COMPLETED and has_transcript(job)
+    status = "completed" if is_completed else "error"
     return json.dumps({"transcript_id": str(job.id), "status": status}).encode()
 
 
 async def _deepgram_event(connection: Connection, job: JobRecord) -> bytes:
-    if job.state is not JobState.COMPLETED:
-        failure = {"err_code": job.error_code or job.state.upper(), "err_msg": job.error_message}
+    if job.state is not JobState.COMPLETED or not has_transcript(job):
+        state = "NO_AUDIO" if job.state is JobState.COMPLETED else job.state.upper()
+        message = job.error_message or NO_TRANSCRIPT
+        failure = {"err_code": job.error_code or state, "err_msg": message}
         return json.dumps(failure | {"request_id": str(job.id)}).encode()
     spoken = await _spoken(connection, job)
     made = await asyncio.to_thread(deepgram, job, spoken)

@@ -30,6 +30,7 @@ from serve_app.jobs import service
 from serve_app.jobs.plans import Planner, plan_from_url, plan_upload
 from serve_app.jobs.schemas import MAX_KEYTERMS, CreateJobBody, CreateJobFromUrlBody
 from serve_app.protocols.answers import (
+    NO_TRANSCRIPT,
     Spoken,
     assemblyai_run,
     assemblyai_status,
@@ -58,7 +59,8 @@ from storage.uploads import MEDIA_SLOT
 
 _UPLOAD = "assemblyai-upload"
 """What the signature of an upload's address is for."""
-_UPLOAD_PATH = re.compile(r"/v2/upload/([0-9a-f-]{36})/([0-9]+)/([0-9a-f]{32})")
+_UPLOAD_PATH = re.compile(r"/v2/upload/([0-9a-f-]{36})/([0-9]+)/([0-9a-f]{32})$")
+"""A proxy may have put a prefix before it."""
 _POLICIES = {
     "banking_information": PersonalData.IBAN,
     "credit_card_number": PersonalData.CARD,
@@ -203,14 +205,14 @@ def _uploaded(context: AppContext, url: str) -> tuple[str, int, str] | None:
     Raises INVALID_REQUEST once its time is over, and for one that is not signed.
     """
     parts = urlsplit(url)
-    found = _UPLOAD_PATH.fullmatch(parts.path)
+    found = _UPLOAD_PATH.search(parts.path)
     query = parse_qs(parts.query)
     if found is None:
         return None
     try:
         context.signer.check_path(
             _UPLOAD,
-            parts.path,
+            found[0],
             expires="".join(query.get("expires", ())),
             signature="".join(query.get("signature", ())),
         )
@@ -328,7 +330,7 @@ def _document(job: JobRecord, spoken: Spoken | None) -> dict[str, Any]:
     if job.erased_at is not None:
         return document | {"text": "Deleted by user.", "status": "completed"}
     if status == "error":
-        document["error"] = job.error_message or job.redact_error or f"The job is {job.state}."
+        document["error"] = job.error_message or job.redact_error or NO_TRANSCRIPT
     if spoken is None:
         return document
     segments, letters = spoken.found.segments, letters_of(job, spoken)

@@ -202,7 +202,8 @@ router = APIRouter(prefix="/v1", route_class=GoogleRoute, include_in_schema=Fals
 @router.post("/videos:annotate")
 async def annotate(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """Have a video analysed; answer with the operation that does it."""
-    asked = checked(Annotate, parse_json_object(await read_bounded(request, _MOST_BYTES)))
+    raw = await read_bounded(request, _MOST_BYTES)
+    asked = checked(Annotate, await run_in_threadpool(parse_json_object, raw))
     request.state.body_read = True
     if bool(asked.inputUri) == bool(asked.inputContent):
         raise invalid("Give either inputUri or inputContent.", "inputUri")

@@ -21,6 +21,7 @@ from serve_app.protocols import answers
 from serve_app.protocols import deepgram as protocol
 from serve_app.protocols.answers import Spoken, paragraphs
 from storage import keys
+from tests.contract import runner_side
 from tests.contract.calling import Caller, ContractApi
 from tests.contract.runner_side import RunnerSide
 from tests.tables import every
@@ -342,6 +343,25 @@ def test_a_redacted_transcript_is_completed_once_it_hides_what_was_asked(
     shown = httpx.get(url, headers=headers, trust_env=False).json()
     assert (shown["status"], shown["text"]) == ("processing", None)
     assert httpx.get(f"{url}/srt", headers=headers, trust_env=False).status_code == 400
+
+
+def test_media_without_sound_is_an_error_of_each_protocol(
+    api: ContractApi, caller: Caller, runner: RunnerSide
+) -> None:
+    key = caller.customer.key
+    asked = listen(deepgram(api, key), callback=CALLBACK)
+    submitted = assemblyai(api, key, webhook_url=CALLBACK).submit("https://example.com/mute.mp4")
+    for job_id in (str(asked.request_id), str(submitted.id)):
+        runner.ingest(runner.lease(job_id), runner_side.SILENT)
+        assert caller.job(job_id)["state"] == "completed"
+    bodies = "SELECT body FROM webhook_events WHERE job_id = :id"
+    told = [
+        json.loads(bytes(api.sql(bodies, id=each)[0][0]))
+        for each in (asked.request_id, submitted.id)
+    ]
+    assert told[0]["err_code"] == "NO_AUDIO"
+    assert told[1]["status"] == "error"
+    assert submitted.wait_for_completion().status == aai.TranscriptStatus.error
 
 
 # What both are made from.
