@@ -314,7 +314,7 @@ class Settings(BaseSettings):
         "can, the processor the rest. 0: processors decode everything.",
     )
     transcript_shard_seconds: float = Field(
-        20, ge=1, le=86_400, description="Length of a stretch of speech that one task transcribes."
+        20, ge=1, le=86_400, description="Length of the speech that one task transcribes."
     )
     people: bool = Field(
         False, description="Let jobs put faces of the same person together (`people`)."

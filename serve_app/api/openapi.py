@@ -55,7 +55,7 @@ _REASONS = {
     401: "The credential is missing or not valid.",
     402: "The credits do not cover it.",
     403: "The account may not do this.",
-    404: "There is no such thing.",
+    404: "What the path names does not exist.",
     409: "Not in the present state.",
     410: "Not kept any more.",
     413: "The file is too large.",

@@ -131,7 +131,7 @@ async def _take_flow(request: Request, context: AppContext, state: str, *, is_na
     async with context.database.transaction() as connection:
         flow = await people.take_flow(connection, state, request.cookies.get(FLOW_COOKIE, ""))
     if flow is None or (flow.subject is not None) != is_named:
-        raise failed(OidcReason.STATE, "This sign-in was not begun here, or was ended before.")
+        raise failed(OidcReason.STATE, "This sign-in did not start here, or has ended.")
     return flow
 
 

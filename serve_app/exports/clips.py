@@ -93,16 +93,16 @@ async def get_clip(
 ) -> Response:
     """Cut a clip out of the source.
 
-    By stream copy, so that nothing is encoded anew; of a redacted job the sound is, silent where
-    something was redacted.
+    The clip is copied without encoding; only the sound of a redacted job is encoded anew, silent
+    where something was redacted.
 
     It begins at the last key frame at or before `start`; `X-Clip-Start` says where that is. The
     container is MP4 where the source's is, else Matroska. A source is kept for a while after its
     job has ended; then the answer is 404. A clip of a continuous programme lies within one of its
     clips. `Range` is honoured: one range.
 
-    At most four at once; more get 429. Whoever reads less than 16 KiB a second for a minute is
-    disconnected."""
+    At most four at once; more get 429. A client that reads less than 16 KiB a second for a
+    minute is disconnected."""
     if end <= start:
         raise invalid("The end must lie behind the start.", "end")
     if end - start > LONGEST_SECONDS:
@@ -159,7 +159,7 @@ def _interval(
     clip = [each for each in job.clips if each["start_ms"] <= start_ms][-1]
     at_ms, length_ms = clip["start_ms"], clip["duration_ms"]
     if end_ms > at_ms + length_ms + 1:
-        raise invalid("The stretch lies in more than one of the job's clips.", "end")
+        raise invalid("The interval lies in more than one of the job's clips.", "end")
     parts = (ingested.get("video") or {}).get("parts") or []
     part = next((part for part in parts if part["start_ms"] == at_ms), None)
     # A part's origin is that of the whole timeline in its own times.

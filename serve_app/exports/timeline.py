@@ -81,7 +81,7 @@ _SEVERAL_START = "01:00:00"
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A stretch of the media with a name: a scene or a chapter."""
+    """A named interval of the media: a scene or a chapter."""
 
     start_ms: int
     end_ms: int

@@ -226,7 +226,7 @@ class ProgrammeClip(TypedDict):
 
 
 class RetentionJson(TypedDict):
-    """How long a job keeps things after its end, as its creation had it."""
+    """How long a job keeps its media and its results after its end, as its creation had it."""
 
     sourceSeconds: NotRequired[Annotated[Count, doc("Media, segments and unused stills.", 0)]]
     resultDays: NotRequired[Annotated[Count, doc("Everything else; then it is erased.", 30)]]

@@ -189,7 +189,7 @@ class Body(BaseModel):
 
 
 class RetentionOptions(Body):
-    """How long a job keeps things after its end, where not as long as its account's jobs do."""
+    """How long a job keeps its media and its results, where not as long as its account's jobs."""
 
     sourceSeconds: Annotated[
         Annotated[int, Field(ge=0, le=365 * 86_400), WHOLE] | None,

@@ -27,7 +27,7 @@ _PURPOSE = b"duplicates"
 
 
 class DuplicateSpanJson(TypedDict):
-    """A stretch of a job's media."""
+    """An interval of a job's media."""
 
     startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.", 3.04)]
     endTime: Annotated[Seconds, doc("Where it ends.", 29.5)]

@@ -41,7 +41,7 @@ class ExpectedErrors(TypedDict):
 
 
 class ReviewStretch(TypedDict):
-    """A stretch to listen to in one go."""
+    """An interval to listen to in one go."""
 
     startTime: Annotated[Seconds, doc("Where to begin, a little before what is doubted.")]
     endTime: Annotated[Seconds, doc("Where to end.")]
@@ -61,10 +61,10 @@ class JobReview(TypedDict):
         bool, doc("Whether the confidences of its words are calibrated: else they are the model's.")
     ]
     budgetSeconds: Annotated[Count, doc("As requested.", 300)]
-    reviewSeconds: Annotated[Seconds, doc("How long all stretches are.")]
+    reviewSeconds: Annotated[Seconds, doc("How long all intervals are.")]
     uncheckedShare: Annotated[Share, doc("Of the words, those that nobody corrected.")]
     before: Annotated[ExpectedErrors, doc("Expected now.")]
-    after: Annotated[ExpectedErrors, doc("Expected once the stretches are corrected.")]
+    after: Annotated[ExpectedErrors, doc("Expected once the intervals are corrected.")]
     stretches: Annotated[
         list[ReviewStretch],
         doc("The most errors a second first; at most 1,000, none longer than 30 seconds."),
@@ -88,7 +88,7 @@ async def get_review(
 ) -> Response:
     """Find what to check.
 
-    The stretches most worth a person's time, and the errors expected before and after.
+    The intervals most worth a person's time, and the errors expected before and after.
 
     Segments that were corrected count as right. Expected errors follow from the confidences of
     words and of cuts."""

@@ -357,7 +357,7 @@ async def redact_job(
 async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Response:
     """Read the receipt.
 
-    What the results were made of and with, as a statement of
+    It states from what and with what the results were made, as a statement of
     [in-toto](https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md) in a
     [DSSE](https://github.com/secure-systems-lab/dsse) envelope that the service signs. Its subjects
     are the media and the results as the machine made them; the predicate has digests of the code
@@ -431,7 +431,7 @@ async def create_translation(
 ) -> Response:
     """Translate the transcript.
 
-    All audio tracks, segment by segment, so that times stay.
+    All audio tracks are translated segment by segment, so that times stay.
 
     One that is there already is made anew only if it failed, or if the transcript was corrected
     since. English is made of the sound as long as the media is kept."""

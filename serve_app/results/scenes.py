@@ -76,7 +76,7 @@ class TagJson(TypedDict):
 
 
 class StillJson(TypedDict):
-    """A frame that stands for a scene."""
+    """A frame that represents a scene."""
 
     time: Annotated[Seconds, doc("Of the frame, in seconds of the media.")]
     url: Annotated[Url, doc("Its picture; signed, needs no key, expires.")]
@@ -127,7 +127,7 @@ class OverviewJson(TypedDict):
         Annotated[
             list[ObjectTrackJson],
             doc(
-                "When things of known classes are in the picture, sampled every two "
+                "When objects of known classes are in the picture, sampled every two "
                 "seconds and twice a scene at least, by start."
             ),
         ]
@@ -170,7 +170,7 @@ OVERVIEW = (
 
 
 class SceneJson(OverviewJson):
-    """A stretch between two cuts."""
+    """What is between two cuts."""
 
     index: Annotated[Count, doc("From 0.")]
 

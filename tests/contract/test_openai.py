@@ -21,7 +21,6 @@ from serve_app.api.downloads import Downloads, Limit
 from serve_app.protocols import base
 from serve_app.protocols import openai as protocol
 from serve_app.protocols.openai import key_terms
-from serve_app.settings import Settings
 from storage import keys
 from tests.contract.calling import Caller, ContractApi
 from tests.contract.runner_side import RunnerSide
@@ -95,9 +94,9 @@ SOUND = "data:audio/wav;base64,Zm9vdGFnZQ=="
 
 
 @pytest.fixture(scope="module")
-def voiced(contract_settings: Settings) -> Iterator[ContractApi]:
+def voiced(api: ContractApi) -> Iterator[ContractApi]:
     """A replica whose operator lets voices be recognised, of the same database."""
-    with ContractApi(contract_settings.model_copy(update={"voices": True})) as running:
+    with ContractApi(api.settings.model_copy(update={"voices": True})) as running:
         yield running
 
 

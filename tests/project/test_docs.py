@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pipelines.types import StageCode, WarningCode
 from serve_app import __version__
 from serve_app.cli.main import COMMANDS, load
 from tests.pipelines.ingest.test_field_kinds import KINDS as FIELD_KINDS
+from tests.serve_app.interface_contract import DOCUMENT
 from tests.settings_reference import reference
 from tests.tables import every
 
@@ -112,3 +114,39 @@ def test_the_changelog_has_a_section_for_the_version_and_only_known_categories()
 def test_package_and_project_have_one_version() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     assert project["version"] == __version__
+
+
+def _unused_words() -> re.Pattern[str]:
+    rows = (PROJECT / "docs/glossary.md").read_text().splitlines()
+    cells = [row.split("|")[3] for row in rows if row.startswith("| ") and row.count("|") == 4]
+    words = {word.strip() for cell in cells[1:] for word in cell.split(",") if word.strip()}
+    assert {"thing", "house rules"} <= words
+    return re.compile(rf"\b({'|'.join(map(re.escape, sorted(words)))})\b", re.IGNORECASE)
+
+
+def _prose(node: object) -> Iterator[str]:
+    """Yield the texts of an interface document."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key in {"description", "summary"} and isinstance(value, str):
+                yield value
+            else:
+                yield from _prose(value)
+    elif isinstance(node, list):
+        for each in node:
+            yield from _prose(each)
+
+
+def test_pages_reference_and_commands_use_the_words_of_the_glossary() -> None:
+    unused, wrong = _unused_words(), []
+    pages = {
+        str(path): re.sub(r"\{[{%#].*?[}%#]\}|<[^>]*>", " ", path.read_text(), flags=re.DOTALL)
+        for path in PROJECT.glob("serve_app/*/templates/**/*.html")
+    }
+    commands = (PROJECT / "docs/commands.md").read_text()
+    settings = (PROJECT / "docs/settings.md").read_text()
+    texts = [*_prose(DOCUMENT), *pages.values(), commands, settings]
+    for text in texts:
+        wrong += [(each[0], text[:80]) for each in unused.finditer(re.sub(r"`[^`]*`", "", text))]
+    assert len(pages) > 20
+    assert not wrong
