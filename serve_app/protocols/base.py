@@ -22,11 +22,19 @@ from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
+from starlette.types import Message
 
 from pipelines.speech.caption_rules import USUAL
 from pipelines.types import StageCode
 from serve_app.api.authentication import Bucket, Handler, KeyedRoute, Permission
-from serve_app.api.downloads import Download, Downloads, Limit, downloads_of
+from serve_app.api.downloads import (
+    PATIENCE_SECONDS,
+    ClientPace,
+    Download,
+    Downloads,
+    Limit,
+    downloads_of,
+)
 from serve_app.api.envelope import base_url
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
@@ -135,6 +143,32 @@ async def create(
     async with context.database.transaction() as connection:
         [created] = await service.create_jobs(connection, account_id, [planned], context)
     return created
+
+
+def bounded(request: Request, limit_bytes: int) -> Callable[[], Any]:
+    """Return the request's ``receive`` within a size and above a least rate."""
+    received, pace = 0, ClientPace(PATIENCE_SECONDS)
+
+    async def receive() -> Message:
+        nonlocal received
+        began = time.monotonic()
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ApiError(ErrorCode.INVALID_REQUEST, "The upload broke off.", status=499)
+        received += len(message.get("body", b""))
+        pace.count(len(message.get("body", b"")), time.monotonic() - began)
+        if received > limit_bytes:
+            raise too_large(limit_bytes)
+        if pace.left_seconds < 0:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "The upload is too slow.", status=408)
+        return message
+
+    return receive
+
+
+def too_large(limit_bytes: int) -> ApiError:
+    message = f"The file must not be larger than {limit_bytes} bytes."
+    return ApiError(ErrorCode.FILE_TOO_LARGE, message, param="file")
 
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

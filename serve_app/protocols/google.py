@@ -27,6 +27,7 @@ from models.contracts import Box
 from pipelines.codec import decode
 from pipelines.types import ObjectTrack, Person, Scene, SeenBox
 from serve_app.api.authentication import CurrentAccount, CurrentJob
+from serve_app.api.downloads import Downloads, Limit
 from serve_app.api.envelope import Context, ExactJSONResponse
 from serve_app.api.parameters import parse_json_object, read_bounded
 from serve_app.api.schemas import timestamp
@@ -40,6 +41,7 @@ from serve_app.protocols.answers import Spoken, mean_confidence, read_spoken
 from serve_app.protocols.base import (
     ProtocolRoute,
     answer_headers,
+    bounded,
     checked,
     create,
     create_sent,
@@ -47,13 +49,16 @@ from serve_app.protocols.base import (
     received,
 )
 from serve_app.results.scenes import find_overview, scenes_of
+from serve_app.uploads.receiving import closing_unread, content_length
 from storage import archives, job_records, results
 from storage.job_records import JobRecord
 from storage.types import JobState, StageName, StageStatus
 
-_MOST_BYTES = 32 * 1024**2
-"""Of a request with its media in it: Google's own limit is 10 MB of media, a third less than its
-base64."""
+_MOST_BYTES = 16 * 1024**2
+"""Of a request with its media in it, which is in memory three times: Google's own limit is 10 MB of
+media, a third less than its base64."""
+_large = Downloads(Limit(account=2, replica=16, workers=1))
+"""Requests with media in them that are read at once; more get 429 before they are read."""
 _MOST_OPERATIONS = 100
 _PARENT = "projects/-/locations/-"
 _TYPE = "type.googleapis.com/google.cloud.videointelligence.v1"
@@ -202,16 +207,20 @@ router = APIRouter(prefix="/v1", route_class=GoogleRoute, include_in_schema=Fals
 @router.post("/videos:annotate")
 async def annotate(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """Have a video analysed; answer with the operation that does it."""
-    raw = await read_bounded(request, _MOST_BYTES)
-    asked = checked(Annotate, await run_in_threadpool(parse_json_object, raw))
-    request.state.body_read = True
-    if bool(asked.inputUri) == bool(asked.inputContent):
-        raise invalid("Give either inputUri or inputContent.", "inputUri")
-    options = asked.job(context)
-    if asked.inputContent:
-        job = await _create_sent(request, context, account_id, asked, options)
-    else:
-        job = await _create_fetched(request, context, account_id, asked, options)
+    with closing_unread(request), contextlib.ExitStack() as held:
+        if (content_length(request) or _MOST_BYTES) > context.settings.max_body_bytes:
+            held.enter_context(_large.place(account_id))
+        sent = Request(request.scope, bounded(request, _MOST_BYTES))
+        raw = await read_bounded(sent, _MOST_BYTES)
+        request.state.body_read = True
+        asked = checked(Annotate, await run_in_threadpool(parse_json_object, raw))
+        if bool(asked.inputUri) == bool(asked.inputContent):
+            raise invalid("Give either inputUri or inputContent.", "inputUri")
+        options = asked.job(context)
+        if asked.inputContent:
+            job = await _create_sent(request, context, account_id, asked, options)
+        else:
+            job = await _create_fetched(request, context, account_id, asked, options)
     return ExactJSONResponse(_operation(job))
 
 

@@ -36,7 +36,7 @@ from pipelines.across.voices import recognise
 from pipelines.types import SpeakerVoice, TranscriptResult, TranscriptSegment
 from serve_app import __version__
 from serve_app.api.authentication import CurrentAccount
-from serve_app.api.downloads import PATIENCE_SECONDS, ClientPace, Download, downloads_of
+from serve_app.api.downloads import Download, downloads_of
 from serve_app.api.envelope import NO_STORE, Context, ExactJSONResponse
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
@@ -48,6 +48,7 @@ from serve_app.protocols.base import (
     ProtocolRoute,
     Resources,
     answer_headers,
+    bounded,
     captions,
     checked,
     completed,
@@ -56,6 +57,7 @@ from serve_app.protocols.base import (
     place_among_uploads,
     progress,
     received,
+    too_large,
     wait_for_end,
 )
 from serve_app.results.routes import TranslationBody, create_translation
@@ -281,12 +283,12 @@ async def _sent(
             message = "Send multipart/form-data."
             raise ApiError(ErrorCode.INVALID_REQUEST, message, status=415)
         if (content_length(request) or 0) > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         with contextlib.ExitStack() as held:
             await place_among_uploads(held, request, account_id)
-            bounded = Request(request.scope, _bounded(request, limit))
+            limited = Request(request.scope, bounded(request, limit))
             try:
-                form = await bounded.form(
+                form = await limited.form(
                     max_files=1, max_fields=_MOST_FIELDS, max_part_size=_FIELD_BYTES
                 )
             except MultiPartException as error:
@@ -299,32 +301,6 @@ async def _sent(
                 yield form, file
             finally:
                 await form.close()
-
-
-def _bounded(request: Request, limit_bytes: int) -> Callable[[], Any]:
-    """Return the request's ``receive`` within a size and above a least rate."""
-    received, pace = 0, ClientPace(PATIENCE_SECONDS)
-
-    async def receive() -> Message:
-        nonlocal received
-        began = time.monotonic()
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ApiError(ErrorCode.INVALID_REQUEST, "The upload broke off.", status=499)
-        received += len(message.get("body", b""))
-        pace.count(len(message.get("body", b"")), time.monotonic() - began)
-        if received > limit_bytes:
-            raise _too_large(limit_bytes)
-        if pace.left_seconds < 0:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "The upload is too slow.", status=408)
-        return message
-
-    return receive
-
-
-def _too_large(limit_bytes: int) -> ApiError:
-    message = f"The file must not be larger than {limit_bytes} bytes."
-    return ApiError(ErrorCode.FILE_TOO_LARGE, message, param="file")
 
 
 def _form_of(form: FormData) -> Form:

@@ -16,6 +16,8 @@ from google.cloud.videointelligence_v1.services.video_intelligence_service.trans
 
 from models.contracts import Box
 from pipelines.types import ObjectTrack, Scene, ScreenText, SeenBox, StillFrame, Tag
+from serve_app.api.downloads import Downloads, Limit
+from serve_app.protocols import google
 from serve_app.protocols.google import _followed
 from tests.contract import runner_side
 from tests.contract.calling import Caller, ContractApi
@@ -252,6 +254,19 @@ def test_what_is_wrong_raises_the_client_s_own_exception(api: ContractApi, case:
         client_of(api, caller.customer.key).annotate_video(request=request)
     assert isinstance(error.value, raised), error.value
     assert caller.get("/jobs").json()["data"] == []
+
+
+def test_media_in_requests_is_bounded_before_it_is_read(
+    api: ContractApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(api, api.caller().customer.key)
+    large = {"input_content": b"x" * 2_000_000, "features": SEEN}
+    monkeypatch.setattr(google, "_MOST_BYTES", 1_000_000)
+    with pytest.raises(exceptions.GoogleAPICallError, match="larger"):
+        client.annotate_video(request=large)
+    monkeypatch.setattr(google, "_large", Downloads(Limit(account=0, replica=0, workers=1)))
+    with pytest.raises(exceptions.TooManyRequests):
+        client.annotate_video(request=large)
 
 
 def test_keys_credits_and_failures_are_those_of_the_native_interface(
