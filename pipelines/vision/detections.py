@@ -161,7 +161,7 @@ def object_tracks(
         for run in _runs(sorted(confidences)):
             mean = sum(confidences[index] for index in run) / len(run)
             boxes = tuple(
-                SeenBox(samples[index], box)
+                SeenBox(samples[index], box.rounded())
                 for index in run
                 for box in sorted(
                     (each.box for each in found[samples[index]] if each.label == label),
