@@ -206,6 +206,22 @@ def test_operations_are_read_listed_cancelled_and_deleted(
         operations.get_operation(name=name)
 
 
+def test_a_stranger_finds_no_operation_of_another_account(
+    api: ContractApi, caller: Caller, client: vi.VideoIntelligenceServiceClient
+) -> None:
+    made = client.annotate_video(request={"input_uri": URL, "features": SEEN}).operation.name
+    operations = client_of(api, api.caller().customer.key).transport.operations_client
+    assert [*operations.list_operations(name="projects/-/locations/-", filter_="")] == []
+    for call in (
+        operations.get_operation,
+        operations.cancel_operation,
+        operations.delete_operation,
+    ):
+        with pytest.raises(exceptions.NotFound):
+            call(name=made)
+    assert only_job(caller)["state"] == "queued"
+
+
 WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a logo": (
         {"input_uri": URL, "features": [vi.Feature.LOGO_RECOGNITION]},

@@ -275,6 +275,20 @@ def test_an_assemblyai_client_cancels_by_deleting(api: ContractApi, caller: Call
     assert only_job(caller)["state"] == "cancelled"
 
 
+def test_a_stranger_finds_no_transcript_of_another_account(
+    api: ContractApi, caller: Caller, runner: RunnerSide
+) -> None:
+    with runner.completing():
+        found = assemblyai(api, caller.customer.key).transcribe(FOOTAGE)
+    headers = {"Authorization": api.caller().customer.key}
+    url = f"{api.root}/v2/transcript/{found.id}"
+    for form in ("", "/sentences", "/paragraphs", "/srt"):
+        answer = httpx.get(f"{url}{form}", headers=headers, trust_env=False)
+        assert answer.status_code == 404, form
+    assert httpx.delete(url, headers=headers, trust_env=False).status_code == 404
+    assert "erasedAt" not in only_job(caller)
+
+
 WRONG_ASSEMBLYAI: dict[str, tuple[dict[str, Any], str]] = {
     "a summary": ({"auto_chapters": True}, "auto_chapters"),
     "a policy": (

@@ -193,6 +193,7 @@ OPEN = {
 }
 """Operations that are the same for everybody."""
 
+_OPERATION = "/projects/{project}/locations/{location}/operations"
 ROUTES_OUTSIDE = {
     "/v1/api/jobs/{job_id}/thumbnails/{name}.jpg": "test_stills_open_for_their_address_only",
     "/v1/api/uploads/{job_id}/{slot}": "test_signed_addresses",
@@ -206,6 +207,21 @@ ROUTES_OUTSIDE = {
     "/v1/models/{model}": "the same for everybody",
     "/v1/audio/transcriptions": "makes a job of the caller's: tests/contract/test_openai.py",
     "/v1/audio/translations": "makes a job of the caller's: tests/contract/test_openai.py",
+    "/v1/listen": "makes a job of the caller's: tests/contract/test_protocols.py",
+    "/v1/videos:annotate": "makes a job of the caller's: tests/contract/test_google.py",
+    "/v2/transcript": "makes a job of the caller's: tests/contract/test_protocols.py",
+    "/v2/upload": "makes a job of the caller's: tests/contract/test_protocols.py",
+    **{
+        f"/v2/transcript/{{jobId}}{form}": "strangers: tests/contract/test_protocols.py"
+        for form in ("", "/sentences", "/paragraphs", "/{form}")
+    },
+    **{
+        f"/v1{root}{_OPERATION}{end}": "strangers: tests/contract/test_google.py"
+        for root in ("", "/operations")
+        for end in ("/{jobId}", "/{jobId}:cancel")
+    },
+    f"/v1{_OPERATION}": "strangers: tests/contract/test_google.py",
+    "/docs/protocols/{name}": "the same for everybody",
     "/health": "the same for everybody",
     "/health/live": "the same for everybody",
     "/docs": "the same for everybody",
