@@ -147,6 +147,13 @@ async def add_event(connection: Connection, event: NewEvent) -> None:
     await _wake_senders(connection)
 
 
+async def rewrite_event(connection: Connection, event: NewEvent) -> None:
+    """Give an event that is still in the log another body."""
+    await connection.execute(
+        update(webhook_events).where(webhook_events.c.id == event.id).values(body=event.body)
+    )
+
+
 async def _wake_senders(connection: Connection) -> None:
     await connection.execute(text(f"NOTIFY {EVENTS_CHANNEL}"))
 

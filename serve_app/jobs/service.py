@@ -345,6 +345,16 @@ async def _callback_event(
     return event if form is None else replace(event, body=await form(connection, job))
 
 
+async def rewrite_callback(connection: Connection, job: JobRecord) -> None:
+    """Write the event of a job's end again where it quotes the transcript, which was redacted."""
+    event_type = TERMINAL_EVENTS.get(job.state)
+    if job.source.protocol and event_type and job.callback_url and job.completed_at:
+        url, at = job.callback_url, job.completed_at
+        await webhooks.rewrite_event(
+            connection, await _callback_event(connection, job, event_type, url, at)
+        )
+
+
 async def replay(
     connection: Connection, job_id: str, endpoint_id: str | None = None
 ) -> dict[str, Any]:

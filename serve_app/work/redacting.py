@@ -26,6 +26,7 @@ from pipelines.across.redaction import (
 from pipelines.across.redaction_patterns import PersonalData
 from pipelines.codec import to_json
 from pipelines.types import Scene, StageStoppedError, TimedSentence, TrackOutcome
+from serve_app.jobs.service import rewrite_callback
 from serve_app.results.redaction import change_between, known_of, redacted_kinds, want_preview
 from serve_app.results.scenes import find_overview, scenes_of
 from serve_app.results.transcripts import sentences_of, transcript_of
@@ -155,6 +156,7 @@ async def redact(work: Work) -> None:
                 break
             await extend(connection, work.held, redact.lease)
             if prepared and await _stored(connection, work, locked, prepared, made):
+                await rewrite_callback(connection, locked)
                 return
             if prepared is None or not left:
                 log.info("a transcript was corrected meanwhile: once more")

@@ -50,7 +50,9 @@ from pipelines.types import (
 )
 from serve_app.app import operation_routes
 from serve_app.context import AppContext, build_context
+from serve_app.jobs import service
 from serve_app.media.source import PlayableMedia, find_media
+from serve_app.protocols import answers  # noqa: F401  (the form of the callback)
 from serve_app.results import edits
 from serve_app.results.redaction import want_preview
 from serve_app.results.transcripts import track_transcript
@@ -197,6 +199,33 @@ def test_nothing_that_reads_a_redacted_job_has_what_is_hidden(
     for word in ("zebulon", "quimby"):
         hits = read(api, customer, f"/search?q={word}").json()["data"]
         assert [hit for hit in hits if hit.get("jobId") == job] == []
+
+
+def test_a_callback_that_quotes_the_transcript_is_written_again(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    run_sql(
+        api,
+        "UPDATE jobs SET callback_url = 'https://example.com/hook', source = source || "
+        """ '{"protocol": {"name": "deepgram", "punctuate": true}}' WHERE id = :id""",
+        id=job,
+    )
+
+    async def write(context: AppContext) -> None:
+        async with context.database.transaction() as connection:
+            await service.replay(connection, job)
+
+    def body() -> str:
+        query = "SELECT body FROM webhook_events WHERE job_id = :id"
+        [(found,)] = rows_of(api, query, id=job)
+        return bytes(found).decode()
+
+    at_work_on(api, write)
+    assert MARKERS.search(body())
+    redact(api, customer, job)
+    at_work(api)
+    assert '"transcript": "Hello, my name is [name] today.' in body()
+    assert not MARKERS.search(body())
 
 
 def test_what_is_hidden_once_is_hidden_in_every_text_of_the_job(
