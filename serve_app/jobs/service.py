@@ -59,7 +59,7 @@ from storage.webhooks import NewEvent
 log = logging.getLogger("vas.credits")
 
 EVENT_FORMS: dict[str, Callable[[Connection, JobRecord], Awaitable[bytes]]] = {}
-"""How a callback is told of the end of a job that came through another interface, by its name."""
+"""The body of a callback at the end of a job that came through another interface, by its name."""
 
 
 ROOM_PART = 5

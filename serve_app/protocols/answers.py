@@ -1,6 +1,6 @@
-"""Transcripts as other services write them; the end of a job as they tell their callbacks of it.
+"""Transcripts in the forms of other services, and the bodies of their callbacks.
 
-Nothing here knows requests: the runner writes callbacks too.
+The runner writes callbacks too, so that nothing here imports requests or routes.
 """
 
 from __future__ import annotations
@@ -103,6 +103,8 @@ class _Deepgram:
 
     spoken: Spoken
     asked: Mapping[str, Any]
+    speakers: Mapping[str, int]
+    """Number of each speaker's id; empty where none were asked for."""
 
     @property
     def _is_punctuated(self) -> bool:
@@ -168,13 +170,16 @@ class _Deepgram:
             "end": word.end_ms / 1000,
             "confidence": round(word.confidence, 4),
         }
-        if self.asked.get("diarize") and word.speaker in self.spoken.speakers:
-            document["speaker"] = self.spoken.speakers[word.speaker]
+        document |= self._by(word.speaker)
         if self._is_punctuated:
             document["punctuated_word"] = word.text
         if self.asked.get("language") == "multi":
             document["language"] = word.language or self.spoken.language
         return document
+
+    def _by(self, speaker: str | None) -> dict[str, int]:
+        number = self.speakers.get(speaker or "")
+        return {} if number is None else {"speaker": number}
 
     def _paragraph(self, sentences: Sequence[TranscriptSegment]) -> dict[str, Any]:
         first, last = sentences[0], sentences[-1]
@@ -187,8 +192,7 @@ class _Deepgram:
             "start": first.start_ms / 1000,
             "end": last.end_ms / 1000,
         }
-        if self.asked.get("diarize") and first.speaker in self.spoken.speakers:
-            document["speaker"] = self.spoken.speakers[first.speaker]
+        document |= self._by(first.speaker)
         return document
 
     def _utterances(self, segments: Sequence[TranscriptSegment]) -> Iterator[list[TranscriptWord]]:
@@ -217,8 +221,7 @@ class _Deepgram:
             "words": [self._word(word) for word in words],
             "id": name,
         }
-        if self.asked.get("diarize") and words[0].speaker in self.spoken.speakers:
-            document["speaker"] = self.spoken.speakers[words[0].speaker]
+        document |= self._by(words[0].speaker)
         return document
 
 
@@ -234,7 +237,9 @@ def _bare(text: str) -> str:
 
 def deepgram(job: JobRecord, spoken: Spoken) -> dict[str, Any]:
     """Return Deepgram's answer to the request that made the job."""
-    return _Deepgram(spoken, job.source.protocol).document(job)
+    asked = job.source.protocol
+    speakers = spoken.speakers if asked.get("diarize") else {}
+    return _Deepgram(spoken, asked, speakers).document(job)
 
 
 def assemblyai_word(word: TranscriptWord, letters: Mapping[str, str]) -> dict[str, Any]:
@@ -266,7 +271,7 @@ def assemblyai_run(
 def letters_of(job: JobRecord, spoken: Spoken) -> dict[str, str]:
     """Return the letter of each speaker's id, A for the first; none where none were asked for."""
     asked = job.source.protocol
-    if not (asked.get("speaker_labels") or asked.get("multichannel")):
+    if not any(asked.get(each) for each in ("speaker_labels", "multichannel", "dual_channel")):
         return {}
     return {each: _letter(number) for each, number in spoken.speakers.items()}
 

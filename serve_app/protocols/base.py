@@ -300,7 +300,7 @@ async def _gone(request: Request) -> None:
 
 
 def completed(job: JobRecord) -> JobRecord:
-    """Return a job that has a transcript. Raises its error as OpenAI's: 400 for the file's."""
+    """Return a job that has completed. Raises why it has not: 400 where its file is at fault."""
     if job.state is JobState.COMPLETED:
         return job
     code = job.error_code or job.state.upper()

@@ -142,7 +142,7 @@ router = APIRouter(prefix="/v1", route_class=DeepgramRoute, include_in_schema=Fa
 async def listen(
     request: Request, context: Context, account_id: CurrentAccount, resources: Resources
 ) -> Response:
-    """Transcribe a file or what is at an address; answer with its words, or tell a callback."""
+    """Transcribe a file, or what is at an address; the words are in the answer or the callback."""
     query = request.query_params
     given = {name: query.getlist(name) if name in _REPEATED else query[name] for name in query}
     options = checked(Options, given)
@@ -165,7 +165,7 @@ async def _fetched(
     request: Request, context: AppContext, account_id: uuid.UUID, options: Options
 ) -> JobRecord:
     limit = context.settings.max_body_bytes
-    url = (parse_json_object(await read_bounded(request, limit))).get("url")
+    url = parse_json_object(await read_bounded(request, limit)).get("url")
     body = checked(CreateJobFromUrlBody, options.job() | {"url": url})
     plan = lambda planner: plan_from_url(planner, body)  # noqa: E731
     return await create(request, context, account_id, plan, options.protocol())

@@ -13,7 +13,7 @@ import binascii
 import contextlib
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Annotated, Any
@@ -216,24 +216,17 @@ async def annotate(request: Request, context: Context, account_id: CurrentAccoun
         asked = checked(Annotate, await run_in_threadpool(parse_json_object, raw))
         if bool(asked.inputUri) == bool(asked.inputContent):
             raise invalid("Give either inputUri or inputContent.", "inputUri")
-        options = asked.job(context)
-        if asked.inputContent:
-            job = await _create_sent(request, context, account_id, asked, options)
-        else:
-            job = await _create_fetched(request, context, account_id, asked, options)
+        create_job = _create_sent if asked.inputContent else _create_fetched
+        job = await create_job(request, context, account_id, asked)
     return ExactJSONResponse(_operation(job))
 
 
 async def _create_fetched(
-    request: Request,
-    context: AppContext,
-    account_id: uuid.UUID,
-    asked: Annotate,
-    options: Mapping[str, Any],
+    request: Request, context: AppContext, account_id: uuid.UUID, asked: Annotate
 ) -> JobRecord:
     """Create the job; an address in a bucket that is an archive of the account is read with the
     archive's credentials."""
-    body = checked(CreateJobFromUrlBody, {**options, "url": asked.inputUri})
+    body = checked(CreateJobFromUrlBody, asked.job(context) | {"url": asked.inputUri})
     async with context.database.statement() as connection:
         owned = await archives.list_archives(connection, account_id)
     archive = next((each for each in owned if asked.inputUri.startswith(each.url)), None)
@@ -251,19 +244,14 @@ async def _create_fetched(
 
 
 async def _create_sent(
-    request: Request,
-    context: AppContext,
-    account_id: uuid.UUID,
-    asked: Annotate,
-    options: Mapping[str, Any],
+    request: Request, context: AppContext, account_id: uuid.UUID, asked: Annotate
 ) -> JobRecord:
     try:
         content = base64.b64decode(asked.inputContent, validate=True)
     except binascii.Error as error:
         raise invalid("The content is no base64.", "inputContent") from error
     named = {"fileName": "video", "fileSizeBytes": len(content)}
-    body = checked(CreateJobBody, {**options, **named})
-
+    body = checked(CreateJobBody, asked.job(context) | named)
     with contextlib.ExitStack() as held:
         await place_among_uploads(held, request, account_id)
         return await create_sent(
@@ -278,9 +266,9 @@ _OPERATION = "/projects/{project}/locations/{location}/operations/{jobId}"
 @router.get(f"/operations{_OPERATION}")
 async def get_operation(context: Context, job: CurrentJob) -> Response:
     """Read an operation; with its response once it is done."""
-    document = _operation(job)
     if job.erased_at is not None:
         raise ApiError(ErrorCode.NOT_FOUND, "The operation was deleted.")
+    document = _operation(job)
     if job.completed_at is None:
         return ExactJSONResponse(document)
     document["done"] = True

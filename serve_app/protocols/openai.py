@@ -166,7 +166,7 @@ def _known(model: str) -> str:
 async def transcribe(
     request: Request, context: Context, account_id: CurrentAccount, resources: Resources
 ) -> Response:
-    """Transcribe a file, and answer with its words."""
+    """Transcribe a file; its words are in the answer."""
     return await _answer(request, context, account_id, resources, translates=False)
 
 
@@ -174,7 +174,7 @@ async def transcribe(
 async def translate(
     request: Request, context: Context, account_id: CurrentAccount, resources: Resources
 ) -> Response:
-    """Transcribe a file, and answer in English."""
+    """Transcribe a file; its words are in the answer, in English."""
     return await _answer(request, context, account_id, resources, translates=True)
 
 

@@ -329,6 +329,6 @@ _NO_FAILURE: dict[str, object] = {"failures": 0, "error_code": None, "error_mess
 
 OBJECT_SENTENCES = {
     buckets.ObjectProblem.EMPTY: "The object is empty.",
-    buckets.ObjectProblem.FOLDER: "The object stands for a folder.",
+    buckets.ObjectProblem.FOLDER: "The object marks a folder and has no content.",
     buckets.ObjectProblem.KEY: "The object's key is no text.",
 }

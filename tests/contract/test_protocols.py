@@ -410,8 +410,19 @@ def test_paragraphs_end_at_pauses_and_where_the_speaker_changes(talk: Transcript
 
 
 def _deepgram_of(talk: TranscriptResult, **asked: Any) -> Any:
-    job: Any = SimpleNamespace(id="job", created_at=datetime(2026, 1, 1, tzinfo=UTC))
-    return answers._Deepgram(Spoken(6.0, "en", talk), asked).document(job)
+    source = SimpleNamespace(protocol=asked)
+    job: Any = SimpleNamespace(id="job", created_at=datetime(2026, 1, 1, tzinfo=UTC), source=source)
+    return answers.deepgram(job, Spoken(6.0, "en", talk))
+
+
+def test_assemblyai_names_channels_and_speakers_by_letters(talk: TranscriptResult) -> None:
+    def letters(**asked: Any) -> dict[str, str]:
+        job: Any = SimpleNamespace(source=SimpleNamespace(protocol=asked))
+        return answers.letters_of(job, Spoken(6.0, "en", talk))
+
+    for option in ("speaker_labels", "multichannel", "dual_channel"):
+        assert letters(**{option: True}) == {"speaker_0": "A", "speaker_1": "B"}
+    assert letters() == {}
 
 
 def test_deepgram_s_options_shape_its_answer(talk: TranscriptResult) -> None:
