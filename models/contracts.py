@@ -326,6 +326,32 @@ class SummarySentence:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, and passages of recordings that may answer it, one at least."""
+
+    text: str
+    passages: tuple[str, ...]
+    language: str | None = None
+    """Of the answer (BCP 47); None: that of the question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """What a sentence rests on: the number of a passage, from 0, and words of it."""
+
+    passage: int
+    quote: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSentence:
+    """A sentence of an answer, and what it rests on."""
+
+    text: str
+    citations: tuple[Citation, ...]
+
+
 _WHISPER = (
     "af am ar as az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fo fr gl gu ha haw he "
     "hi hr ht hu hy id is it ja jw ka kk km kn ko la lb ln lo lt lv mg mi mk ml mn mr ms mt my ne "

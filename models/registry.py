@@ -455,6 +455,11 @@ _ON_A_PROCESSOR: dict[tasks.Task[Any], Backend] = {
         {"model": DESCRIBER_2B},
         shares=tasks.DESCRIBE_SCENES,
     ),
+    tasks.ANSWER: Backend(
+        "models.backends.transformers.describer:open_describer",
+        {"model": DESCRIBER_2B},
+        shares=tasks.DESCRIBE_SCENES,
+    ),
     tasks.EMBED_TEXT: Backend(
         "models.backends.transformers.texts:open_text_embedder",
         {"model": SENTENCES},
@@ -506,6 +511,7 @@ _ON_A_GPU: dict[tasks.Task[Any], dict[str, Any]] = {
         "revision": 1,
     },
     tasks.SUMMARIZE: {"weights": {"model": DESCRIBER_4B}, "revision": 1},
+    tasks.ANSWER: {"weights": {"model": DESCRIBER_4B}},
     tasks.EMBED_TEXT: {"gpu_memory_bytes": 1 << 30, "max_batch": 32},
     tasks.EMBED_PICTURES: {"gpu_memory_bytes": 2 << 30, "max_batch": 32},
     tasks.EMBED_PHRASES: {},
@@ -547,6 +553,7 @@ REMOTE_TASKS = (
     tasks.DESCRIBE_SCENES,
     tasks.SUMMARIZE,
     tasks.TRANSLATE_TEXT,
+    tasks.ANSWER,
     tasks.EMBED_TEXT,
 )
 """What models of other servers can do."""

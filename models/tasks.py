@@ -449,6 +449,28 @@ SUMMARIZE = Task(
 )
 
 
+class QuestionAnswerer(Protocol):
+    """Questions about recordings."""
+
+    def answer(
+        self, questions: Sequence[contracts.Question]
+    ) -> list[tuple[contracts.AnswerSentence, ...]]:
+        """The sentences that answer each question, in order; none where its passages do not."""
+        ...
+
+
+ANSWER = Task(
+    "answer",
+    batched(
+        QuestionAnswerer.answer,
+        lambda: contracts.Question("When does it rain?", ("It rains all day on Sunday.",)),
+        lambda sentences: f"{len(sentences)} sentences on one passage",
+    ),
+    Purpose.SEARCH,
+    optional=True,
+)
+
+
 class TextEmbedder(Protocol):
     """A sentence or a few as a vector; near vectors mean alike."""
 

@@ -55,6 +55,7 @@ from serve_app.results.routes import receipt_router as receipt_routes
 from serve_app.results.routes import redaction_router as redaction_routes
 from serve_app.results.routes import router as result_routes
 from serve_app.results.routes import translation_router as translation_routes
+from serve_app.search.ask import router as ask_routes
 from serve_app.search.routes import router as search_routes
 from serve_app.settings import require_provider
 from serve_app.uploads.receiving import UploadLimiter
@@ -79,6 +80,7 @@ _OPERATIONS = (
     export_routes,
     comparison_routes,
     search_routes,
+    ask_routes,
     clip_routes,
     creation_routes,
     archive_routes,

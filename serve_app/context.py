@@ -20,9 +20,15 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from models.contracts import Picture
+from models.contracts import AnswerSentence, Picture, Question
 from models.registry import REGISTRY, own_profile
-from models.tasks import CLASSIFY_CONTENT, PhraseEmbedder, PictureEmbedder, TextEmbedder
+from models.tasks import (
+    CLASSIFY_CONTENT,
+    PhraseEmbedder,
+    PictureEmbedder,
+    QuestionAnswerer,
+    TextEmbedder,
+)
 from pipelines.across.redaction import FindEntities, no_recognizer
 from pipelines.speech.caption_rules import HouseTable, read_rules
 from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
@@ -119,6 +125,20 @@ def _opened(open_embedder: Callable[[], Model | None]) -> Model:
 
 
 @dataclass(frozen=True, slots=True)
+class Answerer:
+    """The model that answers questions, opened when the first is asked."""
+
+    open_model: Callable[[], QuestionAnswerer | None]
+    model: str
+    """For people: what it is, and of which server."""
+
+    async def answer(self, question: Question) -> tuple[AnswerSentence, ...]:
+        """Return the sentences of the answer. Raises what the model raises."""
+        [found] = await asyncio.to_thread(lambda: _opened(self.open_model).answer([question]))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class AppContext:
     """What request handlers and background tasks may use beside their arguments."""
 
@@ -139,6 +159,8 @@ class AppContext:
     """Of queries and of the index; None: searches are by words alone."""
     pictures: PictureEncoder | None = None
     """Of scenes' stills; None: scenes that look alike cannot be found."""
+    answerer: Answerer | None = None
+    """Of questions; None: the answer to one is the passages that are nearest to it."""
     recognizer: FindEntities = no_recognizer
     """Of names to be redacted, opened when it is first needed."""
 
@@ -149,6 +171,7 @@ def build_context(
     encoder: TextEncoder | None = None,
     pictures: PictureEncoder | None = None,
     recognizer: FindEntities = no_recognizer,
+    answerer: Answerer | None = None,
 ) -> AppContext:
     """Connect a process to what ``settings`` name; ValueError without database or secret key."""
     if settings.database_url is None:
@@ -179,6 +202,7 @@ def build_context(
         encoder=encoder,
         pictures=pictures,
         recognizer=recognizer,
+        answerer=answerer,
     )
 
 

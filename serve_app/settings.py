@@ -361,7 +361,7 @@ class Settings(BaseSettings):
         'Ollama): {"describe_scenes": {"url": "http://gpu:8000/v1", "model": "qwen3-vl", '
         '"key_variable": "GPU_KEY"}}; further keys are `concurrency`, `timeout_seconds`, '
         "`most_media_seconds` and `body`. Only these servers ever get media; without it none "
-        "does. For transcribe, describe_scenes, summarize, translate_text and embed_text.",
+        "does. For transcribe, describe_scenes, summarize, translate_text, embed_text and answer.",
     )
     model_replicas: dict[TaskName, Annotated[int, Field(ge=1, le=256)]] = Field(
         {},

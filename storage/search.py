@@ -296,6 +296,8 @@ class Filters:
     job_id: uuid.UUID | None = None
     created_from: datetime | None = None
     created_to: datetime | None = None
+    job_ids: tuple[uuid.UUID, ...] | None = None
+    archive_id: uuid.UUID | None = None
 
     @property
     def conditions(self) -> dict[str, Any]:
@@ -305,6 +307,8 @@ class Filters:
             "language": self.language,
             "created_from": self.created_from,
             "created_to": self.created_to,
+            "job_ids": None if self.job_ids is None else list(self.job_ids),
+            "archive_id": self.archive_id,
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -558,6 +562,44 @@ async def read_ranked(
     return [_hit(row | {"match": matches[row["id"]]}) for row in rows]
 
 
+async def find_around(
+    database: Database, account_id: uuid.UUID, ids: Sequence[int], around_ms: int
+) -> list[int]:
+    """Return these rows and what is said shortly before and after those of speech, by job, track
+    and time."""
+    rows = await database.query(_FIND_AROUND, account_id=account_id, ids=list(ids), ms=around_ms)
+    return [row["id"] for row in rows]
+
+
+_FIND_AROUND = text(
+    """
+    SELECT r.id FROM search_rows r
+     WHERE r.account_id = :account_id
+       AND r.job_id IN (SELECT job_id FROM search_rows WHERE id = ANY(CAST(:ids AS bigint[])))
+       AND (r.id = ANY(CAST(:ids AS bigint[])) OR EXISTS (
+            SELECT FROM search_rows hit
+             WHERE hit.id = ANY(CAST(:ids AS bigint[])) AND hit.kind = 'transcript'
+               AND (r.job_id, r.kind, r.track_index) = (hit.job_id, hit.kind, hit.track_index)
+               AND r.end_ms > hit.start_ms - :ms AND r.start_ms < hit.end_ms + :ms))
+     ORDER BY r.job_id, r.kind, r.track_index, r.start_ms, r.id
+    """
+)
+
+
+async def content_words(
+    database: Database, account_id: uuid.UUID, words: Sequence[str]
+) -> list[str]:
+    """Return the words that no configuration of the account's rows leaves out as too frequent."""
+    alternatives = [(Clause((word,)),) for word in words]
+    lexemes, _ = await resolve_words(database, account_id, alternatives, None)
+    return [
+        word
+        for word, clauses in zip(words, alternatives, strict=True)
+        if all(lexemes.queries[config, key] for config in lexemes.configs
+               for key in _word_keys(clauses))
+    ]  # fmt: skip
+
+
 def _hit(row: dict[str, Any]) -> SearchHit:
     return SearchHit(**row | {"kind": SearchKind(row["kind"])})
 
@@ -623,6 +665,9 @@ _CONDITIONS = {
     "language": "language = :language",
     "created_from": "job_created_at >= :created_from",
     "created_to": "job_created_at < :created_to",
+    "job_ids": "job_id = ANY(CAST(:job_ids AS uuid[]))",
+    "archive_id": "job_id IN (SELECT o.job_id FROM archive_objects o"
+    " WHERE o.archive_id = :archive_id)",
 }
 KIND_WEIGHTS = {
     SearchKind.FILE: 1.0,

@@ -141,8 +141,8 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 class AnsweringServer:
-    """Tasks ``transcribe``, ``describe_scenes``, ``summarize``, ``translate_text`` and
-    ``embed_text`` by a model of another server.
+    """Tasks ``transcribe``, ``describe_scenes``, ``summarize``, ``translate_text``, ``answer``
+    and ``embed_text`` by a model of another server.
 
     Any thread may call. A call that is interrupted closes its connections.
     """
@@ -183,6 +183,13 @@ class AnsweringServer:
     def translate_texts(self, texts: Sequence[contracts.SourceText]) -> list[str]:
         """One translation a text, in order. Raises RemoteModelError, UnusableAnswerError."""
         return self._answers(self._translated, texts)
+
+    def answer(
+        self, asked: Sequence[contracts.Question]
+    ) -> list[tuple[contracts.AnswerSentence, ...]]:
+        """The sentences that answer each question, in order. Raises RemoteModelError,
+        UnusableAnswerError."""
+        return self._answers(self._replied, asked)
 
     def embed_texts(self, texts: Sequence[str]) -> contracts.Vectors:
         """Unit vectors, shape (texts, TEXT_DIMENSIONS), one a row, in order; shorter ones are
@@ -242,13 +249,18 @@ class AnsweringServer:
         # An object around the list, and no pattern of all scripts, which not all servers take.
         listed = questions.summary_schema(excerpt)
         listed["items"]["properties"]["text"] = {"type": "string", "maxLength": 200}
-        schema = _object(sentences=listed)
+        schema = questions.closed_object(sentences=listed)
         text = await self._chat(questions.summary_question(excerpt), schema, questions.SUMMARY_ROOM)
         found = _json_in(text).get("sentences")
         sentences = questions.complete_sentences(json.dumps(found), excerpt)
         if not sentences:
             raise questions.UnusableAnswerError(f"The answer of {self._model.model} is no summary.")
         return sentences
+
+    async def _replied(self, question: contracts.Question) -> tuple[contracts.AnswerSentence, ...]:
+        schema, room = questions.answer_schema(question), questions.ANSWER_ROOM
+        text = await self._chat(questions.answer_question(question), schema, room)
+        return questions.answer_sentences(text[text.find("{") :])
 
     async def _translated(self, source: contracts.SourceText) -> str:
         quoted = json.dumps(source.text, ensure_ascii=False)
@@ -258,7 +270,7 @@ class AnsweringServer:
             f"translation, the text in {source.target} alone.\n\n{quoted}"
         )
         most = 200 + 4 * len(source.text)
-        schema = _object(translation={"type": "string", "maxLength": most})
+        schema = questions.closed_object(translation={"type": "string", "maxLength": most})
         found = _json_in(await self._chat(question, schema, most)).get("translation")
         if not isinstance(found, str) or not 0 < len(found) <= most:
             raise questions.UnusableAnswerError(
@@ -382,16 +394,6 @@ def _fitting(kind: type[Fitting], answer: Any) -> Fitting:
         places = {".".join(map(str, each["loc"])) for each in error.errors(include_input=False)}
         message = f"The server's answer is none as OpenAI's are: {', '.join(sorted(places)[:5])}."
         raise questions.UnusableAnswerError(message) from None
-
-
-def _object(**properties: Any) -> dict[str, Any]:
-    """A schema that has these fields and no others."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": [*properties],
-        "additionalProperties": False,
-    }
 
 
 def _json_in(text: str) -> dict[str, Any]:

@@ -143,7 +143,7 @@ ROLES: Mapping[Role, frozenset[Permission]] = {
 _OPERATIONS: Mapping[Permission, str] = {
     Permission.READ: """
         listJobs getJob getScenes getTranscript listAudioTracks list_audio_tracks_alias
-        getAudioTrack get_audio_track getChapters getSummary getPeople getClip exportJob search
+        getAudioTrack get_audio_track getChapters getSummary getPeople getClip exportJob search ask
         listTranscriptRevisions listTranslations getTranslation lintCaptions streamJobEvents
         listVoices listWebhookDeliveries getReceipt compareJobs listArchives getArchive
         listArchiveObjects getReview listDuplicates listArchiveDuplicates getComparison

@@ -57,6 +57,7 @@ class Download(StrEnum):
     MEDIA = "media"
     FILE = "file"
     EVENTS = "events"
+    ANSWER = "answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ LIMITS: dict[Download, Limit] = {
     Download.FILE: Limit(account=8, replica=24, workers=1),
     # A connection and a little memory each, for minutes; other requests need most of a replica's.
     Download.EVENTS: Limit(account=8, replica=64, workers=1),
+    # A model writes each for seconds, in a thread.
+    Download.ANSWER: Limit(account=2, replica=16, workers=1),
 }
 
 
@@ -275,6 +278,7 @@ ClipPlace = Annotated[DownloadPlace, _place(Download.CLIP)]
 FilePlace = Annotated[DownloadPlace, _place(Download.FILE)]
 LargeResults = Annotated[ResultAnswer, Depends(_result_answer)]
 EventsPlace = Annotated[DownloadPlace, _place(Download.EVENTS)]
+AskPlace = Annotated[DownloadPlace, _place(Download.ANSWER)]
 
 
 class ClientPace:

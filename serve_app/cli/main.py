@@ -39,6 +39,11 @@ COMMANDS = {
         "analyze:watch",
         "Analyse every file that comes into a folder, once; results in FILE.vas beside it.",
     ),
+    "ask": Listed(
+        USE,
+        "remote:ask",
+        "Ask about the recordings; each sentence of the answer quotes what was said.",
+    ),
     "search": Listed(USE, "remote:search", "Search everything that the account has analysed."),
     "export": Listed(
         USE,

@@ -270,12 +270,55 @@ def _show_hits(page: JsonObject, _: str) -> None:
 def _line(hit: dict[str, Any]) -> Text:
     """Return its place and its text, with what matches in bold; text cannot steer the terminal."""
     snippet = hit["snippet"]
-    said = Text("".join(c if c.isprintable() else " " for c in snippet["text"]))
+    said = Text(_printable(snippet["text"]))
     for matched in snippet["ranges"]:
         said.stylize("bold", matched["start"], matched["end"])
     name = one_line(hit["fileName"])
     kind = f"{hit['kind']} {hit['sceneIndex']}" if "sceneIndex" in hit else hit["kind"]
     return Text(f"{name}  {time_range(hit)}  {kind}  {hit['jobId']}\n  ") + said
+
+
+def ask(
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="In any language.")],
+    url: UrlOption,
+    key: KeyOption,
+    job: Annotated[list[str] | None, typer.Option(help="Only this job; several may be.")] = None,
+    archive: Annotated[str | None, typer.Option(help="Only the jobs of this archive.")] = None,
+    language: Annotated[str | None, typer.Option(help="Of the answer.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask about the recordings; each sentence of the answer quotes what was said."""
+    of = {"jobIds": job or None, "archiveId": archive, "language": language}
+    with connected(url, key) as client:
+        found = client.call("ask", question=question, **of)
+    if as_json:
+        show(found, as_json=True)
+        return
+    for sentence in found["sentences"]:
+        console.print(_printable(sentence["text"]), markup=False, soft_wrap=True)
+        for cited in sentence["citations"]:
+            _show_citation(cited)
+    if not found["answered"]:
+        console.print(_UNANSWERED[found["reason"]])
+        for passage in found["passages"]:
+            _show_citation(passage)
+
+
+def _show_citation(cited: JsonObject) -> None:
+    place = f"  {one_line(cited['fileName'])}  {time_range(cited)}  {cited['jobId']}\n  "
+    console.print(Text(place, "dim") + f"“{_printable(cited['quote'])}”", soft_wrap=True)
+
+
+_UNANSWERED = {
+    "NO_MODEL": "The service has no model that answers. The nearest passages:",
+    "MODEL_FAILED": "The model that answers has failed. The nearest passages:",
+    "NOT_IN_RECORDINGS": "The recordings do not answer this. The nearest passages:",
+}
+
+
+def _printable(text: str) -> str:
+    """Return text that cannot steer the terminal."""
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def _show_review(found: JsonObject, _: str) -> None:

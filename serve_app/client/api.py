@@ -55,6 +55,9 @@ _POLL_GROWTH = 1.3
 
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
+_ANSWER_TIMEOUT = httpx.Timeout(150.0, connect=10.0)
+"""A model may write for two minutes."""
+
 # The service may still be storing the last bytes when all of them have been sent.
 _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=10.0, read=300.0)
 
@@ -212,6 +215,7 @@ class ApiClient:
                 params=query,
                 json=body if known["body"] else None,
                 headers=headers,
+                timeout=_ANSWER_TIMEOUT if operation == "ask" else _TIMEOUT,
             ),
             retry_on=repeated,
         )

@@ -71,7 +71,7 @@ def build_server(base_url: str, api_key: str | None) -> MCPServer[Any]:
     )
     tools = _Tools(base_url, api_key)
     for read in (
-        *(tools.search, tools.list_jobs, tools.get_job, tools.wait_for_job),
+        *(tools.search, tools.ask, tools.list_jobs, tools.get_job, tools.wait_for_job),
         *(tools.list_chapters, tools.read_summary, tools.list_scenes, tools.read_transcript),
         tools.list_duplicates,
     ):
@@ -261,6 +261,17 @@ class _Tools:
             "nextCursor": page["nextCursor"],
             "mode": page["mode"],
         }
+
+    async def ask(
+        self,
+        context: Context,
+        question: Annotated[str, Field(min_length=1, max_length=500)],
+        job_ids: Annotated[list[str] | None, Field(description="Only these jobs.")] = None,
+    ) -> JsonObject:
+        """Ask about the recordings: sentences whose quotes are checked word for word, and the
+        nearest passages, which are all there is where the reason says why."""
+        found: JsonObject = await self._call(context, "ask", question=question, jobIds=job_ids)
+        return found
 
     async def list_chapters(self, context: Context, job_id: JobIdText) -> JsonObject:
         """List a job's chapters: subjects of what is spoken, with times."""

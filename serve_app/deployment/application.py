@@ -107,7 +107,7 @@ def _models(settings: Settings, *, one_machine: bool = False) -> ServedModels:
 def _searching_context(settings: Settings) -> AppContext:
     """Return the context of a process that searches, or keeps what is searched."""
     from serve_app.context import build_context
-    from serve_app.deployment.model_choice import encoder_of, picture_encoder_of
+    from serve_app.deployment.model_choice import answerer_of, encoder_of, picture_encoder_of
 
     models = _models(settings)
     return build_context(
@@ -116,6 +116,7 @@ def _searching_context(settings: Settings) -> AppContext:
         encoder_of(models),
         picture_encoder_of(models),
         lambda: models.get(RECOGNIZE_ENTITIES),
+        answerer_of(models),
     )
 
 

@@ -23,9 +23,9 @@ from models.profiles import (
 )
 from models.provider import LocalModels, ServedModels
 from models.registry import REGISTRY, own_profile, with_remote
-from models.tasks import EMBED_FACES, EMBED_PHRASES, EMBED_PICTURES, EMBED_TEXT, Task
+from models.tasks import ANSWER, EMBED_FACES, EMBED_PHRASES, EMBED_PICTURES, EMBED_TEXT, Task
 from models.weights import WeightsError
-from serve_app.context import PictureEncoder, TextEncoder
+from serve_app.context import Answerer, PictureEncoder, TextEncoder
 from serve_app.settings import GIB, Settings
 
 _DRIVER_SECONDS = 20.0
@@ -105,6 +105,15 @@ def picture_encoder_of(models: LocalModels | ServedModels) -> PictureEncoder | N
         lambda: models.find(EMBED_PICTURES),
         digest_of(models.profile, [EMBED_PICTURES]),
         lambda: models.find(EMBED_PHRASES),
+    )
+
+
+def answerer_of(models: LocalModels | ServedModels) -> Answerer | None:
+    """Return the profile's model that answers questions; None where it has none here."""
+    if not has_task(models.profile, ANSWER, models.models_dir):
+        return None
+    return Answerer(
+        lambda: models.find(ANSWER), REGISTRY[models.profile][ANSWER].weights["model"].origin
     )
 
 

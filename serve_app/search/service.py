@@ -225,7 +225,7 @@ async def find_page(
     words, ranking = _words(alternatives), after
     if after is None:
         sought = [" ".join(_words([clauses])) for clauses in alternatives]
-        waiting = [] if encoder is None else [_meant(sought, account_id, encoder)]
+        waiting = [] if encoder is None else [meant(sought, account_id, encoder, ENCODING_SECONDS)]
         if pictures is not None and SearchKind.SCENE in filters.kinds:
             waiting.append(_shown(sought, account_id, pictures))
         meanings = [each for each in await asyncio.gather(*waiting) if each is not None]
@@ -293,8 +293,11 @@ async def _alike(
     return await search.rank_alike(database, account_id, filters, model, sought, without=row_id)
 
 
-async def _meant(sought: list[str], account_id: uuid.UUID, encoder: TextEncoder) -> Meaning | None:
-    vectors = await encoder.encode_within(sought, ENCODING_SECONDS, account_id)
+async def meant(
+    sought: list[str], account_id: uuid.UUID, encoder: TextEncoder, seconds: float
+) -> Meaning | None:
+    """Return what texts mean; None where the model does not answer in time."""
+    vectors = await encoder.encode_within(sought, seconds, account_id)
     return None if vectors is None else Meaning(encoder.model, vectors, LEAST_SIMILARITY)
 
 

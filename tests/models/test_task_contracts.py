@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.backends.questions import MOST_SENTENCES, QUOTE_CHARACTERS
 from models.contracts import (
     ACTIVITY_FRAMES,
     LOCAL_SPEAKERS,
@@ -27,6 +28,7 @@ from models.contracts import (
     CameraMotion,
     Excerpt,
     Picture,
+    Question,
     Samples,
     SceneStills,
     ShotAngle,
@@ -38,6 +40,7 @@ from models.provider import LocalModels
 from models.registry import REGISTRY
 from models.tasks import (
     ALIGN,
+    ANSWER,
     CLASSIFY_CONTENT,
     DESCRIBE_SCENES,
     DETECT_OBJECTS,
@@ -274,6 +277,21 @@ def test_sentences_of_a_summary_rest_on_lines(models: LocalModels) -> None:
         assert 1 <= len(sentences) <= excerpt.max_sentences
         assert all(0 <= each.line < len(excerpt.lines) for each in sentences)
         assert all(each.text == each.text.strip() != "" for each in sentences)
+
+
+def test_an_answer_quotes_passages_that_there_are(models: LocalModels) -> None:
+    answerer = models.find(ANSWER)
+    assert (answerer is None) == (ANSWER not in REGISTRY[models.profile])
+    if answerer is None:
+        return
+    asked = [Question("When?", ("It rains.", "On Sunday."), "en"), Question("Who?", ("Anna.",))]
+    answers = answerer.answer(asked)
+    assert len(answers) == 2
+    for question, sentences in zip(asked, answers, strict=True):
+        assert len(sentences) <= MOST_SENTENCES
+        for cited in (each for sentence in sentences for each in sentence.citations):
+            assert 0 <= cited.passage < len(question.passages)
+            assert 0 < len(cited.quote) <= QUOTE_CHARACTERS
 
 
 def test_texts_are_unit_vectors_that_do_not_depend_on_their_neighbours(models: LocalModels) -> None:

@@ -177,6 +177,7 @@ BODIES = {
 }
 
 TOLD_BY_THEMSELVES = {
+    "ask": "tests/serve_app/test_ask.py",
     "compareJobs": "tests/serve_app/exports/test_comparisons.py",
     "getComparison": "tests/serve_app/exports/test_comparisons.py",
     "createSession": "test_a_sign_in_link_opens_its_own_account",

@@ -37,6 +37,7 @@ from serve_app.results.routes import (
     SpeakerBody,
     TranslationBody,
 )
+from serve_app.search.ask import AskBody
 from serve_app.webhooks.routes import EndpointChangesBody, NewEndpointBody, TestWebhookBody
 from storage.types import EventType
 from tests.serve_app.interface_contract import DOCUMENT, OPERATIONS, Contract, Operation
@@ -55,6 +56,7 @@ BODIES: dict[str, type[BaseModel]] = {
         RedactionBody,
         TranslationBody,
         ComparisonBody,
+        AskBody,
         RerunBody,
         TestWebhookBody,
         NewEndpointBody,

@@ -22,10 +22,14 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, StaticCache
 
 from models.backends import Backend, transformers
 from models.backends.questions import (
+    ANSWER_ROOM,
     SCENE_SCHEMA,
     SUMMARY_ROOM,
     SceneAnswer,
     UnusableAnswerError,
+    answer_question,
+    answer_schema,
+    answer_sentences,
     complete_sentences,
     middle_stills,
     scene_description,
@@ -33,7 +37,14 @@ from models.backends.questions import (
     summary_question,
     summary_schema,
 )
-from models.contracts import Excerpt, SceneDescription, SceneStills, SummarySentence
+from models.contracts import (
+    AnswerSentence,
+    Excerpt,
+    Question,
+    SceneDescription,
+    SceneStills,
+    SummarySentence,
+)
 
 
 class SchemaGrammar:
@@ -241,7 +252,7 @@ _MORE_ROOM = 768
 
 
 class VisionLanguageDescriber:
-    """Tasks ``describe_scenes`` and ``summarize`` with Qwen3-VL (Bai et al. 2025).
+    """Tasks ``describe_scenes``, ``summarize`` and ``answer`` with Qwen3-VL (Bai et al. 2025).
 
     ``checkpoint`` is a repository with its revision, or a folder. Any thread may call: answers are
     written one batch after the other. Of a scene's stills the middle ``most_stills`` are shown.
@@ -289,14 +300,27 @@ class VisionLanguageDescriber:
         """The sentences of each excerpt, in order. Raises UnusableAnswerError."""
         return [self._summary(excerpt) for excerpt in excerpts]
 
-    def _summary(self, excerpt: Excerpt) -> tuple[SummarySentence, ...]:
-        def inputs(_: Sequence[Excerpt]) -> Any:
-            return self._inputs(text=[self._prompt(summary_question(excerpt))])
+    def answer(self, questions: Sequence[Question]) -> list[tuple[AnswerSentence, ...]]:
+        """The sentences that answer each question, in order. Raises UnusableAnswerError."""
+        return [
+            answer_sentences(self._text(answer_question(each), answer_schema(each), ANSWER_ROOM))
+            for each in questions
+        ]
+
+    def _text(self, question: str, schema: dict[str, Any], room: int) -> str:
+        """What is written on a question without stills."""
+
+        def inputs(_: Sequence[str]) -> Any:
+            return self._inputs(text=[self._prompt(question)])
 
         def written(inputs: Any) -> list[str]:
-            return self._written(inputs, 1, summary_schema(excerpt), SUMMARY_ROOM)
+            return self._written(inputs, 1, schema, room)
 
-        [text] = self._batches.run_prepared(inputs, written, [excerpt])
+        [text] = self._batches.run_prepared(inputs, written, [question])
+        return text
+
+    def _summary(self, excerpt: Excerpt) -> tuple[SummarySentence, ...]:
+        text = self._text(summary_question(excerpt), summary_schema(excerpt), SUMMARY_ROOM)
         sentences = complete_sentences(text, excerpt)
         if not sentences:
             raise UnusableAnswerError("The answer holds no whole sentence of a summary.")
