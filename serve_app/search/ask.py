@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NotRequired, Self
 
 from fastapi import APIRouter, Header, Request
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 from typing_extensions import TypedDict
@@ -30,12 +30,12 @@ from serve_app.api.authentication import CurrentAccount, KeyedRoute
 from serve_app.api.downloads import AskPlace
 from serve_app.api.envelope import API_PREFIX, NO_STORE, Context, success
 from serve_app.api.openapi import answers
+from serve_app.api.parameters import matching, shown
 from serve_app.api.schemas import Answer, Count, Seconds, Uuid, doc, rendered
 from serve_app.api.urls import parse_job_id
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.jobs.schemas import Body, SpokenLanguage
-from serve_app.search.service import meant
+from serve_app.search.service import LANGUAGE, meant
 from storage import archives, search
 from storage.search import Clause, Filters, Ranked, SearchHit
 from storage.types import SearchKind
@@ -72,16 +72,21 @@ _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _ADDRESS = re.compile(r"\w+://\S+|www\.\S+|\S+@\S+\.\w+", re.IGNORECASE)
 
 
-class AskFilter(Body):
+Language = Annotated[str, Field(max_length=35), shown(LANGUAGE), matching(LANGUAGE, "language")]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class AskFilter(_Body):
     """Which results are asked about."""
 
     kinds: Annotated[
         list[Annotated[SearchKind, Field(strict=False)]] | None,
         doc("All but file names if not given.", ["transcript"]),
     ] = None
-    language: Annotated[SpokenLanguage | None, doc("Only what is said in it (BCP 47).", "en")] = (
-        None
-    )
+    language: Annotated[Language | None, doc("Only what is said in it (BCP 47).", "en")] = None
     createdFrom: Annotated[
         Annotated[AwareDatetime, Field(strict=False)] | None,
         doc("Only jobs created then or later."),
@@ -91,7 +96,7 @@ class AskFilter(Body):
     ] = None
 
 
-class AskBody(Body):
+class AskBody(_Body):
     """Body of ``POST /ask``."""
 
     question: Annotated[
@@ -105,7 +110,7 @@ class AskBody(Body):
     archiveId: Annotated[str | None, doc("Only the jobs of this archive.")] = None
     filter: AskFilter | None = None
     language: Annotated[
-        SpokenLanguage | None,
+        Language | None,
         doc("Of the answer (BCP 47); that of the question if not given.", "en"),
     ] = None
 

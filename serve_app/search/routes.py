@@ -56,9 +56,9 @@ _Kinds = Annotated[
         description=f"A list of {', '.join(f'`{kind}`' for kind in SearchKind)}; all if not given."
     ),
 ]
-_LANGUAGE = re.compile("[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 _Language = Annotated[
-    Annotated[str, shown(_LANGUAGE), matching(_LANGUAGE, "language as en or pt-BR")] | None,
+    Annotated[str, shown(service.LANGUAGE), matching(service.LANGUAGE, "language as en or pt-BR")]
+    | None,
     Query(
         description="Only what is said in this language (BCP 47).", max_length=35, examples=["en"]
     ),

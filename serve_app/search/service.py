@@ -96,6 +96,7 @@ class SearchPage(TypedDict):
     requestId: RequestId
 
 
+LANGUAGE = re.compile("[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 MAX_QUERY_CHARACTERS = 500
 MAX_ALTERNATIVES = 8
 """Each has a vector, and costs what a search costs."""
