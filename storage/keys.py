@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from storage.audit import ActorKind, AuditAction, act_as, current_actor, record
+from storage.audit import AuditAction, act_as, current_actor, record
 from storage.database import Connection, run
 from storage.tables import (
     accounts,
@@ -24,7 +24,7 @@ from storage.tables import (
     sign_in_links,
     users,
 )
-from storage.types import KeyStatus, Role
+from storage.types import ActorKind, KeyStatus, Role
 
 KEY_PREFIX = "vas_live_"
 SESSION_PREFIX = "vas_sess_"

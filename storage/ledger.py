@@ -23,6 +23,7 @@ from storage import keys
 from storage.database import Connection, run
 from storage.keys import lock_account
 from storage.tables import (
+    Translation,
     accounts,
     jobs,
     ledger_entries,
@@ -31,7 +32,6 @@ from storage.tables import (
     purchases,
     refunds,
 )
-from storage.translations import Translation
 from storage.types import LedgerKind, StageName, Tier
 
 

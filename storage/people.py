@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Uuid, delete, func, insert, null, or_, select, union_all, update
 
-from storage.audit import ActorKind, AuditAction, act_as, current_actor, record
+from storage.audit import AuditAction, act_as, current_actor, record
 from storage.database import Connection
 from storage.keys import display_key, fingerprint, lock_account, start_session
 from storage.tables import accounts, api_keys, invitations, oidc_flows, sessions, users
-from storage.types import Role
+from storage.types import ActorKind, Role
 
 INVITATION_LIFETIME = timedelta(days=7)
 FLOW_LIFETIME = timedelta(minutes=10)
