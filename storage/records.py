@@ -195,9 +195,9 @@ def one_of(column: str, values: Iterable[StrEnum]) -> str:
     return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"
 
 
-def columns(record: type[Record]) -> list[sa.Column[Any]]:
-    """Return the columns that the record is read from."""
-    return [column for column in _TABLES[record].c if column.name in _names(record)]
+def columns(record: type[Record], *but: str) -> list[sa.Column[Any]]:
+    """Return the columns that the record is read from, but those of these names."""
+    return [each for each in _TABLES[record].c if each.name in _names(record).keys() - {*but}]
 
 
 @_cached

@@ -119,20 +119,28 @@ accounts = _table(
     _check(one_of("highest_priority", types.Priority), "highest_priority"),
 )
 
-users = _table(
+
+@dataclass(frozen=True, slots=True)
+class User(Record):
+    """A person in an account."""
+
+    id: Annotated[uuid.UUID, KEY]
+    account_id: Annotated[uuid.UUID, of(sa.ForeignKey("accounts.id"))]
+    email: str
+    """In lower case."""
+    role: types.Role
+    created_at: Annotated[datetime, NOW]
+    subject: str | None
+    """What the issuer of OIDC calls them, once they have signed in by it."""
+
+
+users = table_of(
+    metadata,
+    User,
     "users",
-    sa.Column("id", sa.Uuid, primary_key=True),
-    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
-    # In lower case.
-    sa.Column("email", sa.Text, nullable=False),
-    sa.Column("role", sa.Text, nullable=False),
-    # Who they are to the issuer of OIDC by whom they signed in.
     sa.Column("issuer", sa.Text),
-    sa.Column("subject", sa.Text),
-    _time("created_at", now=True),
     # They stay: the audit log and keys refer to them.
     _time("removed_at", nullable=True),
-    _check(one_of("role", types.Role), "role"),
     _check("(issuer IS NULL) = (subject IS NULL)", "subject_has_issuer"),
     _index("uq_users_email", "account_id", "email", unique=True, where="removed_at IS NULL"),
     _index(
@@ -146,17 +154,25 @@ users = _table(
     _index("ix_users_email", "email", where="removed_at IS NULL"),
 )
 
-invitations = _table(
+
+@dataclass(frozen=True, slots=True)
+class Invitation(Record):
+    """An invitation that is neither used nor over."""
+
+    id: Annotated[uuid.UUID, KEY]
+    email: str
+    role: types.Role
+    created_at: Annotated[datetime, NOW]
+    expires_at: datetime
+
+
+invitations = table_of(
+    metadata,
+    Invitation,
     "invitations",
-    sa.Column("id", sa.Uuid, primary_key=True),
     sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False, index=True),
-    sa.Column("email", sa.Text, nullable=False),
-    sa.Column("role", sa.Text, nullable=False),
     sa.Column("token_sha256", sa.LargeBinary, nullable=False, unique=True),
-    _time("created_at", now=True),
-    _time("expires_at"),
     _time("used_at", nullable=True),
-    _check(one_of("role", types.Role), "role"),
 )
 
 # Sign-ins by OIDC that an issuer has not answered yet.
@@ -174,24 +190,49 @@ oidc_flows = _table(
     _time("expires_at"),
 )
 
-api_keys = _table(
+
+@dataclass(frozen=True, slots=True)
+class Key(Record):
+    """An API key; its secret is never listed."""
+
+    id: Annotated[uuid.UUID, KEY, doc("The key's id.")]
+    last_four: Annotated[
+        str,
+        As(Annotated[str, doc("Prefix and last four characters.", "vas_live_…q7Zk")], "displayKey"),
+    ]
+    status: types.KeyStatus
+    expires_at: Annotated[datetime | None, doc("When it stops working; null for never.", None)]
+    benefit_id: Annotated[str | None, doc("The purchase that it came with.", None)]
+    created_at: Annotated[datetime, NOW, doc("When it was made.")]
+    max_monthly_cents: Annotated[int | None, of(sa.BigInteger), HIDDEN] = None
+    """What jobs that it creates may cost in a month."""
+    max_active_jobs: Annotated[int | None, HIDDEN] = None
+    """How many of its jobs are unfinished at once."""
+    made_by: Annotated[str | None, COMPUTED, HIDDEN] = None
+    """Address of the user; None: the operator, or a link of the account."""
+
+    def json(self, **given: Any) -> dict[str, Any]:
+        return Record.json(self, displayKey=display_key(self.last_four), **given)
+
+
+KEY_PREFIX = "vas_live_"
+
+
+def display_key(last_four: str) -> str:
+    """Return a key without its secret, as it is shown."""
+    return f"{KEY_PREFIX}…{last_four}"
+
+
+api_keys = table_of(
+    metadata,
+    Key,
     "api_keys",
-    sa.Column("id", sa.Uuid, primary_key=True),
     sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False, index=True),
     sa.Column("secret_sha256", sa.LargeBinary, nullable=False, unique=True),
-    sa.Column("last_four", sa.Text, nullable=False),
-    sa.Column("status", sa.Text, nullable=False),
-    sa.Column("benefit_id", sa.Text),
-    _time("created_at", now=True),
-    _time("expires_at", nullable=True),
     # NULL: the operator, or a session that is nobody's in particular.
     sa.Column("made_by", sa.ForeignKey("users.id")),
     # The first of those that it replaced by rotation: caps count the jobs of all of them.
     sa.Column("first_id", sa.Uuid),
-    # What jobs that it creates may cost in a month, and how many are unfinished at once.
-    sa.Column("max_monthly_cents", sa.BigInteger),
-    sa.Column("max_active_jobs", sa.Integer),
-    _check(one_of("status", types.KeyStatus), "status"),
     _check("max_monthly_cents > 0", "max_monthly_cents_positive"),
     _check("max_active_jobs > 0", "max_active_jobs_positive"),
 )
@@ -409,24 +450,39 @@ stage_versions = _table(
     _check(one_of("stage", types.StageName), "stage"),
 )
 
-uploads = _table(
+
+@dataclass(frozen=True, slots=True)
+class Upload(Record):
+    """A file that was announced, and what of it has arrived."""
+
+    job_id: Annotated[uuid.UUID, of(sa.ForeignKey("jobs.id", ondelete="CASCADE"))]
+    slot: str
+    """'media', 'audio', or 'track-N'."""
+    file_name: str
+    object_key: str
+    declared_bytes: Annotated[int | None, of(sa.BigInteger)]
+    """The size given at the job's creation."""
+    received_bytes: Annotated[int | None, of(sa.BigInteger)]
+    completed_at: datetime | None
+    resumable_bytes: Annotated[int | None, of(sa.BigInteger)] = None
+    """The size given by a resumable upload where the job's creation left it open."""
+    unverified_from_bytes: Annotated[int | None, of(sa.BigInteger)] = None
+    """A block with a checksum is being received: bytes beyond this offset do not count yet."""
+    terminated_at: datetime | None = None
+    """The client terminated the resumable upload; its URL returns 410."""
+
+    @property
+    def total_bytes(self) -> int | None:
+        """The size that the file will have; None while it is not given."""
+        return self.declared_bytes if self.declared_bytes is not None else self.resumable_bytes
+
+
+uploads = table_of(
+    metadata,
+    Upload,
     "uploads",
-    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    # 'media', 'audio', or 'track-N'.
-    sa.Column("slot", sa.Text, nullable=False),
-    sa.Column("file_name", sa.Text, nullable=False),
-    sa.Column("object_key", sa.Text, nullable=False),
-    sa.Column("declared_bytes", sa.BigInteger),
-    sa.Column("received_bytes", sa.BigInteger),
-    _time("completed_at", nullable=True),
-    # Length given by a resumable upload where the job's creation left it open.
-    sa.Column("resumable_bytes", sa.BigInteger),
-    # A block with a checksum is being received: bytes beyond this offset do not count yet.
-    sa.Column("unverified_from_bytes", sa.BigInteger),
     # When to check next for a direct upload.
     _time("look_after", nullable=True),
-    # The client terminated the resumable upload; its URL returns 410.
-    _time("terminated_at", nullable=True),
     # A PUT is under way: extended while its bytes arrive.
     _time("arriving_until", nullable=True),
     # Who may append to the resumable upload, and until when unless more bytes arrive.
@@ -476,16 +532,26 @@ transcripts = _table(
     _index("ix_transcripts_unaligned", "align_after", where="align_after IS NOT NULL"),
 )
 
+
+@dataclass(frozen=True, slots=True)
+class Revision(Record):
+    """A correction that was made; ``reverted_to`` where it took others back."""
+
+    revision: int
+    created_at: Annotated[datetime, NOW]
+    reverted_to: int | None
+    changed_segments: int
+    """As they were before."""
+
+
 # What each correction took the place of: undone from the last to the first they lead back to
 # revision 0, which is what the machine wrote.
-transcript_revisions = _table(
+transcript_revisions = table_of(
+    metadata,
+    Revision,
     "transcript_revisions",
     sa.Column("job_id", sa.Uuid, nullable=False),
     sa.Column("track_index", sa.SmallInteger, nullable=False),
-    sa.Column("revision", sa.Integer, nullable=False),
-    _time("created_at", now=True),
-    sa.Column("reverted_to", sa.Integer),
-    sa.Column("changed_segments", sa.Integer, nullable=False),
     sa.Column("before", JSON, nullable=False),
     # Of that as text: what a job's corrections may replace in all is limited.
     sa.Column("size_bytes", sa.Integer, nullable=False, server_default=sa.text("0")),
@@ -625,22 +691,31 @@ translations = table_of(
     _index("ix_translations_pending", "created_at", where="status = 'pending'"),
 )
 
-comparisons = _table(
+
+@dataclass(frozen=True, slots=True)
+class CutComparison(Record):
+    """What became of a comparison."""
+
+    id: Annotated[uuid.UUID, of(primary_key=True, server_default=sa.text("gen_random_uuid()"))]
+    before_id: Annotated[uuid.UUID, of(sa.ForeignKey("jobs.id", ondelete="CASCADE"))]
+    after_id: Annotated[uuid.UUID, of(sa.ForeignKey("jobs.id", ondelete="CASCADE"))]
+    state: Annotated[types.ComparisonState, of(server_default="pending")]
+    error: Annotated[dict[str, Any] | None, of(JSON(none_as_null=True))]
+    """The code, the message and what else the API answers with."""
+    created_at: Annotated[datetime, NOW]
+    completed_at: datetime | None
+
+
+comparisons = table_of(
+    metadata,
+    CutComparison,
     "comparisons",
-    sa.Column("id", sa.Uuid, primary_key=True, server_default=sa.text("gen_random_uuid()")),
     sa.Column("account_id", sa.ForeignKey("accounts.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("before_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("after_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     # Versions of the results that it is made of.
     sa.Column("source", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False, server_default=sa.text("'pending'")),
-    sa.Column("error", JSON(none_as_null=True)),
     sa.Column("document", JSON(none_as_null=True)),
-    _time("created_at", now=True),
     # When somebody requested or read it last.
     _time("asked_at", now=True),
-    _time("completed_at", nullable=True),
-    _check(one_of("state", types.ComparisonState), "state"),
     _check("(state = 'failed') = (error IS NOT NULL)", "failed_has_error"),
     _check("(state = 'completed') = (document IS NOT NULL)", "completed_has_document"),
     _check("(state = 'pending') = (completed_at IS NULL)", "ended_has_time"),
@@ -990,17 +1065,26 @@ signing_secrets = _table(
 )
 
 
-purchases = _table(
+@dataclass(frozen=True, slots=True)
+class Receipt(Record):
+    """A purchase as the customer sees it."""
+
+    receipt_number: Annotated[int, of(sa.BigInteger, unique=True)]
+    """Counted without gaps."""
+    amount_cents: Annotated[int, of(sa.BigInteger)]
+    provider: str
+    """Who took the money ('stripe', 'operator')."""
+    reference: str
+    """Of the payment, the provider's."""
+    created_at: Annotated[datetime, NOW]
+
+
+purchases = table_of(
+    metadata,
+    Receipt,
     "purchases",
     sa.Column("id", sa.Uuid, primary_key=True),
     sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
-    # Counted without gaps, as receipts are.
-    sa.Column("receipt_number", sa.BigInteger, nullable=False, unique=True),
-    sa.Column("amount_cents", sa.BigInteger, nullable=False),
-    # Who took the money ('stripe', 'operator') and their reference of the payment.
-    sa.Column("provider", sa.Text, nullable=False),
-    sa.Column("reference", sa.Text, nullable=False),
-    _time("created_at", now=True),
     _check("amount_cents > 0", "amount_is_positive"),
     # A payment is credited once, however often and by whichever event it is reported.
     sa.UniqueConstraint("provider", "reference", name="uq_purchases_payment"),

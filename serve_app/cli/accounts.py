@@ -302,7 +302,7 @@ def _last_owner_named(account: str, email: str) -> Iterator[None]:
         raise UsageError(f"{email} is the only owner of {account}.") from None
 
 
-async def _get_user(connection: Connection, account: str, email: str) -> people.User:
+async def _get_user(connection: Connection, account: str, email: str) -> tables.User:
     """Raises UsageError and keys.AccountNotFoundError."""
     owner = await keys.get_account(connection, account)
     user = await people.find_user(connection, owner.id, email)

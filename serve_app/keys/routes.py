@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -25,13 +26,12 @@ from serve_app.api.envelope import (
 )
 from serve_app.api.openapi import answers, headers, links
 from serve_app.api.parameters import WHOLE_NUMBER
-from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc, rendered
+from serve_app.api.schemas import Answer, Count, RequestId, Url, Uuid, doc
 from serve_app.api.urls import parse_job_id
 from serve_app.errors import ApiError, ErrorCode, existing
 from storage import audit, keys, ledger
-from storage.keys import KeyRecord
 from storage.records import form_of
-from storage.tables import MOMENT, AuditEntry
+from storage.tables import MOMENT, AuditEntry, Key
 from storage.types import ActorKind, KeyStatus
 
 PORTAL_PATH = "/portal"
@@ -44,17 +44,6 @@ router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute, tags=["Dashboard
 open_router = APIRouter(prefix=API_PREFIX, route_class=KeylessRoute, tags=["Dashboard"])
 
 
-class Key(TypedDict):
-    """An API key; its secret is never listed."""
-
-    id: Annotated[Uuid, doc("The key's id.")]
-    displayKey: Annotated[str, doc("Prefix and last four characters.", "vas_live_…q7Zk")]
-    status: KeyStatus
-    expiresAt: Annotated[Timestamp | None, doc("When it stops working; null for never.", None)]
-    benefitId: Annotated[str | None, doc("The purchase that it came with.", None)]
-    createdAt: Annotated[Timestamp, doc("When it was made.")]
-
-
 class KeyList(TypedDict):
     """The account's keys."""
 
@@ -62,6 +51,7 @@ class KeyList(TypedDict):
     requestId: RequestId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RotatedKey(Key):
     """A new key in place of another."""
 
@@ -72,10 +62,6 @@ class PortalLink(TypedDict):
     """A short-lived link."""
 
     url: Annotated[Url, doc("The billing page.")]
-
-
-def _key_object(record: KeyRecord) -> Key:
-    return rendered(Key, record, displayKey=keys.display_key(record.last_four))
 
 
 @router.get(
@@ -93,7 +79,7 @@ async def list_keys(request: Request, context: Context, account_id: CurrentAccou
     Never with their secrets."""
     async with context.database.statement() as connection:
         found = await keys.list_keys(connection, account_id)
-    return success(request, [_key_object(record) for record in found], headers=NO_STORE)
+    return success(request, [each.json() for each in found], headers=NO_STORE)
 
 
 @router.get(
@@ -130,7 +116,7 @@ async def rotate_key(
         issued = existing(
             await keys.rotate_key(connection, account_id, parse_job_id(key_id)), "active key"
         )
-    record = KeyRecord(
+    rotated = Key(
         id=issued.id,
         last_four=issued.secret[-4:],
         status=KeyStatus.ACTIVE,
@@ -138,7 +124,7 @@ async def rotate_key(
         benefit_id=issued.benefit_id,
         created_at=issued.created_at,
     )
-    return success(request, {**_key_object(record), "key": issued.secret}, headers=NO_STORE)
+    return success(request, {**rotated.json(), "key": issued.secret}, headers=NO_STORE)
 
 
 class SignInBody(BaseModel):
