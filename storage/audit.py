@@ -16,28 +16,18 @@ import uuid
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC
 from enum import StrEnum
 
 from sqlalchemy import func, insert, select, update
 
 from storage.database import Connection
-from storage.tables import audit_log
+from storage.records import columns, read
+from storage.tables import MOMENT, AuditEntry, audit_log
+from storage.types import ActorKind
 
 PAGE_ENTRIES = 1000
 """Read at once."""
-
-
-class ActorKind(StrEnum):
-    """Who acts."""
-
-    KEY = "key"
-    USER = "user"
-    LINK = "link"
-    """A session of a one-time link of the account, which belongs to nobody in particular."""
-    OPERATOR = "operator"
-    SERVICE = "service"
-    """By itself: what is due, or events of a payment provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,29 +107,6 @@ def current_actor() -> Actor:
     return _ACTOR.get()
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """An entry as stored; ``position`` counts from 1 in its account."""
-
-    account_id: uuid.UUID
-    position: int
-    created_at: datetime
-    actor_kind: ActorKind
-    actor_id: uuid.UUID | None
-    action: str
-    job_id: uuid.UUID | None
-    target: str | None
-    """Id of the key, user, invitation, endpoint or voice."""
-    detail: str | None
-    request_id: str
-    """"" for commands, and for what the service does by itself."""
-    address: str | None
-    address_salt: str | None
-    address_sha256: str | None
-    hash: str
-    """SHA-256 over the entry and the hash before it, 64 hexadecimal digits."""
-
-
 async def record(
     connection: Connection,
     account_id: uuid.UUID,
@@ -180,14 +147,12 @@ async def list_entries(
 ) -> list[AuditEntry]:
     """Of an account: the first ones after position ``after``, or the last ones before ``before``,
     the latest first."""
-    names = [audit_log.c[name] for name in AuditEntry.__dataclass_fields__]
-    query = select(*names).where(audit_log.c.account_id == account_id)
+    query = select(*columns(AuditEntry)).where(audit_log.c.account_id == account_id)
     if before is None:
         query = query.where(audit_log.c.position > after).order_by(audit_log.c.position)
     else:
         query = query.where(audit_log.c.position < before).order_by(audit_log.c.position.desc())
-    rows = (await connection.execute(query.limit(limit))).mappings()
-    return [AuditEntry(**{**row, "actor_kind": ActorKind(row["actor_kind"])}) for row in rows]
+    return await read(connection, AuditEntry, query.limit(limit))
 
 
 async def read_chain(
@@ -207,7 +172,7 @@ def entry_hash(entry: AuditEntry, before: str) -> str:
         before,
         str(entry.position),
         str(entry.account_id),
-        entry.created_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        entry.created_at.astimezone(UTC).strftime(MOMENT),
         entry.actor_kind,
         None if entry.actor_id is None else str(entry.actor_id),
         entry.action,

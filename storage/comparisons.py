@@ -9,13 +9,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Text, cast, delete, func, or_, select, text, update
 
 from storage.database import Connection
-from storage.tables import comparisons
+from storage.records import columns, read_one
+from storage.tables import CutComparison, comparisons
 from storage.types import Cause, ComparisonState, ResultChange
 from storage.work import Held, is_queued, put_off, queue
 from storage.work import end as end_work
@@ -38,20 +39,6 @@ class TooManyComparisonsError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class CutComparison:
-    """What became of a comparison."""
-
-    id: uuid.UUID
-    before_id: uuid.UUID
-    after_id: uuid.UUID
-    state: ComparisonState
-    error: Mapping[str, Any] | None
-    """The code, the message and what else the API answers with."""
-    created_at: datetime
-    completed_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class CutPair:
     """The jobs of a comparison to make."""
 
@@ -62,7 +49,6 @@ class CutPair:
     """Versions of the results that it is to be made of."""
 
 
-_SHOWN = [comparisons.c[name] for name in CutComparison.__dataclass_fields__]
 _SOURCE = """
     (SELECT coalesce(string_agg(version, ' ' ORDER BY version), '') FROM (
         SELECT concat(job_id, ':', xmin) AS version FROM scene_lists
@@ -126,10 +112,9 @@ async def find_comparison(
         update(comparisons)
         .where(comparisons.c.id == comparison_id, comparisons.c.account_id == account_id, _IS_KEPT)
         .values(asked_at=func.now())
-        .returning(*_SHOWN)
+        .returning(*columns(CutComparison))
     )
-    row = (await connection.execute(statement)).mappings().one_or_none()
-    return None if row is None else CutComparison(**{**row, "state": ComparisonState(row["state"])})
+    return await read_one(connection, CutComparison, statement)
 
 
 _IS_KEPT = or_(
@@ -165,8 +150,7 @@ _BEGIN = text(
 
 async def begin(connection: Connection, held: Held) -> CutPair | None:
     """The jobs to compare as they are now; None where nothing is to be compared any more."""
-    row = (await connection.execute(_BEGIN, {"id": held.subject_id})).mappings().one_or_none()
-    return None if row is None else CutPair(**row)
+    return await read_one(connection, CutPair, _BEGIN, id=held.subject_id)
 
 
 _IS_SAME = text(f"SELECT :source = {_SOURCE}")

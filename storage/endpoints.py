@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import delete, exists, func, insert, select, update
 
 from storage.audit import AuditAction, record
 from storage.database import Connection
-from storage.tables import accounts, jobs, webhook_endpoints, webhook_events
+from storage.keys import lock_account
+from storage.records import columns, read, read_one
+from storage.tables import WebhookEndpoint, jobs, webhook_endpoints, webhook_events
 from storage.types import DeliveryStatus, EventType
 
 MOST_ENDPOINTS = 10
 """Of an account."""
 PROGRESS_SECONDS = 10.0
 """An endpoint gets an event of a job's progress at most this often."""
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where an account receives the events that it subscribes to."""
-
-    id: uuid.UUID
-    url: str
-    event_types: list[str]
-    created_at: datetime
-    rotated_at: datetime | None
-
-
-_COLUMNS = [webhook_endpoints.c[name] for name in Endpoint.__dataclass_fields__]
 
 
 async def add_endpoint(
@@ -41,11 +28,10 @@ async def add_endpoint(
     url: str,
     event_types: Sequence[str],
     secret: bytes,
-) -> Endpoint | None:
+) -> WebhookEndpoint | None:
     """``secret`` is encrypted. None where the account has MOST_ENDPOINTS already."""
     # The lock makes concurrent additions of one account count one after the other.
-    owner = select(accounts.c.id).where(accounts.c.id == account_id).with_for_update(key_share=True)
-    await connection.execute(owner)
+    await lock_account(connection, account_id)
     if len(await list_endpoints(connection, account_id)) >= MOST_ENDPOINTS:
         return None
     values = {
@@ -55,21 +41,21 @@ async def add_endpoint(
         "event_types": list(event_types),
         "current": secret,
     }
-    statement = insert(webhook_endpoints).values(values).returning(*_COLUMNS)
-    added = Endpoint(**(await connection.execute(statement)).mappings().one())
+    statement = insert(webhook_endpoints).values(values).returning(*columns(WebhookEndpoint))
+    [added] = await read(connection, WebhookEndpoint, statement)
     await record(connection, account_id, AuditAction.CREATE_ENDPOINT, target=added.id)
     return added
 
 
 async def list_endpoints(
     connection: Connection, account_id: uuid.UUID, endpoint_id: uuid.UUID | None = None
-) -> list[Endpoint]:
+) -> list[WebhookEndpoint]:
     """Return the account's endpoints, the oldest first; only the one with this id, if given."""
-    query = select(*_COLUMNS).where(webhook_endpoints.c.account_id == account_id)
+    query = select(*columns(WebhookEndpoint)).where(webhook_endpoints.c.account_id == account_id)
     if endpoint_id is not None:
         query = query.where(webhook_endpoints.c.id == endpoint_id)
     query = query.order_by(webhook_endpoints.c.created_at, webhook_endpoints.c.id)
-    return [Endpoint(**row) for row in (await connection.execute(query)).mappings()]
+    return await read(connection, WebhookEndpoint, query)
 
 
 async def change_endpoint(
@@ -80,7 +66,7 @@ async def change_endpoint(
     url: str | None = None,
     event_types: Sequence[str] | None = None,
     secret: bytes | None = None,
-) -> Endpoint | None:
+) -> WebhookEndpoint | None:
     """Change what is given; None if the account has no such endpoint.
 
     A new URL gets what is still owed to the old one; the secret before a new one signs on for
@@ -94,37 +80,36 @@ async def change_endpoint(
         update(webhook_endpoints)
         .where(webhook_endpoints.c.id == endpoint_id, webhook_endpoints.c.account_id == account_id)
         .values(values or {"url": webhook_endpoints.c.url})
-        .returning(*_COLUMNS)
+        .returning(*columns(WebhookEndpoint))
     )
-    row = (await connection.execute(statement)).mappings().one_or_none()
-    if row is not None and url is not None:
+    changed = await read_one(connection, WebhookEndpoint, statement)
+    if changed is not None and url is not None:
         owed = webhook_events.c.status.in_([DeliveryStatus.IN_FLIGHT, DeliveryStatus.PENDING_RETRY])
         await connection.execute(
             update(webhook_events)
             .where(webhook_events.c.endpoint_id == endpoint_id, owed)
             .values(url=url)
         )
-    if row is None:
+    if changed is None:
         return None
     action = AuditAction.CHANGE_ENDPOINT if secret is None else AuditAction.ROTATE_ENDPOINT
     await record(connection, account_id, action, target=endpoint_id)
-    return Endpoint(**row)
+    return changed
 
 
 async def delete_endpoint(
     connection: Connection, account_id: uuid.UUID, endpoint_id: uuid.UUID
-) -> Endpoint | None:
+) -> WebhookEndpoint | None:
     """Delete it with its deliveries; None if the account has no such endpoint."""
     statement = (
         delete(webhook_endpoints)
         .where(webhook_endpoints.c.id == endpoint_id, webhook_endpoints.c.account_id == account_id)
-        .returning(*_COLUMNS)
+        .returning(*columns(WebhookEndpoint))
     )
-    row = (await connection.execute(statement)).mappings().one_or_none()
-    if row is None:
-        return None
-    await record(connection, account_id, AuditAction.DELETE_ENDPOINT, target=endpoint_id)
-    return Endpoint(**row)
+    deleted = await read_one(connection, WebhookEndpoint, statement)
+    if deleted is not None:
+        await record(connection, account_id, AuditAction.DELETE_ENDPOINT, target=endpoint_id)
+    return deleted
 
 
 async def list_subscribers(

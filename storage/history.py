@@ -43,9 +43,11 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from storage import comparisons, duplicates, search_index, translations
 from storage.database import Connection, Database, run
 from storage.job_records import JobRecord
+from storage.records import columns, read
 from storage.results import Element, TrackTranscript
 from storage.search_index import SearchRow, scene_rows, transcript_rows
 from storage.tables import (
+    Revision,
     hidden_phrases,
     jobs,
     scene_lists,
@@ -184,17 +186,6 @@ class PreparedChange:
     """What a search finds, before and after."""
     size_bytes: int
     """Of the segments before or after, of which there are more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Revision:
-    """A correction that was made; ``reverted_to`` where it took others back."""
-
-    revision: int
-    created_at: datetime
-    reverted_to: int | None
-    changed_segments: int
-    """As they were before."""
 
 
 def applied(document: Element, change: Change) -> tuple[Element, Change]:
@@ -472,7 +463,7 @@ async def list_revisions(
 ) -> list[Revision]:
     """Corrections of a track before a revision, the latest first."""
     query = (
-        select(*[transcript_revisions.c[name] for name in Revision.__dataclass_fields__])
+        select(*columns(Revision))
         .where(
             transcript_revisions.c.job_id == job_id,
             transcript_revisions.c.track_index == track_index,
@@ -481,7 +472,7 @@ async def list_revisions(
         .order_by(transcript_revisions.c.revision.desc())
         .limit(limit)
     )
-    return [Revision(**row) for row in (await connection.execute(query)).mappings()]
+    return await read(connection, Revision, query)
 
 
 def prepare_aligned(

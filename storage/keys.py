@@ -11,11 +11,15 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from storage.audit import ActorKind, AuditAction, act_as, current_actor, record
+from storage.audit import AuditAction, act_as, current_actor, record
 from storage.database import Connection, run
+from storage.records import columns, read
 from storage.tables import (
+    KEY_PREFIX,
+    Key,
     accounts,
     api_keys,
+    display_key,
     invitations,
     jobs,
     oidc_flows,
@@ -24,9 +28,10 @@ from storage.tables import (
     sign_in_links,
     users,
 )
-from storage.types import KeyStatus, Role
+from storage.types import ActorKind, KeyStatus, Role
 
-KEY_PREFIX = "vas_live_"
+__all__ = ["KEY_PREFIX", "display_key"]
+
 SESSION_PREFIX = "vas_sess_"
 OPERATOR_PREFIX = "vas_oper_"
 SIGN_IN_LINK_LIFETIME = timedelta(minutes=15)
@@ -111,22 +116,6 @@ class IssuedKey:
     created_at: datetime
     expires_at: datetime | None
     benefit_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRecord:
-    """A key as listed, without its secret."""
-
-    id: uuid.UUID
-    last_four: str
-    status: KeyStatus
-    expires_at: datetime | None
-    benefit_id: str | None
-    created_at: datetime
-    max_monthly_cents: int | None = None
-    max_active_jobs: int | None = None
-    made_by: str | None = None
-    """Address of the user; None: the operator, or a link of the account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +253,6 @@ async def _insert_key(
     return IssuedKey(key_id, secret, shown, created_at, expires_at, benefit_id)
 
 
-def display_key(last_four: str) -> str:
-    """Return a key without its secret, as it is shown."""
-    return f"{KEY_PREFIX}…{last_four}"
-
-
 async def has_active_key(connection: Connection, account_id: uuid.UUID, secret: str) -> bool:
     """Return whether ``secret`` is a key of the account that is active and not past its time."""
     query = sa.select(api_keys.c.id).where(
@@ -337,26 +321,17 @@ async def create_sign_in_link(
     return token
 
 
-async def list_keys(connection: Connection, account_id: uuid.UUID) -> list[KeyRecord]:
+async def list_keys(connection: Connection, account_id: uuid.UUID) -> list[Key]:
     """Return all keys of an account, newest first; an active one past its time shows as expired."""
-    columns = [api_keys.c[name] for name in KeyRecord.__dataclass_fields__ if name != "made_by"]
-    expired = api_keys.c.expires_at <= sa.func.now()
+    is_over = (api_keys.c.status == KeyStatus.ACTIVE) & (api_keys.c.expires_at <= sa.func.now())
+    status = sa.case((is_over, KeyStatus.EXPIRED), else_=api_keys.c.status).label("status")
     query = (
-        sa.select(*columns, users.c.email.label("made_by"), expired.label("is_expired"))
+        sa.select(*columns(Key, "status", "made_by"), status, users.c.email.label("made_by"))
         .outerjoin(users, users.c.id == api_keys.c.made_by)
         .where(api_keys.c.account_id == account_id)
         .order_by(api_keys.c.created_at.desc(), api_keys.c.id)
     )
-    return [_key_record(row) for row in (await connection.execute(query)).mappings()]
-
-
-def _key_record(row: sa.RowMapping) -> KeyRecord:
-    values = dict(row)
-    is_expired = values.pop("is_expired")
-    status = KeyStatus(values["status"])
-    if is_expired and status is KeyStatus.ACTIVE:
-        status = KeyStatus.EXPIRED
-    return KeyRecord(**values | {"status": status})
+    return await read(connection, Key, query)
 
 
 async def rotate_key(

@@ -22,7 +22,10 @@ from sqlalchemy.dialects.postgresql import insert
 from storage import keys
 from storage.database import Connection, run
 from storage.keys import lock_account
+from storage.records import columns, read
 from storage.tables import (
+    Receipt,
+    Translation,
     accounts,
     jobs,
     ledger_entries,
@@ -31,7 +34,6 @@ from storage.tables import (
     purchases,
     refunds,
 )
-from storage.translations import Translation
 from storage.types import LedgerKind, StageName, Tier
 
 
@@ -201,16 +203,14 @@ async def list_day_usage(
     connection: Connection, account_id: uuid.UUID, month: Month
 ) -> list[DayUsage]:
     """Return the days of a month on which something was charged."""
-    rows = await connection.execute(_DAYS, _in_month(account_id, month))
-    return [DayUsage(**row) for row in rows.mappings()]
+    return await read(connection, DayUsage, _DAYS, **_in_month(account_id, month))
 
 
 async def list_entries(
     connection: Connection, account_id: uuid.UUID, *, limit: int
 ) -> list[LedgerEntry]:
     """Return the account's last entries, newest first."""
-    rows = await connection.execute(_ENTRIES, {"account": account_id, "most": limit})
-    return [LedgerEntry(**dict(row) | {"kind": LedgerKind(row["kind"])}) for row in rows.mappings()]
+    return await read(connection, LedgerEntry, _ENTRIES, account=account_id, most=limit)
 
 
 def _in_month(account_id: uuid.UUID, month: Month) -> dict[str, object]:
@@ -512,8 +512,7 @@ _DISCREPANCIES = text(
 
 async def find_discrepancies(connection: Connection) -> list[Discrepancy]:
     """Return all discrepancies; empty unless the database's rules were bypassed."""
-    rows = (await connection.execute(_DISCREPANCIES)).mappings()
-    return [Discrepancy(**row) for row in rows]
+    return await read(connection, Discrepancy, _DISCREPANCIES)
 
 
 RECEIPT_LOCK = 0x7661735F72637074
@@ -521,17 +520,6 @@ RECEIPT_LOCK = 0x7661735F72637074
 
 OPERATOR = "operator"
 """Provider of purchases that the operator records by hand: an invoice, a bank transfer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """A purchase as the customer sees it."""
-
-    receipt_number: int
-    amount_cents: int
-    provider: str
-    reference: str
-    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -668,12 +656,12 @@ async def list_receipts(
 ) -> list[Receipt]:
     """Return the account's receipts, newest first."""
     query = (
-        select(*[purchases.c[name] for name in Receipt.__dataclass_fields__])
+        select(*columns(Receipt))
         .where(purchases.c.account_id == account_id)
         .order_by(purchases.c.receipt_number.desc())
         .limit(limit)
     )
-    return [Receipt(**row) for row in (await connection.execute(query)).mappings()]
+    return await read(connection, Receipt, query)
 
 
 async def outstanding_refund_cents(connection: Connection, account_id: uuid.UUID) -> int:

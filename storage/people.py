@@ -10,11 +10,22 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Uuid, delete, func, insert, null, or_, select, union_all, update
 
-from storage.audit import ActorKind, AuditAction, act_as, current_actor, record
+from storage.audit import AuditAction, act_as, current_actor, record
 from storage.database import Connection
-from storage.keys import display_key, fingerprint, lock_account, start_session
-from storage.tables import accounts, api_keys, invitations, oidc_flows, sessions, users
-from storage.types import Role
+from storage.keys import fingerprint, lock_account, start_session
+from storage.records import columns, from_row, read
+from storage.tables import (
+    Invitation,
+    User,
+    accounts,
+    api_keys,
+    display_key,
+    invitations,
+    oidc_flows,
+    sessions,
+    users,
+)
+from storage.types import ActorKind, Role
 
 INVITATION_LIFETIME = timedelta(days=7)
 FLOW_LIFETIME = timedelta(minutes=10)
@@ -32,30 +43,6 @@ class TooManyPeopleError(Exception):
 
 class UserExistsError(Exception):
     """A user of the account has that address."""
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """A person in an account."""
-
-    id: uuid.UUID
-    account_id: uuid.UUID
-    email: str
-    role: Role
-    created_at: datetime
-    subject: str | None
-    """What the issuer of OIDC calls them, once they have signed in by it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Invitation:
-    """An invitation that is neither used nor over."""
-
-    id: uuid.UUID
-    email: str
-    role: Role
-    created_at: datetime
-    expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +98,8 @@ def canonical_email(email: str) -> str:
 
 async def list_users(connection: Connection, account_id: uuid.UUID) -> list[User]:
     """Return the account's users by address."""
-    columns = [users.c[name] for name in User.__dataclass_fields__]
-    query = select(*columns).where(users.c.account_id == account_id, _PRESENT)
-    rows = (await connection.execute(query.order_by(users.c.email))).mappings()
-    return [User(**{**row, "role": Role(row["role"])}) for row in rows]
+    query = select(*columns(User)).where(users.c.account_id == account_id, _PRESENT)
+    return await read(connection, User, query.order_by(users.c.email))
 
 
 async def list_names(connection: Connection, account_id: uuid.UUID) -> dict[uuid.UUID, str]:
@@ -137,10 +122,8 @@ async def find_user(connection: Connection, account_id: uuid.UUID, email: str) -
 
 async def list_invitations(connection: Connection, account_id: uuid.UUID) -> list[Invitation]:
     """Return the account's open invitations, the latest first."""
-    columns = [invitations.c[name] for name in Invitation.__dataclass_fields__]
-    query = select(*columns).where(invitations.c.account_id == account_id, _OPEN)
-    rows = (await connection.execute(query.order_by(invitations.c.created_at.desc()))).mappings()
-    return [Invitation(**{**row, "role": Role(row["role"])}) for row in rows]
+    query = select(*columns(Invitation)).where(invitations.c.account_id == account_id, _OPEN)
+    return await read(connection, Invitation, query.order_by(invitations.c.created_at.desc()))
 
 
 async def invite(connection: Connection, account_id: uuid.UUID, email: str, role: Role) -> str:
@@ -193,18 +176,13 @@ async def withdraw_invitation(
 
 async def find_invitation(connection: Connection, token: str) -> tuple[Invitation, str] | None:
     """Return the open invitation that a token is of, and the name of its account."""
-    columns = [invitations.c[name] for name in Invitation.__dataclass_fields__]
     query = (
-        select(*columns, accounts.c.name.label("account_name"))
+        select(*columns(Invitation), accounts.c.name.label("account_name"))
         .join(accounts, accounts.c.id == invitations.c.account_id)
         .where(invitations.c.token_sha256 == fingerprint(token), _OPEN)
     )
     row = (await connection.execute(query)).mappings().first()
-    if row is None:
-        return None
-    values = dict(row)
-    name = values.pop("account_name")
-    return Invitation(**values | {"role": Role(values["role"])}), name
+    return None if row is None else (from_row(Invitation, row), row["account_name"])
 
 
 async def accept_invitation(

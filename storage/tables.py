@@ -9,15 +9,34 @@ in the transaction that records it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from enum import StrEnum
-from typing import Any
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, TSVECTOR
 from sqlalchemy.schema import SchemaItem
+from typing_extensions import TypedDict
 
 from storage import types
+from storage.records import (
+    COMPUTED,
+    HIDDEN,
+    KEY,
+    NOW,
+    OPTIONAL,
+    As,
+    Count,
+    Record,
+    Url,
+    Uuid,
+    doc,
+    of,
+    one_of,
+    table_of,
+)
 
 metadata = sa.MetaData(
     naming_convention={
@@ -30,8 +49,8 @@ metadata = sa.MetaData(
 )
 
 
-def _one_of(column: str, values: Iterable[StrEnum]) -> str:
-    return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"
+MOMENT = "%Y-%m-%dT%H:%M:%S.%fZ"
+"""Of the audit log."""
 
 
 def _time(name: str, *, nullable: bool = False, now: bool = False) -> sa.Column[object]:
@@ -97,23 +116,31 @@ accounts = _table(
     _check("max_active_jobs > 0", "max_active_jobs_positive"),
     _check("queue_weight > 0", "queue_weight_positive"),
     _check("max_running_jobs > 0", "max_running_jobs_positive"),
-    _check(_one_of("highest_priority", types.Priority), "highest_priority"),
+    _check(one_of("highest_priority", types.Priority), "highest_priority"),
 )
 
-users = _table(
+
+@dataclass(frozen=True, slots=True)
+class User(Record):
+    """A person in an account."""
+
+    id: Annotated[uuid.UUID, KEY]
+    account_id: Annotated[uuid.UUID, of(sa.ForeignKey("accounts.id"))]
+    email: str
+    """In lower case."""
+    role: types.Role
+    created_at: Annotated[datetime, NOW]
+    subject: str | None
+    """What the issuer of OIDC calls them, once they have signed in by it."""
+
+
+users = table_of(
+    metadata,
+    User,
     "users",
-    sa.Column("id", sa.Uuid, primary_key=True),
-    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
-    # In lower case.
-    sa.Column("email", sa.Text, nullable=False),
-    sa.Column("role", sa.Text, nullable=False),
-    # Who they are to the issuer of OIDC by whom they signed in.
     sa.Column("issuer", sa.Text),
-    sa.Column("subject", sa.Text),
-    _time("created_at", now=True),
     # They stay: the audit log and keys refer to them.
     _time("removed_at", nullable=True),
-    _check(_one_of("role", types.Role), "role"),
     _check("(issuer IS NULL) = (subject IS NULL)", "subject_has_issuer"),
     _index("uq_users_email", "account_id", "email", unique=True, where="removed_at IS NULL"),
     _index(
@@ -127,17 +154,25 @@ users = _table(
     _index("ix_users_email", "email", where="removed_at IS NULL"),
 )
 
-invitations = _table(
+
+@dataclass(frozen=True, slots=True)
+class Invitation(Record):
+    """An invitation that is neither used nor over."""
+
+    id: Annotated[uuid.UUID, KEY]
+    email: str
+    role: types.Role
+    created_at: Annotated[datetime, NOW]
+    expires_at: datetime
+
+
+invitations = table_of(
+    metadata,
+    Invitation,
     "invitations",
-    sa.Column("id", sa.Uuid, primary_key=True),
     sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False, index=True),
-    sa.Column("email", sa.Text, nullable=False),
-    sa.Column("role", sa.Text, nullable=False),
     sa.Column("token_sha256", sa.LargeBinary, nullable=False, unique=True),
-    _time("created_at", now=True),
-    _time("expires_at"),
     _time("used_at", nullable=True),
-    _check(_one_of("role", types.Role), "role"),
 )
 
 # Sign-ins by OIDC that an issuer has not answered yet.
@@ -155,24 +190,49 @@ oidc_flows = _table(
     _time("expires_at"),
 )
 
-api_keys = _table(
+
+@dataclass(frozen=True, slots=True)
+class Key(Record):
+    """An API key; its secret is never listed."""
+
+    id: Annotated[uuid.UUID, KEY, doc("The key's id.")]
+    last_four: Annotated[
+        str,
+        As(Annotated[str, doc("Prefix and last four characters.", "vas_live_…q7Zk")], "displayKey"),
+    ]
+    status: types.KeyStatus
+    expires_at: Annotated[datetime | None, doc("When it stops working; null for never.", None)]
+    benefit_id: Annotated[str | None, doc("The purchase that it came with.", None)]
+    created_at: Annotated[datetime, NOW, doc("When it was made.")]
+    max_monthly_cents: Annotated[int | None, of(sa.BigInteger), HIDDEN] = None
+    """What jobs that it creates may cost in a month."""
+    max_active_jobs: Annotated[int | None, HIDDEN] = None
+    """How many of its jobs are unfinished at once."""
+    made_by: Annotated[str | None, COMPUTED, HIDDEN] = None
+    """Address of the user; None: the operator, or a link of the account."""
+
+    def json(self, **given: Any) -> dict[str, Any]:
+        return Record.json(self, displayKey=display_key(self.last_four), **given)
+
+
+KEY_PREFIX = "vas_live_"
+
+
+def display_key(last_four: str) -> str:
+    """Return a key without its secret, as it is shown."""
+    return f"{KEY_PREFIX}…{last_four}"
+
+
+api_keys = table_of(
+    metadata,
+    Key,
     "api_keys",
-    sa.Column("id", sa.Uuid, primary_key=True),
     sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False, index=True),
     sa.Column("secret_sha256", sa.LargeBinary, nullable=False, unique=True),
-    sa.Column("last_four", sa.Text, nullable=False),
-    sa.Column("status", sa.Text, nullable=False),
-    sa.Column("benefit_id", sa.Text),
-    _time("created_at", now=True),
-    _time("expires_at", nullable=True),
     # NULL: the operator, or a session that is nobody's in particular.
     sa.Column("made_by", sa.ForeignKey("users.id")),
     # The first of those that it replaced by rotation: caps count the jobs of all of them.
     sa.Column("first_id", sa.Uuid),
-    # What jobs that it creates may cost in a month, and how many are unfinished at once.
-    sa.Column("max_monthly_cents", sa.BigInteger),
-    sa.Column("max_active_jobs", sa.Integer),
-    _check(_one_of("status", types.KeyStatus), "status"),
     _check("max_monthly_cents > 0", "max_monthly_cents_positive"),
     _check("max_active_jobs > 0", "max_active_jobs_positive"),
 )
@@ -279,10 +339,10 @@ jobs = _table(
     # [[start, end], …] in milliseconds, in order: where what shows the media is silent.
     sa.Column("muted", JSON(none_as_null=True)),
     _check("cleaned_at IS NULL OR cleaning_after IS NULL", "cleaned_once"),
-    _check(_one_of("state", types.JobState), "state"),
-    _check(_one_of("processing_mode", types.ProcessingMode), "processing_mode"),
-    _check(_one_of("tier", types.Tier), "tier"),
-    _check(_one_of("priority", types.Priority), "priority"),
+    _check(one_of("state", types.JobState), "state"),
+    _check(one_of("processing_mode", types.ProcessingMode), "processing_mode"),
+    _check(one_of("tier", types.Tier), "tier"),
+    _check(one_of("priority", types.Priority), "priority"),
     _check("queue_weight > 0", "queue_weight_positive"),
     _check("running_limit > 0", "running_limit_positive"),
     _check("held_cents >= 0", "held_not_negative"),
@@ -374,8 +434,8 @@ stages = _table(
     # Of its price what is not charged: for tracks in which there was nothing new.
     sa.Column("waived_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.PrimaryKeyConstraint("job_id", "stage"),
-    _check(_one_of("stage", types.StageName), "stage"),
-    _check(_one_of("status", types.StageStatus), "status"),
+    _check(one_of("stage", types.StageName), "stage"),
+    _check(one_of("status", types.StageStatus), "status"),
     _check("progress BETWEEN 0 AND 1", "progress"),
     _check("waived_cents >= 0", "waived_not_negative"),
     _check("(status = 'failed') <= (error_code IS NOT NULL)", "failed_has_code"),
@@ -387,27 +447,42 @@ stage_versions = _table(
     "stage_versions",
     sa.Column("stage", sa.Text, primary_key=True),
     sa.Column("made_with", sa.Text, nullable=False),
-    _check(_one_of("stage", types.StageName), "stage"),
+    _check(one_of("stage", types.StageName), "stage"),
 )
 
-uploads = _table(
+
+@dataclass(frozen=True, slots=True)
+class Upload(Record):
+    """A file that was announced, and what of it has arrived."""
+
+    job_id: Annotated[uuid.UUID, of(sa.ForeignKey("jobs.id", ondelete="CASCADE"))]
+    slot: str
+    """'media', 'audio', or 'track-N'."""
+    file_name: str
+    object_key: str
+    declared_bytes: Annotated[int | None, of(sa.BigInteger)]
+    """The size given at the job's creation."""
+    received_bytes: Annotated[int | None, of(sa.BigInteger)]
+    completed_at: datetime | None
+    resumable_bytes: Annotated[int | None, of(sa.BigInteger)] = None
+    """The size given by a resumable upload where the job's creation left it open."""
+    unverified_from_bytes: Annotated[int | None, of(sa.BigInteger)] = None
+    """A block with a checksum is being received: bytes beyond this offset do not count yet."""
+    terminated_at: datetime | None = None
+    """The client terminated the resumable upload; its URL returns 410."""
+
+    @property
+    def total_bytes(self) -> int | None:
+        """The size that the file will have; None while it is not given."""
+        return self.declared_bytes if self.declared_bytes is not None else self.resumable_bytes
+
+
+uploads = table_of(
+    metadata,
+    Upload,
     "uploads",
-    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    # 'media', 'audio', or 'track-N'.
-    sa.Column("slot", sa.Text, nullable=False),
-    sa.Column("file_name", sa.Text, nullable=False),
-    sa.Column("object_key", sa.Text, nullable=False),
-    sa.Column("declared_bytes", sa.BigInteger),
-    sa.Column("received_bytes", sa.BigInteger),
-    _time("completed_at", nullable=True),
-    # Length given by a resumable upload where the job's creation left it open.
-    sa.Column("resumable_bytes", sa.BigInteger),
-    # A block with a checksum is being received: bytes beyond this offset do not count yet.
-    sa.Column("unverified_from_bytes", sa.BigInteger),
     # When to check next for a direct upload.
     _time("look_after", nullable=True),
-    # The client terminated the resumable upload; its URL returns 410.
-    _time("terminated_at", nullable=True),
     # A PUT is under way: extended while its bytes arrive.
     _time("arriving_until", nullable=True),
     # Who may append to the resumable upload, and until when unless more bytes arrive.
@@ -452,21 +527,31 @@ transcripts = _table(
     # Of its sound, as pipelines.media.audio writes it.
     sa.Column("sound_print", sa.LargeBinary),
     sa.PrimaryKeyConstraint("job_id", "track_index"),
-    _check(_one_of("status", types.StageStatus), "status"),
+    _check(one_of("status", types.StageStatus), "status"),
     _check("(status = 'completed') = (document IS NOT NULL)", "completed_has_text"),
     _index("ix_transcripts_unaligned", "align_after", where="align_after IS NOT NULL"),
 )
 
+
+@dataclass(frozen=True, slots=True)
+class Revision(Record):
+    """A correction that was made; ``reverted_to`` where it took others back."""
+
+    revision: int
+    created_at: Annotated[datetime, NOW]
+    reverted_to: int | None
+    changed_segments: int
+    """As they were before."""
+
+
 # What each correction took the place of: undone from the last to the first they lead back to
 # revision 0, which is what the machine wrote.
-transcript_revisions = _table(
+transcript_revisions = table_of(
+    metadata,
+    Revision,
     "transcript_revisions",
     sa.Column("job_id", sa.Uuid, nullable=False),
     sa.Column("track_index", sa.SmallInteger, nullable=False),
-    sa.Column("revision", sa.Integer, nullable=False),
-    _time("created_at", now=True),
-    sa.Column("reverted_to", sa.Integer),
-    sa.Column("changed_segments", sa.Integer, nullable=False),
     sa.Column("before", JSON, nullable=False),
     # Of that as text: what a job's corrections may replace in all is limited.
     sa.Column("size_bytes", sa.Integer, nullable=False, server_default=sa.text("0")),
@@ -529,7 +614,7 @@ previews = _table(
     sa.Column("lease_token", sa.Uuid),
     _time("lease_expires_at", nullable=True),
     _time("created_at", now=True),
-    _check(_one_of("status", types.PreviewStatus), "status"),
+    _check(one_of("status", types.PreviewStatus), "status"),
     _check("(status = 'failed') = (reason IS NOT NULL)", "failed_has_reason"),
     _check("(lease_token IS NULL) = (lease_expires_at IS NULL)", "lease_has_deadline"),
     _check("lease_token IS NULL OR status = 'waiting'", "leased_is_waiting"),
@@ -570,28 +655,35 @@ duplicates = _table(
     _check("job_id < other_id", "once"),
 )
 
-translations = _table(
+
+@dataclass(frozen=True, slots=True)
+class Translation(Record):
+    """A transcript in another language; what it reads: `GET …/transcript?language=`."""
+
+    job_id: Annotated[uuid.UUID, of(sa.ForeignKey("jobs.id", ondelete="CASCADE")), doc("The job.")]
+    language: Annotated[str, doc("BCP 47.", "en")]
+    status: Annotated[types.TranslationStatus, of(server_default="pending")]
+    reason: Annotated[str | None, OPTIONAL, doc("Why there is none, where it failed.")]
+    price_cents: Annotated[Count, doc("Charged when it is requested; given back if it fails.", 0)]
+    capped_key_id: Annotated[uuid.UUID | None, HIDDEN]
+    """The key whose cap of a month the price counts for."""
+    source: Annotated[str, HIDDEN]
+    """Versions of the transcripts that it was made of, or is to be."""
+    created_at: Annotated[datetime, NOW, doc("When it was requested.")]
+    completed_at: Annotated[datetime | None, OPTIONAL, doc("When it was made, or failed.")]
+
+
+translations = table_of(
+    metadata,
+    Translation,
     "translations",
-    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("language", sa.Text, nullable=False),
-    sa.Column("status", sa.Text, nullable=False, server_default=sa.text("'pending'")),
-    # A sentence for whoever requested it.
-    sa.Column("reason", sa.Text),
-    sa.Column("price_cents", sa.Integer, nullable=False),
-    # The key whose cap of a month the price counts for.
-    sa.Column("capped_key_id", sa.Uuid),
-    # Versions of the transcripts that it is made of.
-    sa.Column("source", sa.Text, nullable=False),
     # A transcript a track, by its index.
     sa.Column("documents", JSON(none_as_null=True)),
     # Version 0.3.0 leases it by these.
     sa.Column("attempts", sa.SmallInteger, nullable=False, server_default=sa.text("0")),
     sa.Column("lease_token", sa.Uuid),
     _time("lease_expires_at", nullable=True),
-    _time("created_at", now=True),
-    _time("completed_at", nullable=True),
     sa.PrimaryKeyConstraint("job_id", "language"),
-    _check(_one_of("status", types.TranslationStatus), "status"),
     _check("(status = 'failed') = (reason IS NOT NULL)", "failed_has_reason"),
     _check("(status = 'completed') = (documents IS NOT NULL)", "completed_has_text"),
     _check("(status = 'pending') = (completed_at IS NULL)", "ended_has_time"),
@@ -599,22 +691,31 @@ translations = _table(
     _index("ix_translations_pending", "created_at", where="status = 'pending'"),
 )
 
-comparisons = _table(
+
+@dataclass(frozen=True, slots=True)
+class CutComparison(Record):
+    """What became of a comparison."""
+
+    id: Annotated[uuid.UUID, of(primary_key=True, server_default=sa.text("gen_random_uuid()"))]
+    before_id: Annotated[uuid.UUID, of(sa.ForeignKey("jobs.id", ondelete="CASCADE"))]
+    after_id: Annotated[uuid.UUID, of(sa.ForeignKey("jobs.id", ondelete="CASCADE"))]
+    state: Annotated[types.ComparisonState, of(server_default="pending")]
+    error: Annotated[dict[str, Any] | None, of(JSON(none_as_null=True))]
+    """The code, the message and what else the API answers with."""
+    created_at: Annotated[datetime, NOW]
+    completed_at: datetime | None
+
+
+comparisons = table_of(
+    metadata,
+    CutComparison,
     "comparisons",
-    sa.Column("id", sa.Uuid, primary_key=True, server_default=sa.text("gen_random_uuid()")),
     sa.Column("account_id", sa.ForeignKey("accounts.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("before_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("after_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     # Versions of the results that it is made of.
     sa.Column("source", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False, server_default=sa.text("'pending'")),
-    sa.Column("error", JSON(none_as_null=True)),
     sa.Column("document", JSON(none_as_null=True)),
-    _time("created_at", now=True),
     # When somebody requested or read it last.
     _time("asked_at", now=True),
-    _time("completed_at", nullable=True),
-    _check(_one_of("state", types.ComparisonState), "state"),
     _check("(state = 'failed') = (error IS NOT NULL)", "failed_has_error"),
     _check("(state = 'completed') = (document IS NOT NULL)", "completed_has_document"),
     _check("(state = 'pending') = (completed_at IS NULL)", "ended_has_time"),
@@ -651,7 +752,7 @@ search_rows = _table(
     sa.Column("ahead", sa.Text, nullable=False),
     # Words of ``text`` with weight A, of ``ahead`` with D, and labels (storage.search_index).
     sa.Column("vector", TSVECTOR, nullable=False),
-    _check(_one_of("kind", types.SearchKind), "kind"),
+    _check(one_of("kind", types.SearchKind), "kind"),
     # Labels are in the vector because the extensions that would index account and words together
     # are not part of every server. Pending entries are merged by the runners, and by an insert
     # only where 16 MB (kB) of them have come together.
@@ -685,13 +786,22 @@ speaker_labels = _table(
     _check("label <> ''", "label_not_empty"),
 )
 
-# Voices that an account has named.
-voices = _table(
+
+@dataclass(frozen=True, slots=True)
+class Voice(Record):
+    """A voice that the account has named."""
+
+    id: Annotated[uuid.UUID, KEY, doc("The voice; `voiceId` of speakers.")]
+    name: Annotated[str, doc("Whose it is; the label of speakers that are taken for it.")]
+    samples: Annotated[Count, COMPUTED, doc("How many speakers it is learnt from.", 1)]
+    created_at: Annotated[datetime, NOW, doc("When it was first named.")]
+
+
+voices = table_of(
+    metadata,
+    Voice,
     "voices",
-    sa.Column("id", sa.Uuid, primary_key=True),
     sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
-    _time("created_at", now=True),
     _index("uq_voices_account_id_name", "account_id", "name", unique=True),
     _check("name <> ''", "name_not_empty"),
 )
@@ -714,18 +824,32 @@ WEBHOOK_ENDPOINT_SQL = (
     "account_id::text || ' ' || lower(coalesce(substring(url from '^[^:]+://[^/?#]*'), url))"
 )
 
-# Where an account receives the events that it subscribes to, beside jobs' callback URLs.
-webhook_endpoints = _table(
+
+@dataclass(frozen=True, slots=True)
+class WebhookEndpoint(Record):
+    """Where events are sent, beside the `callbackUrl` of jobs."""
+
+    id: Annotated[uuid.UUID, KEY, doc("The endpoint.")]
+    url: Annotated[Url, doc("Where its events are sent.")]
+    event_types: Annotated[
+        list[types.EventType],
+        As(Annotated[list[types.EventType], doc("What it subscribes to.")], "events"),
+    ]
+    created_at: Annotated[datetime, NOW, doc("When it was made.")]
+    rotated_at: Annotated[datetime | None, doc("When its secret was last rotated.")]
+
+    def json(self, **given: Any) -> dict[str, Any]:
+        return Record.json(self, events=self.event_types, **given)
+
+
+webhook_endpoints = table_of(
+    metadata,
+    WebhookEndpoint,
     "webhook_endpoints",
-    sa.Column("id", sa.Uuid, primary_key=True),
     sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False, index=True),
-    sa.Column("url", sa.Text, nullable=False),
-    sa.Column("event_types", ARRAY(sa.Text), nullable=False),
     # Encrypted, as in signing_secrets.
     sa.Column("current", sa.LargeBinary, nullable=False),
     sa.Column("previous", sa.LargeBinary),
-    _time("created_at", now=True),
-    _time("rotated_at", nullable=True),
     _check("(previous IS NULL) = (rotated_at IS NULL)", "rotation_has_time"),
     _check("cardinality(event_types) > 0", "subscribes"),
 )
@@ -757,7 +881,7 @@ webhook_events = _table(
     _time("next_attempt_at", nullable=True, now=True),
     sa.Column("lease_token", sa.Uuid),
     _time("delivered_at", nullable=True),
-    _check(_one_of("status", types.DeliveryStatus), "status"),
+    _check(one_of("status", types.DeliveryStatus), "status"),
     _check("lease_token IS NULL OR status = 'in_flight'", "leased_is_in_flight"),
     # An open event always has a time at which it is due.
     _check(
@@ -801,27 +925,62 @@ idempotency_records = _table(
     _index("ix_idempotency_records_age", "created_at"),
 )
 
-# Who did what, when and from where; no content of a customer. Rows are appended, never changed: the
-# trigger (functions.sql) gives each its place in its account's chain, and refuses the rest.
-audit_log = _table(
+
+class AuditActor(TypedDict):
+    """Who acted."""
+
+    kind: Annotated[types.ActorKind, doc("`link` is a session of the account's one-time link.")]
+    id: Annotated[Uuid | None, doc("Of the key or the user.")]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry(Record):
+    """Something that was done to the account."""
+
+    account_id: Annotated[uuid.UUID, of(sa.ForeignKey("accounts.id")), doc("The account.")]
+    position: Annotated[
+        Count, of(sa.BigInteger, nullable=True), doc("Counts from 1 in the account.", 1)
+    ]
+    created_at: Annotated[
+        datetime,
+        NOW,
+        As(Annotated[str, doc("To the microsecond, in UTC.", "2026-01-31T09:30:00.123456Z")]),
+    ]
+    actor_kind: Annotated[
+        types.ActorKind, of(sa.Text, server_default="key"), As(AuditActor, "actor")
+    ]
+    actor_id: Annotated[uuid.UUID | None, HIDDEN]
+    """Of the key or the user."""
+    action: Annotated[str, doc("What was done: the operation's name where one does it.")]
+    job_id: Annotated[uuid.UUID | None, doc("The job that it was done to.")]
+    target: Annotated[str | None, doc("Id of the key, user, invitation, endpoint or voice.")]
+    detail: Annotated[str | None, doc("What was set.", "role=viewer")]
+    request_id: Annotated[str, doc("The request that did it; empty for a command.")]
+    address: Annotated[str | None, doc("From where; null once it is erased.", "192.0.2.7")]
+    address_salt: Annotated[str | None, doc("What the address is hashed with.", None)]
+    address_sha256: Annotated[str | None, doc("Of salt and address together.", None)]
+    hash: Annotated[
+        str,
+        of(sa.Text, nullable=True),
+        doc("SHA-256 over this entry and the hash before.", "9f86d081…"),
+    ]
+
+    def json(self, **given: Any) -> dict[str, Any]:
+        """With the time to the microsecond, which the hash covers."""
+        actor_id = None if self.actor_id is None else str(self.actor_id)
+        moment = self.created_at.astimezone(UTC).strftime(MOMENT)
+        actor = {"kind": self.actor_kind, "id": actor_id}
+        return Record.json(self, actor=actor, createdAt=moment, **given)
+
+
+# No content of a customer. Rows are appended, never changed: the trigger (functions.sql) gives each
+# its place in its account's chain, and refuses the rest. The chain has the address's hash; the
+# address and its salt may be erased.
+audit_log = table_of(
+    metadata,
+    AuditEntry,
     "audit_log",
     sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
-    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
-    sa.Column("position", sa.BigInteger),
-    sa.Column("actor_kind", sa.Text, nullable=False, server_default=sa.text("'key'")),
-    sa.Column("actor_id", sa.Uuid),
-    sa.Column("action", sa.Text, nullable=False),
-    sa.Column("job_id", sa.Uuid),
-    sa.Column("target", sa.Text),
-    sa.Column("detail", sa.Text),
-    # "" where none did it.
-    sa.Column("request_id", sa.Text, nullable=False),
-    _time("created_at", now=True),
-    # The chain has the hash; the address and its salt may be erased.
-    sa.Column("address", sa.Text),
-    sa.Column("address_salt", sa.Text),
-    sa.Column("address_sha256", sa.Text),
-    sa.Column("hash", sa.Text),
     _index("uq_audit_log_place", "account_id", "position", unique=True),
 )
 
@@ -862,7 +1021,7 @@ archives = _table(
     _time("lease_expires_at", nullable=True),
     # Its objects are deleted a few at a time, then the row.
     _time("removed_at", nullable=True),
-    _check(_one_of("state", types.ArchiveState), "state"),
+    _check(one_of("state", types.ArchiveState), "state"),
     _check("max_active_jobs > 0", "max_active_jobs_positive"),
     _check("watch_seconds > 0", "watch_seconds_positive"),
     _check("sealed_access IS NULL OR removed_at IS NULL", "removed_without_access"),
@@ -887,7 +1046,7 @@ archive_objects = _table(
     sa.Column("error_code", sa.Text),
     sa.Column("error_message", sa.Text),
     sa.PrimaryKeyConstraint("archive_id", "key_sha256"),
-    _check(_one_of("state", types.ObjectState), "state"),
+    _check(one_of("state", types.ObjectState), "state"),
     _check("state <> 'running' OR job_id IS NOT NULL", "running_has_job"),
     _index("ix_archive_objects_position", "archive_id", "position"),
     _index("ix_archive_objects_state", "archive_id", "state", "position"),
@@ -906,17 +1065,26 @@ signing_secrets = _table(
 )
 
 
-purchases = _table(
+@dataclass(frozen=True, slots=True)
+class Receipt(Record):
+    """A purchase as the customer sees it."""
+
+    receipt_number: Annotated[int, of(sa.BigInteger, unique=True)]
+    """Counted without gaps."""
+    amount_cents: Annotated[int, of(sa.BigInteger)]
+    provider: str
+    """Who took the money ('stripe', 'operator')."""
+    reference: str
+    """Of the payment, the provider's."""
+    created_at: Annotated[datetime, NOW]
+
+
+purchases = table_of(
+    metadata,
+    Receipt,
     "purchases",
     sa.Column("id", sa.Uuid, primary_key=True),
     sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
-    # Counted without gaps, as receipts are.
-    sa.Column("receipt_number", sa.BigInteger, nullable=False, unique=True),
-    sa.Column("amount_cents", sa.BigInteger, nullable=False),
-    # Who took the money ('stripe', 'operator') and their reference of the payment.
-    sa.Column("provider", sa.Text, nullable=False),
-    sa.Column("reference", sa.Text, nullable=False),
-    _time("created_at", now=True),
     _check("amount_cents > 0", "amount_is_positive"),
     # A payment is credited once, however often and by whichever event it is reported.
     sa.UniqueConstraint("provider", "reference", name="uq_purchases_payment"),
@@ -982,7 +1150,7 @@ ledger_entries = _table(
     sa.Column("refund_id", sa.ForeignKey("refunds.id")),
     # The key whose cap of a month it counts for, of jobs' entries that of the job.
     sa.Column("capped_key_id", sa.Uuid),
-    _check(_one_of("kind", types.LedgerKind), "kind"),
+    _check(one_of("kind", types.LedgerKind), "kind"),
     _check(
         "CASE kind"
         " WHEN 'purchase' THEN balance_delta_cents > 0 AND hold_delta_cents = 0"
@@ -997,7 +1165,7 @@ ledger_entries = _table(
     ),
     _check("(kind IN ('hold', 'release', 'charge')) = (job_id IS NOT NULL)", "job_fits_kind"),
     _check("(kind = 'charge') = (stage IS NOT NULL)", "charge_names_stage"),
-    _check(_one_of("stage", types.StageName), "stage_is_known"),
+    _check(one_of("stage", types.StageName), "stage_is_known"),
     _check("(kind = 'purchase') = (purchase_id IS NOT NULL)", "purchase_has_receipt"),
     _check("refund_id IS NULL OR kind = 'adjustment'", "refund_is_adjustment"),
     _check("reason <> ''", "reason_is_given"),

@@ -4,44 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, Text, cast, delete, func, select, update
+from sqlalchemy import Text, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
+from storage.records import columns, read, read_one
 from storage.results import transcript_versions
-from storage.tables import translations
+from storage.tables import Translation, translations
 from storage.types import Cause, ResultChange, TranslationStatus
 from storage.work import Held, end, queue
 
 KIND = "translation"
 """Of work; the language is its part."""
-
-
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """What became of a translation; ``reason`` is why there is none."""
-
-    language: str
-    status: TranslationStatus
-    reason: str | None
-    price_cents: int
-    capped_key_id: uuid.UUID | None
-    """The key whose cap of a month the price counts for."""
-    source: str
-    """Versions of the transcripts that it was made of, or is to be."""
-    created_at: datetime
-    completed_at: datetime | None
-
-
-def _shown(row: RowMapping) -> Translation:
-    return Translation(**{**row, "status": TranslationStatus(row["status"])})
-
-
-_SHOWN = [translations.c[name] for name in Translation.__dataclass_fields__]
 
 
 _QUEUED: Mapping[str, object] = {
@@ -75,7 +51,7 @@ async def queue_translation(
     statement = statement.on_conflict_do_update(
         index_elements=[translations.c.job_id, translations.c.language], set_=again
     )
-    queued = _shown((await connection.execute(statement.returning(*_SHOWN))).mappings().one())
+    [queued] = await read(connection, Translation, statement.returning(*columns(Translation)))
     await queue(connection, KIND, job_id, language)
     return queued
 
@@ -95,8 +71,8 @@ async def follow(connection: Connection, change: ResultChange) -> None:
 
 async def list_translations(connection: Connection, job_id: uuid.UUID) -> list[Translation]:
     """Return all of a job, by language."""
-    query = select(*_SHOWN).where(translations.c.job_id == job_id).order_by(translations.c.language)
-    return [_shown(row) for row in (await connection.execute(query)).mappings()]
+    query = select(*columns(Translation)).where(translations.c.job_id == job_id)
+    return await read(connection, Translation, query.order_by(translations.c.language))
 
 
 async def find_translation(
@@ -148,7 +124,6 @@ async def end_translation(
             lease_token=None,
             lease_expires_at=None,
         )
-        .returning(*_SHOWN)
+        .returning(*columns(Translation))
     )
-    row = (await connection.execute(statement)).mappings().one_or_none()
-    return None if row is None else _shown(row)
+    return await read_one(connection, Translation, statement)

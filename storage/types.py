@@ -152,6 +152,18 @@ class Role(StrEnum):
     BILLER = "biller"
 
 
+class ActorKind(StrEnum):
+    """Who acts."""
+
+    KEY = "key"
+    USER = "user"
+    LINK = "link"
+    """A session of a one-time link of the account, which belongs to nobody in particular."""
+    OPERATOR = "operator"
+    SERVICE = "service"
+    """By itself: what is due, or events of a payment provider."""
+
+
 class KeyStatus(StrEnum):
     """Whether an API key may be used."""
 

@@ -18,9 +18,12 @@ from sqlalchemy import ColumnElement, exists, func, literal_column, or_, select,
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
-from storage.tables import jobs, previews, uploads
+from storage.records import columns, read, read_one
+from storage.tables import Upload, jobs, previews, uploads
 from storage.types import JobState, PreviewStatus, Tier
 from storage.work import Held, queue
+
+__all__ = ["Upload"]
 
 MEDIA_SLOT = "media"
 AUDIO_SLOT = "audio"
@@ -62,46 +65,16 @@ def preview_key(job_id: uuid.UUID, muted: Sequence[tuple[int, int]] = ()) -> str
     return f"{source_prefix(job_id)}/preview{silence}.mp4"
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """A file that was announced, and what of it has arrived.
-
-    ``declared_bytes`` is the size given at the job's creation,
-    ``resumable_bytes`` the one given by a resumable upload. Bytes beyond
-    ``unverified_from_bytes`` await a checksum and do not count yet.
-    """
-
-    job_id: uuid.UUID
-    slot: str
-    file_name: str
-    object_key: str
-    declared_bytes: int | None
-    received_bytes: int | None
-    completed_at: datetime | None
-    resumable_bytes: int | None = None
-    unverified_from_bytes: int | None = None
-    terminated_at: datetime | None = None
-
-    @property
-    def total_bytes(self) -> int | None:
-        """The size that the file will have; None while it is not given."""
-        return self.declared_bytes if self.declared_bytes is not None else self.resumable_bytes
-
-
-_COLUMNS = [uploads.c[name] for name in Upload.__dataclass_fields__]
-
-
 async def list_uploads(connection: Connection, job_id: uuid.UUID) -> list[Upload]:
     """Return all files that the job was created with."""
-    query = select(*_COLUMNS).where(uploads.c.job_id == job_id).order_by(uploads.c.slot)
-    return [Upload(**row) for row in (await connection.execute(query)).mappings()]
+    query = select(*columns(Upload)).where(uploads.c.job_id == job_id).order_by(uploads.c.slot)
+    return await read(connection, Upload, query)
 
 
 async def find_upload(connection: Connection, job_id: uuid.UUID, slot: str) -> Upload | None:
     """Return one of the job's files, or None."""
-    query = select(*_COLUMNS).where(_is(job_id, slot))
-    row = (await connection.execute(query)).mappings().first()
-    return None if row is None else Upload(**row)
+    query = select(*columns(Upload)).where(_is(job_id, slot))
+    return await read_one(connection, Upload, query)
 
 
 def _is(job_id: uuid.UUID, slot: str) -> ColumnElement[bool]:
@@ -232,12 +205,12 @@ async def list_lost_writers(
     """Resumable uploads whose lease ran out longer than ``lost_after`` ago."""
     lost = uploads.c.writer_expires_at < func.now() - lost_after
     query = (
-        select(*_COLUMNS)
+        select(*columns(Upload))
         .where(uploads.c.writer_token.is_not(None), lost)
         .order_by(uploads.c.writer_expires_at)
         .limit(limit)
     )
-    return [Upload(**row) for row in (await connection.execute(query)).mappings()]
+    return await read(connection, Upload, query)
 
 
 async def forget_writer(
@@ -317,8 +290,7 @@ async def lease_awaited_uploads(connection: Connection, *, limit: int) -> list[A
         .values(look_after=func.now() + pause * _ONE_SECOND)
         .returning(uploads.c.job_id, uploads.c.slot, due.c.tier, uploads.c.look_after)
     )
-    rows = (await connection.execute(statement)).mappings()
-    return [AwaitedUpload(**(dict(row) | {"tier": Tier(row["tier"])})) for row in rows]
+    return await read(connection, AwaitedUpload, statement)
 
 
 async def list_expired_awaited_uploads(

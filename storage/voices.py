@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 import numpy as np
 import numpy.typing as npt
@@ -13,24 +12,15 @@ from sqlalchemy import delete, func, insert, select, update
 
 from storage.audit import AuditAction, record
 from storage.database import Connection
+from storage.keys import lock_account
+from storage.records import columns, read
 from storage.results import name_speaker
-from storage.tables import accounts, speaker_voices, voices
+from storage.tables import Voice, speaker_voices, voices
 
 MOST_VOICES = 500
 """Of an account."""
 MOST_SAMPLES = 20
 """Of a voice; 8 MB of vectors are compared at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamedVoice:
-    """A voice that an account has named."""
-
-    id: uuid.UUID
-    name: str
-    created_at: datetime
-    samples: int
-    """Speakers of jobs that it is learnt from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +91,7 @@ async def list_samples(
 
 async def list_voices(
     connection: Connection, account_id: uuid.UUID, voice_id: uuid.UUID | None = None
-) -> list[NamedVoice]:
+) -> list[Voice]:
     """Return the account's voices, the oldest first; only the one with this id, if given."""
     samples = (
         select(func.count())
@@ -110,23 +100,22 @@ async def list_voices(
         .scalar_subquery()
     )
     query = (
-        select(voices.c.id, voices.c.name, voices.c.created_at, samples.label("samples"))
+        select(*columns(Voice), samples.label("samples"))
         .where(voices.c.account_id == account_id)
         .order_by(voices.c.created_at, voices.c.id)
     )
     if voice_id is not None:
         query = query.where(voices.c.id == voice_id)
-    return [NamedVoice(**row) for row in (await connection.execute(query)).mappings()]
+    return await read(connection, Voice, query)
 
 
 async def find_or_add_voice(
     connection: Connection, account_id: uuid.UUID, name: str
-) -> NamedVoice | None:
+) -> Voice | None:
     """Return the account's voice of that name, added if there is none; None where it has
     MOST_VOICES."""
     # The lock makes concurrent additions of one account count one after the other.
-    owner = select(accounts.c.id).where(accounts.c.id == account_id).with_for_update(key_share=True)
-    await connection.execute(owner)
+    await lock_account(connection, account_id)
     there = await list_voices(connection, account_id)
     found = next((each for each in there if each.name == name), None)
     if found is not None or len(there) >= MOST_VOICES:
@@ -139,7 +128,7 @@ async def find_or_add_voice(
 
 
 async def learn_voice(
-    connection: Connection, voice: NamedVoice, job_id: uuid.UUID, track_index: int, speaker_id: str
+    connection: Connection, voice: Voice, job_id: uuid.UUID, track_index: int, speaker_id: str
 ) -> bool:
     """Learn the voice from a speaker, and name that one so; False where its vector is not kept."""
     row = {"job_id": job_id, "track_index": track_index, "speaker_id": speaker_id}

@@ -34,10 +34,10 @@ from serve_app.context import AppContext
 from serve_app.errors import CATALOGUE, ApiError, ErrorCode, existing
 from serve_app.observability.logs import note
 from storage import access
-from storage.audit import Actor, ActorKind, act_as
+from storage.audit import Actor, act_as
 from storage.job_records import JobRecord
 from storage.keys import KEY_PREFIX, SESSION_PREFIX, find_session
-from storage.types import Role
+from storage.types import ActorKind, Role
 
 
 class Bucket(StrEnum):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 from serve_app.api.authentication import LIMITS, Auth, Bucket, OperationRoute
 from serve_app.api.envelope import API_PREFIX, DOCS_ERRORS_PATH
-from serve_app.api.schemas import PARAM_EXAMPLES, error_schemas, schema_name
+from serve_app.api.schemas import PARAM_EXAMPLES, Answer, error_schemas, schema_name
 from serve_app.errors import CATALOGUE, ErrorCode
 from storage.keys import KEY_PREFIX, SESSION_PREFIX
+from storage.records import Record, form_of
 
 Schema = dict[str, Any]
 
@@ -131,6 +132,8 @@ def answers(
     ``success`` is what the document says of the answer besides: headers, links, other contents.
     """
     responses = errors(*codes)
+    if isinstance(record := next(iter(get_args(model)), None), type) and issubclass(record, Record):
+        model = Answer[form_of(record)]  # type: ignore[misc]  # schemas are named after the form
     if success:
         responses[status] = success
     declared = {"response_model": model, "response_description": description}

@@ -1,4 +1,4 @@
-"""Types of answers that all resources share, and ``rendered``, which makes answers of records.
+"""Types of answers that all resources share; those of records are in ``storage.records``.
 
 Answers are ``TypedDict``: they go out as they were rendered, without a second validation, and the
 interface document and mypy read the same declaration. ``NotRequired`` is a field that may be
@@ -7,35 +7,18 @@ absent, ``X | None`` one that may be null.
 
 from __future__ import annotations
 
-import functools
-import re
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from operator import attrgetter
-from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    Generic,
-    Literal,
-    NotRequired,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-    overload,
-)
+from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 from pydantic_core import PydanticCustomError
-from typing_extensions import TypedDict, is_typeddict
+from typing_extensions import TypedDict
 
 from pipelines.types import StageCode
 from serve_app.errors import CATALOGUE, ErrorCode
+from storage.records import Count, Seconds, Share, Timestamp, Url, Uuid, doc, rendered, timestamp
 from storage.types import JobState, Role, SkipReason, StageName, StageStatus, Tier
+
+__all__ = ["Count", "Seconds", "Share", "Timestamp", "Url", "Uuid", "doc", "rendered", "timestamp"]
 
 
 def each_once(noun: str) -> AfterValidator:
@@ -58,62 +41,8 @@ WHOLE = BeforeValidator(_whole)
 """Last in an annotation, so that the bounds before it stand in the JSON schema."""
 
 
-def doc(description: str, *examples: Any, **rules: Any) -> Any:
-    """Return a pydantic ``Field`` for an annotation: its description in the document, with
-    examples."""
-    if examples:
-        rules["examples"] = list(examples)
-    return Field(description=description, **rules)
-
-
-@overload
-def timestamp(moment: datetime) -> str: ...
-
-
-@overload
-def timestamp(moment: datetime | None) -> str | None: ...
-
-
-def timestamp(moment: datetime | None) -> str | None:
-    """Return ISO 8601 in UTC with milliseconds."""
-    if moment is None:
-        return None
-    text = moment.astimezone(UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """In an annotation: how ``rendered`` turns a record's value into the answer's."""
-
-    convert: Callable[[Any], Any]
-
-
 NO_NUL_PATTERN = r"^[^\u0000]*$"
 
-Uuid = Annotated[
-    str,
-    Field(json_schema_extra={"format": "uuid"}, examples=["6f1b7c0e-2f0a-4c55-9a53-0d1f3a1f2c77"]),
-    Shown(str),
-]
-Url = Annotated[
-    str,
-    Field(json_schema_extra={"format": "uri"}, examples=["https://video.example.com/v1/api/jobs"]),
-]
-Timestamp = Annotated[
-    str,
-    Field(json_schema_extra={"format": "date-time"}, examples=["2026-03-02T09:15:04.120Z"]),
-    Shown(timestamp),
-]
-"""ISO 8601, UTC."""
-Share = Annotated[
-    float,
-    Field(ge=0, le=1, description="0 to 1.", examples=[0.97]),
-    Shown(lambda share: round(share, 4)),
-]
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0, examples=[12.48])]
-"""``rendered`` finds milliseconds where a record has them."""
 RequestId = Annotated[
     str,
     Field(
@@ -248,86 +177,3 @@ def _error_type(code: ErrorCode) -> Any:
     kind: Any = TypedDict(schema_name(code), fields | REQUIRED_FIELDS.get(code, {}) | optional)  # type: ignore[misc]
     kind.__doc__ = CATALOGUE[code].summary
     return kind
-
-
-Form = TypeVar("Form")
-_NONE = frozenset[str]()
-
-
-def rendered(form: type[Form], record: Any, **given: Any) -> Form:
-    """Return ``record`` as ``form``, a TypedDict, has it: the one way from a record to an answer.
-
-    ``fileName`` is the attribute ``file_name``; ``startTime``, ``time`` and ``waitSeconds`` are
-    ``start_ms``, ``time_ms`` and ``wait_ms`` in seconds where the record has those. Types convert
-    (``Shown``), forms in forms are rendered likewise. A field that may be absent is, where the
-    record has None or no such attribute. ``given`` are fields that are worked out elsewhere.
-    """
-    found: Form = _renderer(
-        cast("Hashable", form), cast("Hashable", type(record)), frozenset(given) if given else _NONE
-    )(record, given)
-    return found
-
-
-@functools.cache
-def _renderer(form: Any, record: Any, given: frozenset[str]) -> Callable[[Any, Any], Any]:
-    """Prepare ``form`` for a type of records: answers may have a hundred thousand of them."""
-    attributes, conversions, may_lack = dict[str, str](), dict[str, Callable[[Any], Any]](), set()
-    order = get_type_hints(form, include_extras=True)
-    for key, hint in order.items():
-        attribute, is_optional = _attribute(record, key), get_origin(hint) is NotRequired
-        if key in given or (attribute is None and is_optional):
-            continue
-        if attribute is None:
-            raise TypeError(f"{record.__name__} has no {key}, which {form.__name__} shows")
-        attributes[key] = attribute
-        convert = _in_seconds if attribute.endswith("_ms") else _converter(hint)
-        if convert is not None:
-            conversions[key] = convert
-        if is_optional:
-            may_lack.add(key)
-    keys, values_of = [*attributes], attrgetter(*attributes.values(), "__class__")
-
-    def render(found: Any, given: Any) -> Any:
-        shown = dict(zip(keys, values_of(found), strict=False))
-        for key, convert in conversions.items():
-            if (value := shown[key]) is not None:
-                shown[key] = convert(value)
-        for key in may_lack:
-            if shown[key] is None:
-                del shown[key]
-        if given:
-            shown |= given
-            shown = {key: shown[key] for key in order if key in shown}
-        return shown
-
-    return render
-
-
-def _rendered_list(form: Any, records: Sequence[Any]) -> list[Any]:
-    if not records:
-        return []
-    render = _renderer(form, cast("Hashable", type(records[0])), _NONE)
-    return [render(each, None) for each in records]
-
-
-def _in_seconds(milliseconds: int) -> float:
-    return milliseconds / 1000
-
-
-def _attribute(record: type, key: str) -> str | None:
-    name = re.sub(r"(?<!^)([A-Z])", lambda letter: "_" + letter[1].lower(), key)
-    spans = [name.removesuffix(end) + "_ms" for end in ("_time", "_seconds") if name.endswith(end)]
-    return next((it for it in (name, *spans, f"{name}_ms") if hasattr(record, it)), None)
-
-
-def _converter(hint: Any) -> Callable[[Any], Any] | None:
-    """Return what a value of this type is turned by; None where it goes out as it is."""
-    if get_origin(hint) in {Annotated, NotRequired}:
-        own = [it.convert for it in getattr(hint, "__metadata__", ()) if isinstance(it, Shown)]
-        return own[-1] if own else _converter(get_args(hint)[0])
-    if get_origin(hint) is UnionType or get_origin(hint) is Union:
-        return next((found for it in get_args(hint) if (found := _converter(it))), None)
-    if get_origin(hint) is list:
-        each = get_args(hint)[0]
-        return functools.partial(_rendered_list, each) if is_typeddict(each) else list
-    return functools.partial(rendered, hint) if is_typeddict(hint) else None

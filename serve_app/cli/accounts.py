@@ -35,8 +35,9 @@ from storage.types import Priority, Role
 if TYPE_CHECKING:
     from serve_app.settings import Settings
     from storage import audit, cleaning, keys, ledger, people, queue, tables, webhooks
-    from storage.audit import AuditEntry, ChainCheck
+    from storage.audit import ChainCheck
     from storage.database import Connection
+    from storage.tables import AuditEntry
 else:
     audit, cleaning, keys, ledger, people, queue, tables, webhooks = lazily(
         *("storage.audit", "storage.cleaning", "storage.keys", "storage.ledger"),
@@ -301,7 +302,7 @@ def _last_owner_named(account: str, email: str) -> Iterator[None]:
         raise UsageError(f"{email} is the only owner of {account}.") from None
 
 
-async def _get_user(connection: Connection, account: str, email: str) -> people.User:
+async def _get_user(connection: Connection, account: str, email: str) -> tables.User:
     """Raises UsageError and keys.AccountNotFoundError."""
     owner = await keys.get_account(connection, account)
     user = await people.find_user(connection, owner.id, email)
@@ -438,12 +439,10 @@ async def list_audit(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most entries.")] = 100,
 ) -> Record:
     """List who did what, the latest first."""
-    from serve_app.keys.routes import entry_json
-
     found = await keys.get_account(connection, account)
     entries = await audit.list_entries(connection, found.id, before=2**62, limit=limit)
     names = ("position", "createdAt", "actor", "action", "jobId", "target", "detail", "address")
-    rows: list[Record] = [{**entry_json(each)} for each in entries]
+    rows: list[Record] = [each.json() for each in entries]
     return {"entries": [{name: row[name] for name in names} for row in rows]}
 
 

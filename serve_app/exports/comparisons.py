@@ -34,6 +34,7 @@ from storage import comparisons as stored
 from storage import jobs, results
 from storage.database import Connection
 from storage.job_records import JobRecord
+from storage.tables import CutComparison
 from storage.types import ANALYSES, ComparisonState, SkipReason, StageName, StageStatus
 
 Side = Literal["from", "to"]
@@ -166,7 +167,7 @@ MOST_WORDS = 100_000
 
 async def request_comparison(
     context: AppContext, account_id: uuid.UUID, before: str, after: str
-) -> stored.CutComparison:
+) -> CutComparison:
     """The comparison of two jobs, queued where there is none. Raises as ``read_jobs``, and
     RATE_LIMITED."""
     async with context.database.transaction() as connection:
@@ -182,7 +183,7 @@ async def request_comparison(
     return found
 
 
-def status_json(found: stored.CutComparison) -> ComparisonStatus:
+def status_json(found: CutComparison) -> ComparisonStatus:
     """Return a comparison as the API shows it, without its result."""
     given: dict[str, object] = {"from": str(found.before_id), "to": str(found.after_id)}
     if found.error is not None:
@@ -191,7 +192,7 @@ def status_json(found: stored.CutComparison) -> ComparisonStatus:
 
 
 def result_json(
-    found: stored.CutComparison, document: str, context: AppContext, root: str
+    found: CutComparison, document: str, context: AppContext, root: str
 ) -> ComparisonJson:
     """Return what was made, its stills at signed addresses below ``root``."""
     result: ComparisonJson = from_json(document)["result"]

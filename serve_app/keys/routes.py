@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -25,13 +26,13 @@ from serve_app.api.envelope import (
 )
 from serve_app.api.openapi import answers, headers, links
 from serve_app.api.parameters import WHOLE_NUMBER
-from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc, rendered
+from serve_app.api.schemas import Answer, Count, RequestId, Url, Uuid, doc
 from serve_app.api.urls import parse_job_id
 from serve_app.errors import ApiError, ErrorCode, existing
 from storage import audit, keys, ledger
-from storage.audit import ActorKind, AuditEntry
-from storage.keys import KeyRecord
-from storage.types import KeyStatus
+from storage.records import form_of
+from storage.tables import MOMENT, AuditEntry, Key
+from storage.types import ActorKind, KeyStatus
 
 PORTAL_PATH = "/portal"
 PORTAL_PURPOSE = "portal"
@@ -43,17 +44,6 @@ router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute, tags=["Dashboard
 open_router = APIRouter(prefix=API_PREFIX, route_class=KeylessRoute, tags=["Dashboard"])
 
 
-class Key(TypedDict):
-    """An API key; its secret is never listed."""
-
-    id: Annotated[Uuid, doc("The key's id.")]
-    displayKey: Annotated[str, doc("Prefix and last four characters.", "vas_live_…q7Zk")]
-    status: KeyStatus
-    expiresAt: Annotated[Timestamp | None, doc("When it stops working; null for never.", None)]
-    benefitId: Annotated[str | None, doc("The purchase that it came with.", None)]
-    createdAt: Annotated[Timestamp, doc("When it was made.")]
-
-
 class KeyList(TypedDict):
     """The account's keys."""
 
@@ -61,6 +51,7 @@ class KeyList(TypedDict):
     requestId: RequestId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RotatedKey(Key):
     """A new key in place of another."""
 
@@ -71,10 +62,6 @@ class PortalLink(TypedDict):
     """A short-lived link."""
 
     url: Annotated[Url, doc("The billing page.")]
-
-
-def _key_object(record: KeyRecord) -> Key:
-    return rendered(Key, record, displayKey=keys.display_key(record.last_four))
 
 
 @router.get(
@@ -92,7 +79,7 @@ async def list_keys(request: Request, context: Context, account_id: CurrentAccou
     Never with their secrets."""
     async with context.database.statement() as connection:
         found = await keys.list_keys(connection, account_id)
-    return success(request, [_key_object(record) for record in found], headers=NO_STORE)
+    return success(request, [each.json() for each in found], headers=NO_STORE)
 
 
 @router.get(
@@ -129,7 +116,7 @@ async def rotate_key(
         issued = existing(
             await keys.rotate_key(connection, account_id, parse_job_id(key_id)), "active key"
         )
-    record = KeyRecord(
+    rotated = Key(
         id=issued.id,
         last_four=issued.secret[-4:],
         status=KeyStatus.ACTIVE,
@@ -137,7 +124,7 @@ async def rotate_key(
         benefit_id=issued.benefit_id,
         created_at=issued.created_at,
     )
-    return success(request, {**_key_object(record), "key": issued.secret}, headers=NO_STORE)
+    return success(request, {**rotated.json(), "key": issued.secret}, headers=NO_STORE)
 
 
 class SignInBody(BaseModel):
@@ -179,43 +166,17 @@ async def create_session(request: Request, context: Context, body: SignInBody) -
 
 MOST_ENTRIES = 1000
 """Of a page."""
-_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
-
-
-class AuditActor(TypedDict):
-    """Who acted."""
-
-    kind: Annotated[ActorKind, doc("`link` is a session of the account's one-time link.")]
-    id: Annotated[Uuid | None, doc("Of the key or the user.")]
-
-
-class AuditEntryJson(TypedDict):
-    """Something that was done to the account."""
-
-    accountId: Annotated[Uuid, doc("The account.")]
-    position: Annotated[Count, doc("Counts from 1 in the account.", 1)]
-    createdAt: Annotated[str, doc("To the microsecond, in UTC.", "2026-01-31T09:30:00.123456Z")]
-    actor: AuditActor
-    action: Annotated[str, doc("What was done: the operation's name where one does it.")]
-    jobId: Annotated[Uuid | None, doc("The job that it was done to.")]
-    target: Annotated[str | None, doc("Id of the key, user, invitation, endpoint or voice.")]
-    detail: Annotated[str | None, doc("What was set.", "role=viewer")]
-    requestId: Annotated[str, doc("The request that did it; empty for a command.")]
-    address: Annotated[str | None, doc("From where; null once it is erased.", "192.0.2.7")]
-    addressSalt: Annotated[str | None, doc("What the address is hashed with.", None)]
-    addressSha256: Annotated[str | None, doc("Of salt and address together.", None)]
-    hash: Annotated[str, doc("SHA-256 over this entry and the hash before.", "9f86d081…")]
 
 
 class AuditPage(TypedDict):
     """Entries of the audit log."""
 
-    data: Annotated[list[AuditEntryJson], Field(max_length=MOST_ENTRIES)]
+    data: Annotated[list[AuditEntry], Field(max_length=MOST_ENTRIES)]
     hasMore: Annotated[bool, doc("Whether there are later ones.")]
     requestId: RequestId
 
 
-_STORED = TypeAdapter(AuditEntryJson)
+_STORED = TypeAdapter[dict[str, Any]](form_of(AuditEntry))
 
 
 @router.get(
@@ -242,26 +203,16 @@ async def list_audit_log(
     async with context.database.statement() as connection:
         found = await audit.list_entries(connection, account_id, after=after, limit=limit + 1)
     body = {
-        "data": [entry_json(each) for each in found[:limit]],
+        "data": [each.json() for each in found[:limit]],
         "hasMore": len(found) > limit,
         "requestId": request.scope["vas_request_id"],
     }
     return ExactJSONResponse(body, headers=NO_STORE)
 
 
-def entry_json(entry: AuditEntry) -> AuditEntryJson:
-    """As the interface and exports have it."""
-    actor: AuditActor = {
-        "kind": entry.actor_kind,
-        "id": None if entry.actor_id is None else str(entry.actor_id),
-    }
-    moment = entry.created_at.astimezone(UTC).strftime(_TIME)
-    return rendered(AuditEntryJson, entry, actor=actor, createdAt=moment)
-
-
 def entry_line(entry: AuditEntry) -> str:
     """Return a line of an export: the entry as JSON."""
-    return json.dumps(entry_json(entry), ensure_ascii=False) + "\n"
+    return json.dumps(entry.json(), ensure_ascii=False) + "\n"
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[AuditEntry]:
@@ -272,7 +223,7 @@ def read_lines(lines: Iterable[str]) -> Iterator[AuditEntry]:
         yield AuditEntry(
             account_id=uuid.UUID(shown["accountId"]),
             position=shown["position"],
-            created_at=datetime.strptime(shown["createdAt"], _TIME).replace(tzinfo=UTC),
+            created_at=datetime.strptime(shown["createdAt"], MOMENT).replace(tzinfo=UTC),
             actor_kind=ActorKind(actor["kind"]),
             actor_id=None if actor["id"] is None else uuid.UUID(actor["id"]),
             action=shown["action"],

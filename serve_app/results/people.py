@@ -21,7 +21,6 @@ from serve_app.api.schemas import (
     Count,
     RequestId,
     Seconds,
-    Timestamp,
     Url,
     Uuid,
     doc,
@@ -37,6 +36,7 @@ from serve_app.results.transcripts import choose_track, read_tracks, require_cho
 from storage import results, voices
 from storage.audit import AuditAction, record
 from storage.cleaning import is_held, is_voice_held
+from storage.tables import Voice
 from storage.types import SkipReason, StageName
 from storage.voices import MOST_SAMPLES, MOST_VOICES
 
@@ -135,25 +135,16 @@ class VoiceBody(BaseModel):
     ]
 
 
-class VoiceJson(TypedDict):
-    """A voice that the account has named."""
-
-    id: Annotated[Uuid, doc("The voice; `voiceId` of speakers.")]
-    name: Annotated[str, doc("Whose it is; the label of speakers that are taken for it.")]
-    samples: Annotated[Count, doc("How many speakers it is learnt from.", 1)]
-    createdAt: Annotated[Timestamp, doc("When it was first named.")]
-
-
 class VoiceList(TypedDict):
     """The account's voices, the oldest first."""
 
-    data: Annotated[list[VoiceJson], Field(max_length=MOST_VOICES)]
+    data: Annotated[list[Voice], Field(max_length=MOST_VOICES)]
     requestId: RequestId
 
 
 @voice_router.put(
     "/jobs/{jobId}/speakers/{speakerId}/voice",
-    **answers(Answer[VoiceJson], "The voice.", *OF_RESULTS),
+    **answers(Answer[Voice], "The voice.", *OF_RESULTS),
 )
 async def name_voice(
     request: Request,
@@ -188,7 +179,7 @@ async def name_voice(
         await record(
             connection, account_id, AuditAction.NAME_VOICE, job_id=job.id, target=learnt.id
         )
-    return success(request, rendered(VoiceJson, learnt))
+    return success(request, learnt.json())
 
 
 @voice_router.get("/voices", **answers(VoiceList, "The voices."))
@@ -198,12 +189,12 @@ async def list_voices(request: Request, context: Context, account_id: CurrentAcc
     All that the account has named, the oldest first."""
     async with context.database.statement() as connection:
         found = await voices.list_voices(connection, account_id)
-    return success(request, [rendered(VoiceJson, each) for each in found])
+    return success(request, [each.json() for each in found])
 
 
 @voice_router.delete(
     "/voices/{voiceId}",
-    **answers(Answer[VoiceJson], "The voice that was deleted.", ErrorCode.LEGAL_HOLD),
+    **answers(Answer[Voice], "The voice that was deleted.", ErrorCode.LEGAL_HOLD),
 )
 async def delete_voice(
     request: Request,
@@ -225,4 +216,4 @@ async def delete_voice(
         if await is_voice_held(connection, known_id):
             raise ApiError(ErrorCode.LEGAL_HOLD)
         await voices.delete_voice(connection, account_id, known_id)
-    return success(request, rendered(VoiceJson, found[0]))
+    return success(request, found[0].json())

@@ -38,12 +38,7 @@ from serve_app.results.transcripts import (
     track_json,
     transcript_of,
 )
-from serve_app.results.translations import (
-    TranslationJson,
-    TranslationList,
-    find_requested,
-    translation_json,
-)
+from serve_app.results.translations import TranslationList, find_requested
 from storage import history, jobs, keys, ledger, translations
 from storage import results as stored
 from storage.audit import AuditAction, record
@@ -51,6 +46,7 @@ from storage.cleaning import is_held
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
+from storage.tables import Translation
 from storage.types import ANALYSES, ENDED_STATUSES, SkipReason, StageName, TranslationStatus
 
 MAX_TRACK_INDEX = 9999
@@ -417,7 +413,7 @@ class TranslationBody(BaseModel):
 @translation_router.post(
     "/jobs/{jobId}/translations",
     **answers(
-        Answer[TranslationJson],
+        Answer[Translation],
         "It is made, or was already.",
         ErrorCode.INVALID_REQUEST,
         ErrorCode.INSUFFICIENT_CREDITS,
@@ -470,7 +466,7 @@ async def create_translation(
             )
             action, detail = AuditAction.CREATE_TRANSLATION, f"language={language}"
             await record(connection, job.account_id, action, job_id=job.id, detail=detail)
-    return success(request, translation_json(job, found), status=202)
+    return success(request, found.json(), status=202)
 
 
 async def _charge(
@@ -503,17 +499,14 @@ async def list_translations(request: Request, context: Context, job: CurrentJob)
     require_stage(job, StageName.TRANSCRIPT)
     async with context.database.statement() as connection:
         found = await translations.list_translations(connection, job.id)
-    listed: TranslationList = {
-        "jobId": str(job.id),
-        "translations": [translation_json(job, each) for each in found],
-    }
-    return success(request, listed)
+    listed = [each.json() for each in found]
+    return success(request, {"jobId": str(job.id), "translations": listed})
 
 
 @translation_router.get(
     "/jobs/{jobId}/translations/{language}",
     **answers(
-        Answer[TranslationJson],
+        Answer[Translation],
         "The translation.",
         ErrorCode.INVALID_REQUEST,
         ErrorCode.NOT_FOUND,
@@ -529,4 +522,4 @@ async def get_translation(
     require_stage(job, StageName.TRANSCRIPT)
     async with context.database.statement() as connection:
         found = await find_requested(connection, job, language)
-    return success(request, translation_json(job, found))
+    return success(request, found.json())

@@ -3,44 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, NotRequired
+from typing import Annotated
 
 from typing_extensions import TypedDict
 
 from models.contracts import written_language
-from serve_app.api.schemas import Count, Timestamp, Uuid, doc, rendered
+from serve_app.api.schemas import Uuid, doc
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.results.availability import no_result
 from storage import translations
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
-from storage.translations import Translation
+from storage.tables import Translation
 from storage.types import StageName, TranslationStatus
-
-
-class TranslationJson(TypedDict):
-    """A transcript in another language; what it reads: `GET …/transcript?language=`."""
-
-    jobId: Annotated[Uuid, doc("The job.")]
-    language: Annotated[str, doc("BCP 47.", "en")]
-    status: TranslationStatus
-    reason: NotRequired[Annotated[str, doc("Why there is none, where it failed.")]]
-    priceCents: Annotated[Count, doc("Charged when it is requested; given back if it fails.", 0)]
-    createdAt: Annotated[Timestamp, doc("When it was requested.")]
-    completedAt: NotRequired[Annotated[Timestamp, doc("When it was made, or failed.")]]
 
 
 class TranslationList(TypedDict):
     """The translations of a job."""
 
     jobId: Annotated[Uuid, doc("The job.")]
-    translations: Annotated[list[TranslationJson], doc("By language.")]
-
-
-def translation_json(job: JobRecord, found: Translation) -> TranslationJson:
-    """Return a translation as the API shows it."""
-    return rendered(TranslationJson, found, jobId=str(job.id))
+    translations: Annotated[list[Translation], doc("By language.")]
 
 
 async def in_language(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, NotRequired
 from urllib.parse import urlsplit
@@ -23,7 +24,6 @@ from serve_app.api.schemas import (
     Count,
     RequestId,
     Timestamp,
-    Url,
     Uuid,
     doc,
     each_once,
@@ -37,7 +37,8 @@ from serve_app.webhooks.sending import delivery_options, send_event
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import endpoints, webhooks
 from storage.audit import AuditAction, record
-from storage.endpoints import MOST_ENDPOINTS, Endpoint
+from storage.endpoints import MOST_ENDPOINTS
+from storage.tables import WebhookEndpoint
 from storage.types import TERMINAL_EVENTS, DeliveryStatus, EventType
 from storage.webhooks import Delivery, EncryptedSecret, list_deliveries
 
@@ -264,16 +265,7 @@ class EndpointChangesBody(BaseModel):
     events: Events | None = None
 
 
-class WebhookEndpoint(TypedDict):
-    """Where events are sent, beside the `callbackUrl` of jobs."""
-
-    id: Annotated[Uuid, doc("The endpoint.")]
-    url: Annotated[Url, doc("Where its events are sent.")]
-    events: Annotated[list[EventType], doc("What it subscribes to.")]
-    createdAt: Annotated[Timestamp, doc("When it was made.")]
-    rotatedAt: Annotated[Timestamp | None, doc("When its secret was last rotated.")]
-
-
+@dataclass(frozen=True, slots=True)
 class NewWebhookEndpoint(WebhookEndpoint):
     """An endpoint with its secret, which is shown this once."""
 
@@ -292,11 +284,6 @@ EndpointId = Annotated[
 ]
 
 
-def _endpoint(found: Endpoint | None) -> WebhookEndpoint:
-    found = existing(found, "endpoint")
-    return rendered(WebhookEndpoint, found, events=found.event_types)
-
-
 @router.get("/webhooks/endpoints", **answers(WebhookEndpoints, "The endpoints."))
 async def list_webhook_endpoints(
     request: Request, context: Context, account_id: CurrentAccount
@@ -306,7 +293,7 @@ async def list_webhook_endpoints(
     At most 10, the oldest first."""
     async with context.database.statement() as connection:
         found = await endpoints.list_endpoints(connection, account_id)
-    return success(request, [_endpoint(each) for each in found])
+    return success(request, [each.json() for each in found])
 
 
 @router.post(
@@ -338,7 +325,7 @@ async def create_webhook_endpoint(
         )
     if added is None:
         raise invalid(f"An account has at most {MOST_ENDPOINTS} endpoints.", "url")
-    return success(request, {**_endpoint(added), "secret": secret}, status=201, headers=NO_STORE)
+    return success(request, {**added.json(), "secret": secret}, status=201, headers=NO_STORE)
 
 
 @router.get("/webhooks/endpoints/{endpointId}", **answers(Answer[WebhookEndpoint], "The endpoint."))
@@ -351,7 +338,7 @@ async def get_webhook_endpoint(
     known_id = parse_job_id(endpoint_id)
     async with context.database.statement() as connection:
         found = await endpoints.list_endpoints(connection, account_id, known_id)
-    return success(request, _endpoint(found[0] if found else None))
+    return success(request, existing(found[0] if found else None, "endpoint").json())
 
 
 @router.patch(
@@ -374,7 +361,7 @@ async def change_webhook_endpoint(
         changed = await endpoints.change_endpoint(
             connection, account_id, parse_job_id(endpoint_id), url=body.url, event_types=body.events
         )
-    return success(request, _endpoint(changed))
+    return success(request, existing(changed, "endpoint").json())
 
 
 @router.delete(
@@ -389,7 +376,7 @@ async def delete_webhook_endpoint(
     With its deliveries, sent or not."""
     async with context.database.transaction() as connection:
         deleted = await endpoints.delete_endpoint(connection, account_id, parse_job_id(endpoint_id))
-    return success(request, _endpoint(deleted))
+    return success(request, existing(deleted, "endpoint").json())
 
 
 @router.post(
@@ -414,4 +401,5 @@ async def rotate_webhook_endpoint(
             parse_job_id(endpoint_id),
             secret=context.encrypter.encrypt(secret),
         )
-    return success(request, {**_endpoint(changed), "secret": secret}, headers=NO_STORE)
+    rotated = existing(changed, "endpoint").json()
+    return success(request, {**rotated, "secret": secret}, headers=NO_STORE)

@@ -13,7 +13,6 @@ from pipelines.speech.texts import TranslationError, passages_of, translate_pass
 from pipelines.types import AudioTrack, TranscriptResult, TranscriptSegment
 from serve_app.jobs.service import announce_translation
 from serve_app.results.transcripts import transcript_of
-from serve_app.results.translations import translation_json
 from serve_app.work.queue import Work, work
 from storage import jobs, ledger, results, translations
 from storage.history import Span, find_muted
@@ -89,4 +88,4 @@ async def _end(work: Work, made: dict[int, object] | None, reason: str | None = 
             await ledger.refund_translation(connection, job.account_id, job.id, ended)
         completed, failed = EventType.TRANSLATION_COMPLETED, EventType.TRANSLATION_FAILED
         event_type = completed if reason is None else failed
-        await announce_translation(connection, job, event_type, **translation_json(job, ended))
+        await announce_translation(connection, job, event_type, **ended.json())

@@ -23,8 +23,9 @@ from typer.testing import CliRunner
 from serve_app.cli.main import app
 from serve_app.keys.routes import read_lines
 from storage import audit, cleaning, history, keys
-from storage.audit import ActorKind, AuditAction, AuditEntry, ChainCheck
-from storage.types import StageName
+from storage.audit import AuditAction, ChainCheck
+from storage.tables import AuditEntry
+from storage.types import ActorKind, StageName
 from tests.contract.calling import ContractApi, shown
 from tests.contract.runner_side import RunnerSide
 from tests.security.furnished_accounts import FurnishedAccount

@@ -461,7 +461,7 @@ def test_exports_of_an_audit_log_are_made_of_some_entries_at_a_time_one_after_th
     read, under_way = audit.list_entries, list[int]()
     at_once, pages = list[int](), list[int]()
 
-    async def noted(*arguments: Any, **named: Any) -> list[audit.AuditEntry]:
+    async def noted(*arguments: Any, **named: Any) -> list[Any]:
         under_way.append(1)
         at_once.append(len(under_way))
         found = await read(*arguments, **named)

@@ -64,10 +64,10 @@ from serve_app.work.redacting import redact_tracks
 from serve_app.work.runner import JobDriver
 from serve_app.work.stage_work import Calibration, StageWork
 from storage import history, jobs
-from storage.audit import AuditAction, AuditEntry, list_entries
+from storage.audit import AuditAction, list_entries
 from storage.objects import ObjectStore
 from storage.results import TrackTranscript
-from storage.tables import comparisons, search_rows, transcript_revisions, translations
+from storage.tables import AuditEntry, comparisons, search_rows, transcript_revisions, translations
 from storage.types import StageName
 from storage.work import lease_next
 from tests.pipelines.speech.test_edits import segment

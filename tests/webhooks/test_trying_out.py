@@ -36,7 +36,7 @@ from serve_app.webhooks.signing import (
     verify,
 )
 from storage import endpoints, jobs, keys, webhooks
-from storage.endpoints import Endpoint
+from storage.tables import WebhookEndpoint
 from storage.types import EventType
 from storage.webhooks import NewEvent
 from tests.places import PROJECT
@@ -318,7 +318,7 @@ async def endpoint_at(harness: WebhookHarness, url: str, *events: EventType) -> 
     await harness.execute("DELETE FROM webhook_events")
     async with harness.context.database.transaction() as connection:
         sealed = harness.context.encrypter.encrypt(secret)
-        made: Endpoint | None = await endpoints.add_endpoint(
+        made: WebhookEndpoint | None = await endpoints.add_endpoint(
             connection, owner, url=url, event_types=events, secret=sealed
         )
         assert made is not None
