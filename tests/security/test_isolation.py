@@ -139,6 +139,7 @@ LISTS = {
     "listWebhookDeliveries": ("", "?jobId={foreign}"),
     "listWebhookEndpoints": ("",),
     "listVoices": ("",),
+    "getVocabulary": ("",),
     "listArchives": ("",),
     "search": (
         "?q=track+OR+person+OR+film",
@@ -182,6 +183,7 @@ TOLD_BY_THEMSELVES = {
     "createSession": "test_a_sign_in_link_opens_its_own_account",
     "createWebhookEndpoint": "tests/contract/test_subscriptions.py",
     "createArchive": "tests/serve_app/work/test_archives.py",
+    "replaceVocabulary": "tests/serve_app/test_vocabulary.py",
     "sendTestWebhook": "signed with the caller's secret: tests/contract/test_webhooks.py",
     "rotateWebhookSecret": "test_rotating_the_secret_leaves_the_others_alone",
 }
