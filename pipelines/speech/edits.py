@@ -35,7 +35,7 @@ class WordChange:
 def changed_words(before: Words, after: Words) -> Iterator[WordChange]:
     """In order; case and punctuation change nothing. As many words as possible stay; of long texts
     as many as do between words that each text has once (``common_places``)."""
-    one, other = ([_plain(word.text) for word in side] for side in (before, after))
+    one, other = ([_key(word.text) for word in side] for side in (before, after))
     first = start = 0
     for end, stop in [*common_places(one, other), (len(one), len(other))]:
         if (first, start) != (end, stop):
@@ -78,10 +78,6 @@ def _anchors(one: Sequence[Hashable], other: Sequence[Hashable]) -> list[tuple[i
         found.append(pairs[last])
         last = before[last]
     return found[::-1]
-
-
-def _plain(text: str) -> str:
-    return "".join(filter(str.isalnum, text.casefold())) or text
 
 
 _AROUND = "\"'’‘“”„«»‹›()[]{}<>.,;:!?…-–—*/¿¡؟،؛।。、，．：；！？（）「」『』"

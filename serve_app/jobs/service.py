@@ -127,11 +127,8 @@ def with_vocabulary(source: JobSource, vocabularies: Sequence[keys.Vocabulary]) 
         for each in reversed(vocabularies)
         for it in each["replacements"]
     }
-    room = MAX_KEYTERMS - len(source.keyterms)
-    given = {
-        "vocabulary": (*dict.fromkeys(further),)[:room],
-        "replacements": (*replacements.values(),),
-    }
+    terms = (*dict.fromkeys(further),)[: MAX_KEYTERMS - len(source.keyterms)]
+    given = {"vocabulary": terms, "replacements": (*replacements.values(),)}
     is_same = given == {name: getattr(source, name) for name in given}
     return source if is_same else source.model_copy(update=given)
 

@@ -34,9 +34,9 @@ _MOST_CORRECTED = 200
 _MOST_BYTES = 8 * 2**20
 """Of corrected transcripts that are looked at for proposals, as they are stored: compressed."""
 _MOST_TRIED = 500
-"""Changes that may be proposed, the most frequent ones."""
-_MOST_WORDS = 3
-"""Of a name or a term."""
+"""Changes that are looked for in these transcripts, the most frequent ones."""
+_FEW = range(1, 4)
+"""Words of a name or a term."""
 _CONTROLS = r"\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069"
 Written = Annotated[
     str,
@@ -78,7 +78,7 @@ class ProposalJson(ReplacementJson):
 
     times: Annotated[Count, doc("How often it was made.", 2)]
     jobs: Annotated[Count, doc("In how many jobs.", 1)]
-    jobId: Annotated[Uuid, doc("The one of them that was corrected last.")]  # noqa: N815 - of the wire
+    jobId: Annotated[Uuid, doc("The one that was corrected last.")]  # noqa: N815 - of the wire
 
 
 class AccountVocabularyJson(VocabularyJson):
@@ -162,7 +162,7 @@ class Changes:
             )
             for change in changed_words(*sides):
                 both = [[word.text for word in it] for it in (change.before, change.after)]
-                if all(1 <= len(each) <= _MOST_WORDS for each in both):
+                if len(both[0]) in _FEW and len(both[1]) in _FEW:
                     heard, written = (parted(joined(each))[1] for each in both)
                     if heard[-2:] == written[-2:] in {"'s", "’s"}:
                         heard, written = heard[:-2], written[:-2]
