@@ -39,6 +39,7 @@ from serve_app.jobs.events import router as job_event_routes
 from serve_app.jobs.reruns import router as rerun_routes
 from serve_app.jobs.routes import creation_router as creation_routes
 from serve_app.jobs.routes import router as job_routes
+from serve_app.jobs.vocabulary import router as vocabulary_routes
 from serve_app.keys.routes import open_router as sign_in_routes
 from serve_app.keys.routes import router as key_routes
 from serve_app.media.source import router as media_routes
@@ -77,6 +78,7 @@ _OPERATIONS = (
     receipt_routes,
     review_routes,
     voice_routes,
+    vocabulary_routes,
     export_routes,
     comparison_routes,
     search_routes,

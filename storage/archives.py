@@ -48,6 +48,7 @@ class Archive:
     max_active_jobs: int
     sealed_access: str | None
     options: dict[str, object]
+    vocabulary: dict[str, Any] | None
     base_url: str
     state: ArchiveState
     error_code: str | None
@@ -139,6 +140,7 @@ async def add_archive(
     max_active_jobs: int,
     sealed_access: str | None,
     options: Mapping[str, Any],
+    vocabulary: Mapping[str, Any] | None,
     base_url: str,
 ) -> Archive | None:
     """Return None where the account has MOST_ARCHIVES already."""
@@ -156,6 +158,7 @@ async def add_archive(
         "max_active_jobs": max_active_jobs,
         "sealed_access": sealed_access,
         "options": dict(options),
+        "vocabulary": vocabulary,
         "base_url": base_url,
         "list_after": b"",
     }
@@ -308,6 +311,7 @@ async def remove_archives(
         patterns=[],
         sealed_access=None,
         options={},
+        vocabulary=None,
         error_message=None,
         list_after=None,
         removed_at=func.now(),

@@ -59,6 +59,7 @@ class AuditAction(StrEnum):
     CREATE_TRANSLATION = "createTranslation"
     NAME_SPEAKER = "nameSpeaker"
     RESET_SPEAKER = "resetSpeaker"
+    REPLACE_VOCABULARY = "replaceVocabulary"
     NAME_VOICE = "nameVoice"
     DELETE_VOICE = "deleteVoice"
     DELETE_PEOPLE = "deletePeople"

@@ -275,6 +275,7 @@ async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
             name=f"{ERASED_NAME}-{account_id}",
             suspended_at=sa.func.coalesce(accounts.c.suspended_at, sa.func.now()),
             erased_at=sa.func.coalesce(accounts.c.erased_at, sa.func.now()),
+            vocabulary=None,
         )
     )
     if (await connection.execute(shut)).rowcount == 0:

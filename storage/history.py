@@ -458,6 +458,29 @@ async def document_at(
     return found | {"segments": await asyncio.to_thread(_numbered, segments)} | others
 
 
+_CORRECTED = text(
+    """
+    SELECT job_id, track_index, pg_column_size(document)
+      FROM transcripts JOIN (
+           SELECT job_id, track_index, max(revision.created_at) AS corrected_at
+             FROM transcript_revisions AS revision JOIN jobs ON jobs.id = job_id
+            WHERE account_id = :account_id AND erased_at IS NULL AND NOT source ? 'redact'
+            GROUP BY job_id, track_index) AS corrected USING (job_id, track_index)
+     WHERE redacted_revision IS NULL AND document IS NOT NULL
+     ORDER BY corrected_at DESC LIMIT :most
+    """
+)
+
+
+async def list_corrected(
+    connection: Connection, account_id: uuid.UUID, *, most: int
+) -> list[tuple[uuid.UUID, int, int]]:
+    """Return job, track and stored bytes of the transcripts that people corrected last; of no job
+    that is redacted, or to be."""
+    found = await connection.execute(_CORRECTED, {"account_id": account_id, "most": most})
+    return [(job_id, index, size) for job_id, index, size in found]
+
+
 async def list_revisions(
     connection: Connection, job_id: uuid.UUID, track_index: int, *, before: int, limit: int
 ) -> list[Revision]:

@@ -98,6 +98,8 @@ accounts = _table(
     # How long its jobs keep their media and their content; NULL: as the service does.
     sa.Column("source_retention_seconds", sa.Integer),
     sa.Column("result_retention_days", sa.Integer),
+    # Key terms and replacements of its jobs, in the form of the API; NULL: none.
+    sa.Column("vocabulary", JSONB(none_as_null=True)),
     # Nothing of it may be deleted.
     _time("legal_hold_at", nullable=True),
     # Its jobs are to be erased, one after the other.
@@ -998,6 +1000,8 @@ archives = _table(
     sa.Column("sealed_access", sa.Text),
     # What its jobs are created with.
     sa.Column("options", JSONB, nullable=False),
+    # As its account's.
+    sa.Column("vocabulary", JSONB(none_as_null=True)),
     sa.Column("base_url", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False, server_default=types.ArchiveState.ACTIVE),
     sa.Column("error_code", sa.Text),

@@ -35,7 +35,7 @@ class WordChange:
 def changed_words(before: Words, after: Words) -> Iterator[WordChange]:
     """In order; case and punctuation change nothing. As many words as possible stay; of long texts
     as many as do between words that each text has once (``common_places``)."""
-    one, other = ([_plain(word.text) for word in side] for side in (before, after))
+    one, other = ([_key(word.text) for word in side] for side in (before, after))
     first = start = 0
     for end, stop in [*common_places(one, other), (len(one), len(other))]:
         if (first, start) != (end, stop):
@@ -80,8 +80,57 @@ def _anchors(one: Sequence[Hashable], other: Sequence[Hashable]) -> list[tuple[i
     return found[::-1]
 
 
-def _plain(text: str) -> str:
-    return "".join(filter(str.isalnum, text.casefold())) or text
+_AROUND = "\"'’‘“”„«»‹›()[]{}<>.,;:!?…-–—*/¿¡؟،؛।。、，．：；！？（）「」『』"
+"""Punctuation that is no part of a word, as it is of C# and of C++."""
+
+
+def parted(text: str) -> tuple[str, str, str]:
+    """Return the punctuation before a text, the text, and the punctuation after it."""
+    return text.partition(text.strip(_AROUND) or text)
+
+
+def compared(text: str) -> str:
+    """Return a text as replacements find it: in whatever case, without punctuation around it."""
+    return unicodedata.normalize("NFKC", parted(text)[1]).casefold()
+
+
+def replaced(words: Words, pairs: Iterable[tuple[str, str]]) -> list[TranscriptWord]:
+    """Return the words, those of one speaker that are a pair's first text as its second one, the
+    longest first. Punctuation around them stays, and an English genitive."""
+    table = {compared(heard): words_of(written) for heard, written in pairs}
+    lengths = sorted({len(words_of(heard)) for heard in table}, reverse=True)
+    found, at = list[TranscriptWord](), 0
+    while at < len(words):
+        runs = (words[at : at + length] for length in lengths)
+        made = ((new, len(run)) for run in runs if (new := _others(run, table)))
+        new, count = next(made, ([words[at]], 1))
+        found += new
+        at += count
+    return found
+
+
+def _others(run: Words, table: dict[str, list[str]]) -> list[TranscriptWord]:
+    """As many words keep their times, others share them; all are as certain as the least certain
+    one. Return none where the words stay, or others would have less than a millisecond each."""
+    before, heard, after = parted(joined(word.text for word in run))
+    for end in ("", "'s", "’s"):
+        written = table.get(compared(heard.removesuffix(end)))
+        if written and len({(word.speaker, word.language) for word in run}) == 1:
+            break
+    else:
+        return []
+    texts = [before + written[0], *written[1:]]
+    texts[-1] += end + after
+    times = [(word.start_ms, word.end_ms) for word in run]
+    if len(texts) != len(run):
+        times = spread(texts, run[0].start_ms, run[-1].end_ms)
+    if times[-1][1] > run[-1].end_ms:
+        return []
+    least = min(word.confidence for word in run)
+    return [
+        replace(run[0], text=text, start_ms=start, end_ms=until, confidence=least)
+        for text, (start, until) in zip(texts, times, strict=True)
+    ]
 
 
 _ROOM_MS = 60

@@ -34,6 +34,7 @@ from pipelines.execution.chain import Control, Mapper, Resources, Workspace, par
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.media.audio import LEVEL_FRAME_SECONDS, SoundPrint, print_of, read_blocks
 from pipelines.speech import regions
+from pipelines.speech.edits import replaced
 from pipelines.speech.languages import PROBABLE, LanguageChoice, SpokenPart, elected, is_noise
 from pipelines.speech.speakers import (
     VOICES,
@@ -129,6 +130,8 @@ class TranscriptConfig:
 
     choice: LanguageChoice = field(default_factory=LanguageChoice)
     keyterms: tuple[str, ...] = ()
+    replacements: tuple[tuple[str, str], ...] = ()
+    """What is written in the place of what is heard."""
     models: str = ""
     """Names the backends in use: results of one are not reused for another."""
     transcriber: str = ""
@@ -438,7 +441,7 @@ def reduce_shards(
         language=language,
         language_probability=probability,
         speakers=found.speakers,
-        segments=build_segments(found.words, config.segments),
+        segments=build_segments(replaced(found.words, config.replacements), config.segments),
         shards_computed=len(tasks),
         shards_reused=0,
         turns=found.turns,

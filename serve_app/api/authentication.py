@@ -147,12 +147,13 @@ _OPERATIONS: Mapping[Permission, str] = {
         listTranscriptRevisions listTranslations getTranslation lintCaptions streamJobEvents
         listVoices listWebhookDeliveries getReceipt compareJobs listArchives getArchive
         listArchiveObjects getReview listDuplicates listArchiveDuplicates getComparison
+        getVocabulary
     """,
     Permission.WRITE: """
         createJob createJobFromUrl createBatch cancelJob cancelJobDeprecated eraseJob rerunJob
         redactJob editTranscript revertTranscript createTranslation nameSpeaker resetSpeaker
         nameVoice deleteVoice deletePeople createArchive changeArchive pauseArchive resumeArchive
-        deleteArchive
+        deleteArchive replaceVocabulary
     """,
     Permission.BILLING: "getQuota getKeysPortal",
     Permission.MANAGE: """
@@ -166,9 +167,9 @@ _PAGES: Mapping[Permission | None, str] = {
     None: "sign_out get_nothing",
     Permission.READ: """
         get_jobs get_jobs_with_slash get_job get_captions get_changes get_part get_whole get_search
-        get_archives get_compare
+        get_archives get_compare get_vocabulary
     """,
-    Permission.WRITE: "create_from_urls erase_job cancel_job change_archive",
+    Permission.WRITE: "create_from_urls erase_job cancel_job change_archive change_vocabulary",
     Permission.BILLING: "get_account",
     Permission.MANAGE: """
         get_keys create_key rotate_key revoke_key rotate_webhook_secret add_endpoint

@@ -37,6 +37,7 @@ from serve_app.jobs import service
 from serve_app.jobs.plans import Planner, plan_from_url, seal_access, unseal_access
 from serve_app.jobs.routes import IdempotencyKey
 from serve_app.jobs.schemas import BucketAccessOptions, CreateJobFromUrlBody, JobOptions
+from serve_app.jobs.vocabulary import VocabularyJson
 from storage import archives, keys
 from storage.archives import MOST_ARCHIVES, Archive
 from storage.database import Connection
@@ -71,6 +72,10 @@ MaxActiveJobs = Annotated[
     Annotated[int, Field(ge=1, le=1000), WHOLE],
     doc("Its unfinished jobs at a time; they count against the account's limit too.", 20),
 ]
+VocabularyOption = Annotated[
+    VocabularyJson | None,
+    doc("Of its jobs, before the account's: see `replaceVocabulary`."),
+]
 
 
 class NewArchiveBody(JobOptions):
@@ -90,6 +95,7 @@ class NewArchiveBody(JobOptions):
     ] = None
     watchSeconds: WatchSeconds = None
     maxActiveJobs: MaxActiveJobs = 20
+    vocabulary: VocabularyOption = None
     priority: Annotated[
         Literal["low", "normal", "high"],
         doc("Of its jobs; refused where the account may not use it."),
@@ -106,6 +112,7 @@ class ArchiveChangesBody(BaseModel):
     ] = None
     watchSeconds: WatchSeconds = None
     maxActiveJobs: Annotated[MaxActiveJobs | None, doc("Of its unfinished jobs.")] = None
+    vocabulary: VocabularyOption = None
 
 
 class ObjectCounts(TypedDict):
@@ -146,6 +153,7 @@ class ArchiveJson(TypedDict):
     ]
     watchSeconds: int | None
     maxActiveJobs: int
+    vocabulary: VocabularyJson | None
     bucketAccess: ShownAccess
     objects: ObjectCounts
     listing: Annotated[bool, doc("Whether a list of the bucket is under way.")]
@@ -222,6 +230,7 @@ def render_archive(archive: Archive, context: AppContext) -> ArchiveJson:
         "bucketAccess": rendered(ShownAccess, access),
         "objects": {str(state): count for state, count in archive.counts.items()},
         "listing": archive.list_after is not None,
+        "vocabulary": archive.vocabulary,
     }
     if archive.error_code is not None:
         given["error"] = {"code": archive.error_code, "message": archive.error_message or ""}
@@ -303,6 +312,7 @@ async def create_archive(
             max_active_jobs=body.maxActiveJobs,
             sealed_access=sealed,
             options=options,
+            vocabulary=body.vocabulary,
             base_url=base_url(request),
         )
         if added is None:
@@ -439,6 +449,8 @@ async def change_archive(
         values["max_active_jobs"] = body.maxActiveJobs
     if "watchSeconds" in body.model_fields_set:
         values["watch_seconds"] = body.watchSeconds
+    if "vocabulary" in body.model_fields_set:
+        values["vocabulary"] = body.vocabulary
     async with context.database.transaction() as connection:
         found = await _get(connection, account_id, archive_id)
         await _require_uncapped(connection)

@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
+from pydantic import TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
@@ -29,6 +30,7 @@ from serve_app.dashboard import PATH, SIGN_IN_PATH
 from serve_app.dashboard.access import CurrentViewer, OpenPageRoute, PageRoute, SentForm
 from serve_app.dashboard.pages import HEADERS, page
 from serve_app.errors import ApiError, ErrorCode, existing, invalid
+from serve_app.jobs.vocabulary import VocabularyJson, read_vocabulary
 from serve_app.keys.routes import PORTAL_PATH, PORTAL_PURPOSE, entry_line
 from serve_app.media import formats
 from serve_app.pricing import PriceTable
@@ -298,6 +300,39 @@ async def rotate_endpoint(
     return await _keys_page(request, context, viewer.account.id, endpoint_secret=secret)
 
 
+VOCABULARY_PATH = f"{PATH}/vocabulary"
+_VOCABULARY = TypeAdapter(VocabularyJson)
+
+
+@router.get(VOCABULARY_PATH)
+async def get_vocabulary(request: Request, context: Context, viewer: CurrentViewer) -> Response:
+    """Key terms, replacements, and those that are proposed."""
+    found = await read_vocabulary(request, context, viewer.account.id)
+    return await page(request, "vocabulary.html", **found)
+
+
+@router.post(VOCABULARY_PATH)
+async def change_vocabulary(context: Context, viewer: CurrentViewer, form: SentForm) -> Response:
+    """What stands in the form, with the replacement whose button was used."""
+    lines = f"{form.get('replacements', '')}\n{form.get('add', '')}"
+    terms, pairs = (
+        [line.strip() for line in text.splitlines() if line.strip()]
+        for text in (form.get("keyterms", ""), lines)
+    )
+    sides = [[side.strip() for side in line.partition("=")] for line in pairs]
+    replacements = [{"from": heard, "to": written} for heard, _, written in sides]
+    try:
+        given = _VOCABULARY.validate_python({"keyterms": terms, "replacements": replacements})
+    except ValidationError as error:
+        (name, *place), reason = error.errors()[0]["loc"], error.errors()[0]["msg"]
+        line = f", line {int(place[0]) + 1}" if place else ""
+        raise invalid(f"{_FIELDS[str(name)]}{line}: {reason}.", str(name)) from None
+    async with context.database.transaction() as connection:
+        await keys.replace_vocabulary(connection, viewer.account.id, {**given})
+    return RedirectResponse(VOCABULARY_PATH, status_code=303)
+
+
+_FIELDS = {"keyterms": "Key terms", "replacements": "Replacements"}
 PEOPLE_PATH = f"{PATH}/people"
 AUDIT_PATH = f"{PATH}/audit"
 ENTRIES_SHOWN = 100

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from pipelines.speech.edits import compared
 from serve_app import pricing
 from serve_app.api.schemas import timestamp
 from serve_app.api.urls import parse_job_id
@@ -22,6 +23,7 @@ from serve_app.crypto import Signer
 from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, existing, invalid
 from serve_app.jobs.answers import render_job
 from serve_app.jobs.plans import JobPlan
+from serve_app.jobs.schemas import MAX_KEYTERMS
 from serve_app.results.redaction import redact_again
 from serve_app.results.scenes import StoredSeen, read_seen, seen_json
 from serve_app.results.transcripts import default_track, legacy_entries, transcript_of
@@ -40,7 +42,7 @@ from storage import (
 )
 from storage.cleaning import erase_content, is_held
 from storage.database import Connection, DatabaseError
-from storage.job_records import JobRecord
+from storage.job_records import JobRecord, JobSource
 from storage.results import TrackTranscript
 from storage.types import (
     ENDED_STATUSES,
@@ -86,12 +88,16 @@ async def create_jobs(
         connection, account_id, len(plans), settings, leaves_room=leaves_room
     )
     capped_key_id = await check_caps(connection, len(plans))
+    clips = [clip for plan in plans for clip in plan.job.source.clips]
+    from_archives = {clip.archive_id for clip in clips if clip.archive_id is not None}
+    vocabularies = await keys.list_vocabularies(connection, account_id, from_archives)
     created = []
     for plan in plans:
         require_priority(plan.job.priority, account, settings)
         # Its share of the queue, by the rules of its account and the service.
         job = replace(
             plan.job,
+            source=with_vocabulary(plan.job.source, vocabularies),
             queue_weight=settings.priority_weights[plan.job.priority] * account.queue_weight,
             running_limit=account.max_running_jobs or settings.max_running_jobs,
             capped_key_id=capped_key_id,
@@ -111,6 +117,20 @@ async def create_jobs(
         await audit.record(connection, account_id, audit.AuditAction.CREATE_JOB, job_id=plan.job.id)
         created.append(await get_job(connection, account_id, str(plan.job.id)))
     return created
+
+
+def with_vocabulary(source: JobSource, vocabularies: Sequence[keys.Vocabulary]) -> JobSource:
+    """Return the source of a job that has these; the first ones count before the others."""
+    further = [it for each in vocabularies for it in each["keyterms"] if it not in source.keyterms]
+    replacements = {
+        compared(it["from"]): (it["from"], it["to"])
+        for each in reversed(vocabularies)
+        for it in each["replacements"]
+    }
+    terms = (*dict.fromkeys(further),)[: MAX_KEYTERMS - len(source.keyterms)]
+    given = {"vocabulary": terms, "replacements": (*replacements.values(),)}
+    is_same = given == {name: getattr(source, name) for name in given}
+    return source if is_same else source.model_copy(update=given)
 
 
 async def _check_admission(

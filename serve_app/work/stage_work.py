@@ -358,7 +358,8 @@ class StageWork:
                     job.source.languages,
                     tuple(dict.fromkeys((ENGLISH, *spoken))),
                 ),
-                keyterms=job.source.keyterms,
+                keyterms=(*job.source.keyterms, *job.source.vocabulary),
+                replacements=job.source.replacements,
                 transcribe_concurrency=transcribe_concurrency(settings),
                 speakers=SpeakerRules(
                     job.source.speakers_expected, job.source.speakers_at_most or MAX_SPEAKERS
@@ -583,7 +584,8 @@ class Recorder:
             "ownWeights": options.whisper_weights is not None,
             "language": source.language,
             "languages": list(source.languages),
-            "keyterms": list(source.keyterms),
+            "keyterms": [*source.keyterms, *source.vocabulary],
+            "replacements": len(source.replacements),
             "speakersExpected": source.speakers_expected,
             "speakersAtMost": source.speakers_at_most,
             "channels": source.channels,

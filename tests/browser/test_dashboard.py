@@ -386,6 +386,7 @@ PAGES = {
     "job": "/dashboard/jobs/{job}",
     "running": "/dashboard/jobs/{running}",
     "archives": "/dashboard/archives",
+    "vocabulary": "/dashboard/vocabulary",
     "account": "/dashboard/account?hours=1",
     "keys": "/dashboard/keys",
     "people": "/dashboard/people",

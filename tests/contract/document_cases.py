@@ -71,6 +71,8 @@ BEYOND_SCHEMAS = {
     ("INVALID_REQUEST", "to"): "after from",
     ("INVALID_REQUEST", "people"): "whether faces are put together depends on the operator",
     ("INVALID_REQUEST", "voices"): "whether voices are recognised depends on the operator",
+    ("INVALID_REQUEST", "replacements"): "the same words once, in whatever case",
+    ("INVALID_REQUEST", "vocabulary.replacements"): "the same words once, in whatever case",
     ("INVALID_REQUEST", "name"): "an account has so many voices, a voice so many samples",
     ("INVALID_REQUEST", "rules"): "which houses there are depends on the operator",
     ("INVALID_REQUEST", "url"): "an account has so many endpoints, and so many archives",

@@ -244,6 +244,8 @@ ADDED = {
     ("PUT", "/jobs/{jobId}/speakers/{speakerId}/voice", "nameVoice"),
     ("GET", "/voices", "listVoices"),
     ("DELETE", "/voices/{voiceId}", "deleteVoice"),
+    ("GET", "/vocabulary", "getVocabulary"),
+    ("PUT", "/vocabulary", "replaceVocabulary"),
     ("POST", "/jobs/{jobId}/erase", "eraseJob"),
     ("POST", "/jobs/{jobId}/rerun", "rerunJob"),
     ("POST", "/jobs/{jobId}/redact", "redactJob"),

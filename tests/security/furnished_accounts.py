@@ -57,6 +57,8 @@ class FurnishedAccount:
         voiced = f"/jobs/{job_id}/speakers/speaker_0/voice?track=0"
         voice_id = shown(caller.ask("PUT", voiced, json={"name": f"{word}-voice"}))["id"]
         endpoint_id = shown(caller.post("/webhooks/endpoints", endpoint))["id"]
+        terms = {"keyterms": [f"{word}-term"], "replacements": []}
+        shown(caller.ask("PUT", "/vocabulary", json=terms))
         bucket = {"url": f"s3://{word}-bucket/films/"}
         archive_id = shown(caller.post("/archives", bucket))["archiveId"]
         account = caller.customer.account_id
@@ -70,7 +72,14 @@ class FurnishedAccount:
         ids = [job_id, uploading["jobId"], *(job["jobId"] for job in batch["jobs"])]
         words = [f"{word}-film", f"{word}-upload", f"{word}-metadata", f"{word}-receipt",
                  f"{word}-path", f"{word}.example.com", f"{word}.customers"]  # fmt: skip
-        ids += [endpoint_id, voice_id, f"{word}-voice", archive_id, f"{word}-bucket"]
+        ids += [
+            endpoint_id,
+            voice_id,
+            f"{word}-voice",
+            f"{word}-term",
+            archive_id,
+            f"{word}-bucket",
+        ]
         marks = {
             *ids,
             *words,

@@ -71,6 +71,9 @@ CHANGES: dict[str, Change] = {
         f"{SPEAKER}/voice?track=0", {"name": "Anna"}, wrong_path=f"{NO_SPEAKER}/voice?track=0"
     ),
     "deleteVoice": Change("/voices/{voice}", wrong_path=f"/voices/{uuid.uuid4()}"),
+    "replaceVocabulary": Change(
+        "/vocabulary", {"keyterms": ["Anna"], "replacements": []}, wrong_body={"keyterms": []}
+    ),
     "editTranscript": Change(f"{JOB}/transcript", EDIT, wrong_body=EDIT | {"revision": 7}),
     "revertTranscript": Change(
         f"{JOB}/transcript/revert",

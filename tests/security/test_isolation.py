@@ -139,6 +139,7 @@ LISTS = {
     "listWebhookDeliveries": ("", "?jobId={foreign}"),
     "listWebhookEndpoints": ("",),
     "listVoices": ("",),
+    "getVocabulary": ("",),
     "listArchives": ("",),
     "search": (
         "?q=track+OR+person+OR+film",
@@ -183,6 +184,7 @@ TOLD_BY_THEMSELVES = {
     "createSession": "test_a_sign_in_link_opens_its_own_account",
     "createWebhookEndpoint": "tests/contract/test_subscriptions.py",
     "createArchive": "tests/serve_app/work/test_archives.py",
+    "replaceVocabulary": "tests/serve_app/test_vocabulary.py",
     "sendTestWebhook": "signed with the caller's secret: tests/contract/test_webhooks.py",
     "rotateWebhookSecret": "test_rotating_the_secret_leaves_the_others_alone",
 }
@@ -236,6 +238,7 @@ ROUTES_OUTSIDE = {
     "/dashboard/": "leads to /dashboard",
     "/dashboard/account": "test_pages_show_nothing_of_anothers",
     "/dashboard/keys": "test_pages_show_nothing_of_anothers",
+    "/dashboard/vocabulary": "test_pages_show_nothing_of_anothers",
     "/dashboard/archives": "test_pages_show_nothing_of_anothers",
     "/dashboard/archives/{id}/{action}": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/compare": "tests/serve_app/exports/test_comparisons.py",
@@ -431,6 +434,7 @@ PAGES = [
     "",
     "/account",
     "/keys",
+    "/vocabulary",
     "/people",
     "/audit",
     "/audit/export",

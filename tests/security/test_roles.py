@@ -52,6 +52,7 @@ READ = [
     "listArchiveObjects",
     "listDuplicates",
     "listArchiveDuplicates",
+    "getVocabulary",
 ]
 WRITE = [
     "createJob",
@@ -75,6 +76,7 @@ WRITE = [
     "pauseArchive",
     "resumeArchive",
     "deleteArchive",
+    "replaceVocabulary",
 ]
 BILLING = ["getQuota", "getKeysPortal"]
 OWNERS = [
@@ -108,8 +110,15 @@ READ_PAGES = [
     "get_search",
     "get_archives",
     "get_compare",
+    "get_vocabulary",
 ]
-WRITE_PAGES = ["create_from_urls", "erase_job", "cancel_job", "change_archive"]
+WRITE_PAGES = [
+    "create_from_urls",
+    "erase_job",
+    "cancel_job",
+    "change_archive",
+    "change_vocabulary",
+]
 OWNER_PAGES = [
     "get_keys",
     "create_key",

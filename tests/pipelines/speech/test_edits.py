@@ -19,6 +19,7 @@ from pipelines.speech.edits import (
     aligned,
     differences,
     passages_of,
+    replaced,
     speakers_after,
     splices_of,
     turns_after,
@@ -246,3 +247,38 @@ def test_of_a_long_segment_the_words_around_the_new_ones_are_aligned() -> None:
     [splice] = splices_of(Edit((SegmentChange(0, text),)), [long], SPEAKERS, None)
     assert [*passages_of(splice.segments[0])] == [(42, 59)]
     assert splice.segments[0].words[49] == long.words[49]
+
+
+PAIRS = [("ben it", "Bennet"), ("WEBBER", "Weber"), ("New York", "York"), ("c", "sea")]
+REPLACED = {
+    "in whatever case": ("webber said", "Weber said"),
+    "punctuation stays": ("(Webber), so", "(Weber), so"),
+    "a genitive stays": ("Webber’s ben it's", "Weber’s Bennet's"),
+    "whole words": ("Webbers and C#", "Webbers and C#"),
+    "not across a sentence": ("Ben. It rains", "Ben. It rains"),
+    "the longest first, and none twice": ("new York C", "York sea"),
+}
+
+
+@pytest.mark.parametrize(("said", "written"), REPLACED.values(), ids=list(REPLACED))
+def test_words_are_written_as_the_vocabulary_has_them(said: str, written: str) -> None:
+    found = replaced(segment(0, said, 1000).words, PAIRS)
+    assert " ".join(word.text for word in found) == written
+
+
+def test_other_words_share_the_time_and_are_as_certain_as_the_least_certain() -> None:
+    first, second, third = segment(0, "ask ben it", 1000).words
+    words = [first, replace(second, confidence=0.9), replace(third, confidence=0.2)]
+    assert replaced(words, PAIRS)[1:] == [
+        TranscriptWord("Bennet", second.start_ms, third.end_ms, 0.2, "a")
+    ]
+    split = replaced(words, [("ask", "a tall")])
+    assert [(it.text, it.start_ms, it.end_ms) for it in split[:2]] == [
+        ("a", 1000, 1080), ("tall", 1080, 1400)]  # fmt: skip
+    # As many words keep their times; those of several speakers stay, and those without room.
+    kept = replaced(words, [("ask ben", "Ask Benn")])
+    assert [it.start_ms for it in kept] == [it.start_ms for it in words]
+    others = [first, second, replace(third, speaker="b")]
+    assert replaced(others, PAIRS) == others
+    short = [replace(first, end_ms=first.start_ms + 1)]
+    assert replaced(short, [("ask", "a b")]) == short

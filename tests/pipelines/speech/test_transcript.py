@@ -526,6 +526,18 @@ def test_shards_are_not_reused_for_another_question_and_a_failing_model_fails_th
     assert it.value.code is StageCode.TRANSCRIPT_FAILED
 
 
+def test_replacements_are_in_words_and_segments_and_cost_no_model_again(
+    store: FolderStore, track: AudioTrack, result: TranscriptResult
+) -> None:
+    heard = words_of(result)[0].text.strip(".,")
+    config = replace(SHARDED, replacements=((heard, "Good Pemberley"),))
+    again = transcript(store, track, config=config, models=BrokenModels())
+    assert words_of(again)[0].text == "Good"
+    assert again.segments[0].text.startswith("Good Pemberley")
+    assert len(words_of(again)) > len(words_of(result))
+    assert (again.turns, again.speakers) == (result.turns, result.speakers)
+
+
 @pytest.mark.parametrize("expected", [1, 2, 3])
 def test_the_number_of_speakers_can_be_told_and_costs_no_model_again(
     store: FolderStore, track: AudioTrack, result: TranscriptResult, expected: int

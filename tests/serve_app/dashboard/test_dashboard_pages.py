@@ -140,7 +140,7 @@ FORGED = {
 CHANGES = ("/dashboard/sign-out", "/dashboard/jobs", "/dashboard/jobs/x/cancel",
            "/dashboard/keys/x/rotate", "/dashboard/webhook-secret/rotate", "/dashboard/endpoints",
            "/dashboard/endpoints/x/rotate", "/dashboard/endpoints/x/delete",
-           "/dashboard/archives/x/pause")  # fmt: skip
+           "/dashboard/archives/x/pause", "/dashboard/vocabulary")  # fmt: skip
 
 
 @every("path", CHANGES)

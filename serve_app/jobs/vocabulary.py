@@ -1,0 +1,192 @@
+"""Vocabulary: key terms and replacements that an account, or an archive, gives all of its jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated, cast
+
+from fastapi import APIRouter, Request
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from pipelines.codec import from_json
+from pipelines.speech.edits import changed_words, compared, parted
+from pipelines.speech.words import joined
+from pipelines.types import TranscriptSegment
+from serve_app.api.authentication import CurrentAccount, KeyedRoute
+from serve_app.api.downloads import turn_if_large
+from serve_app.api.envelope import API_PREFIX, Context, success
+from serve_app.api.openapi import answers
+from serve_app.api.schemas import Answer, Count, Uuid, doc
+from serve_app.context import AppContext
+from serve_app.jobs.schemas import MAX_KEYTERMS
+from storage import history, keys
+from storage.results import Element
+
+MOST_REPLACEMENTS = 200
+MOST_PROPOSALS = 100
+_MOST_CORRECTED = 200
+_MOST_BYTES = 8 * 2**20
+"""Of corrected transcripts that are looked at for proposals, as they are stored: compressed."""
+_MOST_TRIED = 500
+"""Changes that are looked for in these transcripts, the most frequent ones."""
+_FEW = range(1, 4)
+"""Words of a name or a term."""
+_CONTROLS = r"\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069"
+Written = Annotated[
+    str,
+    Field(min_length=1, max_length=100, pattern=rf"^[^\s{_CONTROLS}][^{_CONTROLS}]*$"),
+    AfterValidator(lambda text: " ".join(text.split())),
+]
+ReplacementJson = TypedDict(
+    "ReplacementJson",
+    {
+        "from": Annotated[Written, doc("Whole words as they are transcribed.", "Webber")],
+        "to": Annotated[Written, doc("In their place; punctuation around it stays.", "Weber")],
+    },
+)
+ReplacementJson.__doc__ = "Words, in whatever case, and what is written in their place."
+
+
+def _from_once(value: list[ReplacementJson]) -> list[ReplacementJson]:
+    if len({compared(each["from"]) for each in value}) < len(value):
+        raise PydanticCustomError("from_once", "must name each from once, in whatever case")
+    return value
+
+
+class VocabularyJson(TypedDict):
+    """Key terms and replacements."""
+
+    keyterms: Annotated[
+        Annotated[list[Written], Field(max_length=MAX_KEYTERMS)],
+        doc("Words that transcriptions should know.", ["Weber"]),
+    ]
+    replacements: Annotated[
+        Annotated[list[ReplacementJson], Field(max_length=MOST_REPLACEMENTS)],
+        AfterValidator(_from_once),
+        doc("What is written otherwise in every later transcript."),
+    ]
+
+
+class ProposalJson(ReplacementJson):
+    """A change that people made."""
+
+    times: Annotated[Count, doc("How often it was made.", 2)]
+    jobs: Annotated[Count, doc("In how many jobs.", 1)]
+    jobId: Annotated[Uuid, doc("The one that was corrected last.")]  # noqa: N815 - of the wire
+
+
+class AccountVocabularyJson(VocabularyJson):
+    """The account's vocabulary, and what may be added to it."""
+
+    proposals: Annotated[list[ProposalJson], Field(max_length=MOST_PROPOSALS)]
+
+
+router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Account"])
+
+
+@router.get("/vocabulary", **answers(Answer[AccountVocabularyJson], "The vocabulary."))
+async def get_vocabulary(
+    request: Request, context: Context, account_id: CurrentAccount
+) -> Response:
+    """Read the vocabulary.
+
+    `proposals` are replacements of one to three words that people made in the 200 transcripts that
+    were corrected last, the most frequent first: twice, or with a capital letter, and of words that
+    are nowhere else left as they are. Redacted jobs propose nothing."""
+    return success(request, await read_vocabulary(request, context, account_id))
+
+
+@router.put("/vocabulary", **answers(Answer[VocabularyJson], "The vocabulary."))
+async def replace_vocabulary(
+    request: Request, context: Context, account_id: CurrentAccount, body: VocabularyJson
+) -> Response:
+    """Replace the vocabulary.
+
+    Jobs that are created from now on, reruns too, have its key terms behind their own and those of
+    their archive, up to 100 in all, and its replacements where their archive has none of the same
+    words. Transcripts that there are stay."""
+    async with context.database.transaction() as connection:
+        await keys.replace_vocabulary(connection, account_id, {**body})
+    return success(request, body)
+
+
+async def read_vocabulary(
+    request: Request, context: AppContext, account_id: uuid.UUID
+) -> AccountVocabularyJson:
+    """Return the account's vocabulary with proposals, which follow what is corrected, taken back,
+    redacted or erased."""
+    async with context.database.statement() as connection:
+        stored = await keys.list_vocabularies(connection, account_id)
+        corrected = await history.list_corrected(connection, account_id, most=_MOST_CORRECTED)
+    found = cast("VocabularyJson", stored[0] if stored else {"keyterms": [], "replacements": []})
+    changes = Changes({compared(it["from"]) for it in found["replacements"]})
+    room = _MOST_BYTES
+    async with turn_if_large(request, account_id, sum(size for *_, size in corrected)):
+        for job_id, index, size in corrected:
+            if (room := room - size) < 0:
+                break
+            async with context.database.statement() as connection:
+                read = await history.read_transcript(connection, job_id, index)
+            if read is not None:
+                of = context.database, job_id, index, read.document, read.revision
+                if (machine := await history.document_at(*of, 0)) is not None:
+                    await asyncio.to_thread(changes.add, str(job_id), machine, read.document)
+        proposals = await asyncio.to_thread(changes.proposals)
+    return {**found, "proposals": proposals}
+
+
+@dataclass(slots=True)
+class Changes:
+    """What people changed in transcripts, the last corrected first."""
+
+    known: set[str]
+    """What is replaced already."""
+    made: dict[tuple[str, str], list[tuple[str, str]]] = field(default_factory=dict)
+    """By words in lower case, and what was written in their place: jobs, and the words."""
+    texts: list[str] = field(default_factory=list)
+    """The words of the transcripts as they are now."""
+
+    def add(self, job_id: str, machine: Element, now: Element) -> None:
+        """Compare what the machine wrote with what it was corrected to."""
+        self.texts.append(_spaced(word["text"] for it in now["segments"] for word in it["words"]))
+        for first, count, new in history.difference(machine, now)["splices"]:
+            sides = (
+                [word for it in side for word in from_json(TranscriptSegment, it).words]
+                for side in (machine["segments"][first : first + count], new)
+            )
+            for change in changed_words(*sides):
+                both = [[word.text for word in it] for it in (change.before, change.after)]
+                if len(both[0]) in _FEW and len(both[1]) in _FEW:
+                    heard, written = (parted(joined(each))[1] for each in both)
+                    if heard[-2:] == written[-2:] in {"'s", "’s"}:
+                        heard, written = heard[:-2], written[:-2]
+                    words = _spaced(both[0]).lower()
+                    self.made.setdefault((words, written), []).append((job_id, heard))
+
+    def proposals(self) -> list[ProposalJson]:
+        """Return the most frequent first.
+
+        Once is enough of what has a capital letter, as names have. Words in lower case that are
+        left elsewhere are words of their own, which a replacement would spoil.
+        """
+        made = [it for it in self.made.items() if len(it[1]) > 1 or it[0][1] != it[0][1].lower()]
+        made.sort(key=lambda it: -len(it[1]))
+        found = list[ProposalJson]()
+        for (words, written), pairs in made[:_MOST_TRIED]:
+            job_id, heard = pairs[0]
+            if compared(heard) not in self.known and not any(words in it for it in self.texts):
+                jobs = len({each for each, _ in pairs})
+                change: ReplacementJson = {"from": heard, "to": written}
+                found.append({**change, "times": len(pairs), "jobs": jobs, "jobId": job_id})
+        return found[:MOST_PROPOSALS]
+
+
+def _spaced(words: Iterable[str]) -> str:
+    plain = (parted(word)[1].removesuffix("'s").removesuffix("’s") for word in words)
+    return f" {' '.join(plain)} "
