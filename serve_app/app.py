@@ -46,6 +46,7 @@ from serve_app.media.source import router as media_routes
 from serve_app.observability.metrics import LEVEL_SECONDS
 from serve_app.periodic import Periodic, repeated
 from serve_app.protocols import assemblyai, deepgram, google, openai
+from serve_app.results.comments import router as comment_routes
 from serve_app.results.duplicates import router as duplicate_routes
 from serve_app.results.edits import router as edit_routes
 from serve_app.results.people import router as people_routes
@@ -78,6 +79,7 @@ _OPERATIONS = (
     receipt_routes,
     review_routes,
     voice_routes,
+    comment_routes,
     vocabulary_routes,
     export_routes,
     comparison_routes,

@@ -30,6 +30,7 @@ from storage.records import (
     As,
     Count,
     Record,
+    Seconds,
     Url,
     Uuid,
     doc,
@@ -259,6 +260,9 @@ sessions = _table(
     sa.Column("address", sa.Text),
     _time("created_at", now=True),
     _time("expires_at"),
+    # The job whose transcript it edits, until then unless it says so again.
+    sa.Column("editing_job_id", sa.Uuid),
+    _time("editing_until", nullable=True),
 )
 
 # Of operators, who belong to no account: a table of their own, so that no query for an account's
@@ -786,6 +790,35 @@ speaker_labels = _table(
     sa.PrimaryKeyConstraint("job_id", "track_index", "speaker_id"),
     _of_transcript("speaker_labels"),
     _check("label <> ''", "label_not_empty"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comment(Record):
+    """What somebody wrote about a place in a job's media."""
+
+    id: Annotated[uuid.UUID, KEY, doc("The comment.")]
+    time_ms: Annotated[
+        int, of(sa.BigInteger), As(Annotated[Seconds, doc("Where, in seconds.", 12.48)], "time")
+    ]
+    text: Annotated[str, doc("Plain text.", "Is this the right take?")]
+    author: Annotated[
+        str | None,
+        COMPUTED,
+        doc("Who wrote it; null: a key, or a link.", "anna@example.com"),
+    ]
+    created_at: Annotated[datetime, NOW, doc("When it was written.")]
+    resolved_at: Annotated[datetime | None, doc("When it was resolved; null: it is open.")]
+
+
+comments = table_of(
+    metadata,
+    Comment,
+    "comments",
+    sa.Column("job_id", sa.ForeignKey("jobs.id"), nullable=False, index=True),
+    # NULL: a key, or a session that is nobody's in particular.
+    sa.Column("made_by", sa.ForeignKey("users.id")),
+    _check("text <> ''", "text_not_empty"),
 )
 
 

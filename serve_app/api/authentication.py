@@ -144,12 +144,14 @@ _OPERATIONS: Mapping[Permission, str] = {
     Permission.READ: """
         listJobs getJob getScenes getTranscript listAudioTracks list_audio_tracks_alias
         getAudioTrack get_audio_track getChapters getSummary getPeople getClip exportJob search ask
+        listComments
         listTranscriptRevisions listTranslations getTranslation lintCaptions streamJobEvents
         listVoices listWebhookDeliveries getReceipt compareJobs listArchives getArchive
         listArchiveObjects getReview listDuplicates listArchiveDuplicates getComparison
         getVocabulary
     """,
     Permission.WRITE: """
+        addComment changeComment deleteComment shareJob
         createJob createJobFromUrl createBatch cancelJob cancelJobDeprecated eraseJob rerunJob
         redactJob editTranscript revertTranscript createTranslation nameSpeaker resetSpeaker
         nameVoice deleteVoice deletePeople createArchive changeArchive pauseArchive resumeArchive
@@ -167,7 +169,7 @@ _PAGES: Mapping[Permission | None, str] = {
     None: "sign_out get_nothing",
     Permission.READ: """
         get_jobs get_jobs_with_slash get_job get_captions get_changes get_part get_whole get_search
-        get_archives get_compare get_vocabulary
+        get_archives get_compare get_vocabulary get_editors
     """,
     Permission.WRITE: "create_from_urls erase_job cancel_job change_archive change_vocabulary",
     Permission.BILLING: "get_account",

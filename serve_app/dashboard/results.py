@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any
@@ -18,32 +19,44 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from markupsafe import Markup, escape
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from pipelines.speech.edits import Difference, differences
+from serve_app.api.authentication import Bucket, client_address, count_requests
 from serve_app.api.downloads import LargeResults
 from serve_app.api.envelope import Context
 from serve_app.api.parameters import WHOLE_NUMBER
-from serve_app.api.urls import still_path
+from serve_app.api.urls import parse_job_id, require_active_owner, still_path
 from serve_app.context import AppContext
-from serve_app.crypto import Signer
+from serve_app.crypto import BadSignatureError, Signer
 from serve_app.dashboard import PATH
-from serve_app.dashboard.access import CurrentViewer, PageRoute, Viewer
+from serve_app.dashboard.access import CurrentViewer, OpenPageRoute, PageRoute, Viewer
 from serve_app.dashboard.pages import HEADERS, page, takes_gzip
 from serve_app.errors import ApiError, ErrorCode, existing
 from serve_app.exports import comparisons
 from serve_app.exports.captions import lint
 from serve_app.jobs import service
+from serve_app.media.source import find_media
+from serve_app.results.comments import SHARE_PURPOSE, SHARED_PATH
 from serve_app.results.scenes import scene_json, scenes_of
-from serve_app.results.transcripts import at_revision, choose_track, read_tracks, transcript_of
+from serve_app.results.transcripts import (
+    at_revision,
+    choose_track,
+    default_track,
+    read_tracks,
+    transcript_of,
+)
+from storage.comments import note_editing
 from storage.comparisons import get_document
 from storage.job_records import JobRecord, list_jobs
+from storage.jobs import find_job
 from storage.results import Element, Parts, Track, list_tracks
 from storage.types import ComparisonState
 
 _MOST_CHANGES = 1_000
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
+open_router = APIRouter(route_class=OpenPageRoute, include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +184,67 @@ async def get_changes(
     labels = {each.id: each.label for each in transcript_of(now).speakers}
     return await page(
         request, "changes.html", job=job, track=track, changes=changes, more=more, labels=labels
+    )
+
+
+@router.get(f"{PATH}/jobs/{{jobId}}/editors")
+async def get_editors(context: Context, viewer: CurrentViewer, jobId: str) -> Response:
+    """Who else edits the transcript, for the script of whoever does, which asks again and again."""
+    async with context.database.transaction() as connection:
+        job = await service.get_job(connection, viewer.account.id, jobId)
+        return JSONResponse(await note_editing(connection, viewer.session, job.id))
+
+
+@open_router.get(f"{SHARED_PATH}/{{jobId}}")
+async def get_shared(
+    request: Request, context: Context, jobId: str, expires: str = "", signature: str = ""
+) -> Response:
+    """Show a job to whoever has the link that was made of it: all of its results, nothing to
+    change."""
+    address = client_address(request, context.settings.trusted_proxies)
+    await count_requests(request, f"ip:{address}", Bucket.DISCOVERY)
+    try:
+        path = f"{SHARED_PATH}/{jobId}"
+        context.signer.check_path(SHARE_PURPOSE, path, expires=expires, signature=signature)
+    except BadSignatureError:
+        raise ApiError(ErrorCode.NOT_FOUND, "This link has expired, or is not complete.") from None
+    async with context.database.statement() as connection:
+        job = await find_job(connection, parse_job_id(jobId))
+        if job is None or job.erased_at is not None:
+            raise ApiError(ErrorCode.NOT_FOUND, "What this link showed was erased.")
+        await require_active_owner(connection, job.id)
+        media = await find_media(context, connection, job)
+        track = default_track(await list_tracks(connection, job.id))
+    seen = await context.parts.find_scenes(job.id)
+    spoken = {} if track is None else await context.parts.read_segments(job.id, track.track_index)
+
+    def parts() -> tuple[list[Part], ...]:
+        scenes = (
+            []
+            if seen is None
+            else [
+                scenes_part(context.signer, job, seen, at) for at in range(0, seen.count, seen.size)
+            ]
+        )
+        lines = [
+            lines_part(job, track, each, at)
+            for each in spoken.values()
+            for at in range(0, each.count, each.size)
+            if track
+        ]
+        return [replace(each, page="") for each in scenes], [
+            replace(each, page="") for each in lines
+        ]
+
+    scenes, lines = await run_in_threadpool(parts)
+    return await page(
+        request,
+        "shared.html",
+        job=job,
+        media=media,
+        scene_parts=scenes,
+        line_parts=lines,
+        until=datetime.fromtimestamp(int(expires), UTC),
     )
 
 

@@ -177,6 +177,7 @@ ROUTERS = (
     oidc.router,
     router,
     jobs.router,
+    results.open_router,
     results.router,
     library.router,
     account.router,

@@ -98,6 +98,7 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "getReview": (Item(_finished), Item(_uploading)),
     "getPeople": (Item(_finished), Item(_uploading)),
     "deletePeople": (Item(_finished), Item(_uploading)),
+    "listComments": (Item(_finished),),
     "getSummary": (Item(_finished), Item(_uploading)),
     "getClip": (Item(_finished, ("?start=0&end=1",)), Item(_uploading, ("?start=0&end=1",))),
     "nameSpeaker": (Item(_speaker, ("", "?track=0")),),
@@ -179,6 +180,10 @@ BODIES = {
 
 TOLD_BY_THEMSELVES = {
     "ask": "tests/serve_app/test_ask.py",
+    "addComment": "tests/serve_app/test_comments.py",
+    "shareJob": "tests/serve_app/test_comments.py",
+    "changeComment": "tests/serve_app/test_comments.py",
+    "deleteComment": "tests/serve_app/test_comments.py",
     "compareJobs": "tests/serve_app/exports/test_comparisons.py",
     "getComparison": "tests/serve_app/exports/test_comparisons.py",
     "createSession": "test_a_sign_in_link_opens_its_own_account",
@@ -239,6 +244,8 @@ ROUTES_OUTSIDE = {
     "/dashboard/account": "test_pages_show_nothing_of_anothers",
     "/dashboard/keys": "test_pages_show_nothing_of_anothers",
     "/dashboard/vocabulary": "test_pages_show_nothing_of_anothers",
+    "/dashboard/jobs/{jobId}/editors": "tests/serve_app/test_comments.py",
+    "/dashboard/shared/{jobId}": "signed: tests/serve_app/test_comments.py",
     "/dashboard/archives": "test_pages_show_nothing_of_anothers",
     "/dashboard/archives/{id}/{action}": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/compare": "tests/serve_app/exports/test_comparisons.py",

@@ -31,6 +31,7 @@ from serve_app.jobs.schemas import (
 )
 from serve_app.jobs.vocabulary import VocabularyJson
 from serve_app.keys.routes import SignInBody
+from serve_app.results.comments import CommentBody, CommentChangesBody, ShareBody
 from serve_app.results.edits import TranscriptEditBody, TranscriptRevertBody
 from serve_app.results.people import VoiceBody
 from serve_app.results.routes import (
@@ -58,6 +59,9 @@ BODIES: dict[str, Any] = {
         TranslationBody,
         ComparisonBody,
         AskBody,
+        CommentBody,
+        CommentChangesBody,
+        ShareBody,
         RerunBody,
         TestWebhookBody,
         NewEndpointBody,

@@ -1,9 +1,10 @@
 // Correcting the transcript in its place, by keyboard; what is not saved is kept in the browser.
-import { api } from "./page.js";
+import { api, fetched } from "./page.js";
 import { review } from "./review.js";
 
 const MOST_AT_ONCE = 1000;
 const MOST_TRIES = 5;
+const EDITING_SECONDS = 20;
 
 /** `refresh(first, count)` fetches the lines from one on; `changed()` after every correction. */
 export function edit({ job, track, query, lines, parts, segments, names, player, seek, refresh, changed }) {
@@ -18,6 +19,7 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
   const places = review({ job, query, player, seek, revision: () => revision });
   const [undone, done] = [[], []];
 
+  let presence = null; // the timer that tells that this page edits
   let isStale = false; // the page's lines are of an older revision than `segments`
 
   const say = (text) => (status.textContent = text);
@@ -302,6 +304,16 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
     editing.setAttribute("aria-pressed", String(on));
     bar.hidden = !on;
     lines.classList.toggle("correcting", on);
+    clearInterval(presence);
+    if (!on) return;
+    presence = setInterval(noteEditing, EDITING_SECONDS * 1000);
+    noteEditing();
+  }
+
+  /** Tell that this page edits, and show who else does. */
+  async function noteEditing() {
+    const others = await fetched(`/dashboard/jobs/${job}/editors`).then((answer) => answer.json()).catch(() => []);
+    document.getElementById("editors").textContent = others.length ? `${others.join(", ")} ${others.length > 1 ? "are" : "is"} editing.` : "";
   }
 
   async function replaceAll() {

@@ -1,6 +1,7 @@
 // A job's results together: the player, the transcript beside it, the timeline, the scenes.
-import { api, fetched } from "./page.js";
+import { api, clock, fetched } from "./page.js";
 import { showChapters } from "./chapters.js";
+import { comment } from "./comments.js";
 import { edit } from "./editor.js";
 import { find } from "./find.js";
 import { Parts } from "./parts.js";
@@ -10,6 +11,7 @@ import { lastBefore, Transcript } from "./transcript.js";
 
 const STEP_SECONDS = 1 / 25;
 const SPEED = 1.25;
+const MOST_CLIP_SECONDS = 600;
 const watch = document.getElementById("watch");
 if (watch) open(watch.dataset).catch((error) => console.error(error));
 
@@ -113,6 +115,8 @@ async function open({ job, seconds, track, tracks, speakers }) {
       ".": () => seek(Math.min(Number(seconds), now + STEP_SECONDS)),
       "<": speed(1 / SPEED),
       ">": speed(SPEED),
+      i: () => clip("start", now),
+      o: () => clip("end", now),
       j: () => seek(Math.max(0, now - 10)),
       l: () => seek(Math.min(Number(seconds), now + 10)),
       e: () => editor?.start(lastBefore(segments, now)).catch((error) => console.error(error)),
@@ -123,6 +127,20 @@ async function open({ job, seconds, track, tracks, speakers }) {
     event.preventDefault();
     keys[event.key]();
   });
+  /** In and out points: with both the range is there to download. */
+  const range = {};
+  function clip(point, time) {
+    range[point] = time;
+    const { start, end } = range;
+    const link = document.getElementById("clip");
+    if (!link) return;
+    link.hidden = false;
+    const isWhole = start < end && end - start <= MOST_CLIP_SECONDS;
+    link.textContent = isWhole ? `Download ${clock(start)}–${clock(end)}` : `In ${start == null ? "–" : clock(start)}, out ${end == null ? "–" : clock(end)}`;
+    if (isWhole) link.href = `/dashboard/api/jobs/${job}/clip?start=${start.toFixed(3)}&end=${end.toFixed(3)}`;
+    else link.removeAttribute("href");
+  }
+  comment(job, () => player?.currentTime ?? timeline.time).catch((error) => console.warn(error.message));
   seen?.each(light);
   spoken?.each((part) => timeline.colour(part));
   spoken?.each((part) => nameSpeakers(part, timeline.names, job, query, (speaker) => timeline.rename(speaker)));

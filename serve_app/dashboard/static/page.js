@@ -79,14 +79,14 @@ addEventListener("online", () => showOffline(false));
 async function post(form) {
   const said = form.querySelector("[role=status]");
   const body = {};
-  for (const field of form.querySelectorAll("select, input:not([type=checkbox])")) body[field.name] = field.value;
+  for (const field of form.querySelectorAll("select, input:not([type=checkbox])")) body[field.name] = field.type === "number" ? Number(field.value) : field.value;
   for (const { name, value, checked } of form.querySelectorAll("input[type=checkbox]")) {
     body[name] = [...(body[name] ?? []), ...(checked ? [value] : [])];
   }
   said.textContent = "Sending…";
   try {
-    await api(form.dataset.post, { method: "POST", body });
-    said.textContent = form.dataset.done;
+    const made = await api(form.dataset.post, { method: "POST", body });
+    said.textContent = form.dataset.done ?? made[form.dataset.shows];
   } catch (error) {
     said.textContent = error.message;
   }

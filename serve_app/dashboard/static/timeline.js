@@ -8,6 +8,8 @@ const LANES = 44;
 /** Told apart in light and dark, and by people who see few colours (Okabe and Ito). */
 const VOICES = ["#4353d6", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8d6e63", "#7a7f8c"];
 const LONGEST_ZOOM = 4096;
+const RULER_SECONDS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200];
+const RULER_PIXELS = 70;
 
 export class Timeline {
   /** `speakers` are the names by the ids that stand in `segments`. */
@@ -146,6 +148,7 @@ export class Timeline {
     this.paintVoices(pen, x);
     pen.fillStyle = style.getPropertyValue("--quiet");
     for (const { startTime } of this.chapters.slice(1)) pen.fillRect(x(startTime), 0, 1, height);
+    this.paintRuler(pen, x, height);
     pen.fillStyle = style.getPropertyValue("--text");
     pen.fillRect(Math.min(Math.max(0, x(this.time) - 1), width - 2), 0, 2, height);
   }
@@ -166,6 +169,20 @@ export class Timeline {
         pen.fillStyle = style.getPropertyValue("--accent");
         pen.fillRect(left, SCENES + 1, right - left - gap, 3);
       }
+    }
+  }
+
+  /** Times along the top, as far apart as they are readable. */
+  paintRuler(pen, x, height) {
+    const step = RULER_SECONDS.find((each) => x(this.from + each) >= RULER_PIXELS) ?? RULER_SECONDS.at(-1);
+    pen.font = "11px system-ui, sans-serif";
+    for (let time = Math.ceil(this.from / step) * step; time < this.from + this.span; time += step) {
+      if (!time) continue;
+      pen.fillStyle = "#0008";
+      pen.fillRect(x(time), 0, 1, height);
+      pen.fillRect(x(time) + 1, 0, pen.measureText(clock(time)).width + 4, 13);
+      pen.fillStyle = "#fff";
+      pen.fillText(clock(time), x(time) + 3, 10);
     }
   }
 

@@ -1,0 +1,8 @@
+// A job that is shared by a link: places play.
+addEventListener("hashchange", () => {
+  const player = document.getElementById("player");
+  const time = Number(location.hash.slice(3));
+  if (!player || Number.isNaN(time)) return;
+  player.currentTime = time;
+  player.play().catch((error) => console.warn(error.message));
+});

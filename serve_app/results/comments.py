@@ -1,0 +1,146 @@
+"""Comments on places in a job's media, and links that show a job to whoever has no account."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute
+from serve_app.api.envelope import API_PREFIX, Context, public_url, success
+from serve_app.api.openapi import answers
+from serve_app.api.schemas import NO_NUL_PATTERN, WHOLE, Answer, Timestamp, Url, Uuid, doc
+from serve_app.api.urls import parse_job_id
+from serve_app.errors import existing, invalid
+from storage import comments
+from storage.audit import AuditAction, record
+from storage.records import timestamp
+from storage.tables import Comment
+
+SHARE_PURPOSE = "share"
+SHARED_PATH = "/dashboard/shared"
+MOST_SHARED_DAYS = 365
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class CommentBody(_Body):
+    """Body of ``POST /jobs/{jobId}/comments``."""
+
+    time: Annotated[
+        Annotated[float, Field(ge=0, le=1_000_000)], doc("Seconds of the media.", 12.48)
+    ]
+    text: Annotated[
+        Annotated[
+            str,
+            Field(min_length=1, max_length=2000, json_schema_extra={"pattern": NO_NUL_PATTERN}),
+        ],
+        doc("Plain text.", "Is this the right take?"),
+    ]
+
+
+class CommentChangesBody(_Body):
+    """Body of ``PATCH /jobs/{jobId}/comments/{commentId}``."""
+
+    resolved: Annotated[bool, doc("Whether it is settled.", True)]
+
+
+class ShareBody(_Body):
+    """Body of ``POST /jobs/{jobId}/share``."""
+
+    days: Annotated[
+        Annotated[int, Field(ge=1, le=MOST_SHARED_DAYS), WHOLE], doc("How long it works.", 7)
+    ] = 7
+
+
+class SharedLink(TypedDict):
+    """An address that shows a job to whoever has it."""
+
+    url: Annotated[Url, doc("A page with the player, scenes and transcript; nothing to change.")]
+    expiresAt: Annotated[Timestamp, doc("Until when.")]
+
+
+router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
+CommentId = Annotated[Uuid, Path(alias="commentId", description="The comment's id.")]
+
+
+@router.get("/jobs/{jobId}/comments", **answers(Answer[list[Comment]], "By their places."))
+async def list_comments(request: Request, context: Context, job: CurrentJob) -> Response:
+    """List a job's comments."""
+    async with context.database.statement() as connection:
+        found = await comments.list_comments(connection, job.id)
+    return success(request, [each.json() for each in found])
+
+
+@router.post(
+    "/jobs/{jobId}/comments", **answers(Answer[Comment], "The comment is added.", status=201)
+)
+async def add_comment(
+    request: Request, context: Context, account_id: CurrentAccount, job: CurrentJob,
+    body: CommentBody,
+) -> Response:  # fmt: skip
+    """Comment on a place in a job's media.
+
+    At most 1,000 a job. They are erased with it, and not redacted."""
+    if job.erased_at is not None:
+        raise invalid("The job was erased.")
+    place_ms = round(body.time * 1000)
+    async with context.database.transaction() as connection:
+        added = await comments.add_comment(connection, account_id, job.id, place_ms, body.text)
+    if added is None:
+        raise invalid(f"A job has at most {comments.MOST_COMMENTS} comments.")
+    return success(request, added.json(), status=201)
+
+
+@router.patch("/jobs/{jobId}/comments/{commentId}", **answers(Answer[Comment], "The comment."))
+async def change_comment(
+    request: Request, context: Context, job: CurrentJob, comment_id: CommentId,
+    body: CommentChangesBody,
+) -> Response:  # fmt: skip
+    """Resolve a comment, or open it again."""
+    async with context.database.transaction() as connection:
+        changed = await comments.resolve_comment(
+            connection, job.id, parse_job_id(comment_id), resolved=body.resolved
+        )
+    return success(request, existing(changed, "comment").json())
+
+
+@router.delete("/jobs/{jobId}/comments/{commentId}", **answers(Answer[Comment], "As it was."))
+async def delete_comment(
+    request: Request,
+    context: Context,
+    account_id: CurrentAccount,
+    job: CurrentJob,
+    comment_id: CommentId,
+) -> Response:
+    """Delete a comment."""
+    async with context.database.transaction() as connection:
+        deleted = await comments.delete_comment(
+            connection, account_id, job.id, parse_job_id(comment_id)
+        )
+    return success(request, existing(deleted, "comment").json())
+
+
+@router.post("/jobs/{jobId}/share", **answers(Answer[SharedLink], "The link.", status=201))
+async def share_job(
+    request: Request, context: Context, account_id: CurrentAccount, job: CurrentJob, body: ShareBody
+) -> Response:
+    """Make a link that shows a job.
+
+    For a reader without an account: the player, scenes, transcript, as they are when it is opened,
+    and nothing to change. It works until it expires or the job is erased."""
+    if job.erased_at is not None:
+        raise invalid("The job was erased.")
+    ends = datetime.now(UTC) + timedelta(days=body.days)
+    path = f"{SHARED_PATH}/{job.id}"
+    signed = context.signer.sign_path(SHARE_PURPOSE, path, expires_at=int(ends.timestamp()))
+    async with context.database.transaction() as connection:
+        await record(connection, account_id, AuditAction.SHARE_JOB, job_id=job.id)
+    link = {"url": public_url(request) + signed, "expiresAt": timestamp(ends)}
+    return success(request, link, status=201)
