@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -134,7 +134,13 @@ class Answerer:
 
     async def answer(self, question: Question) -> tuple[AnswerSentence, ...]:
         """Return the sentences of the answer. Raises what the model raises."""
-        [found] = await asyncio.to_thread(lambda: _opened(self.open_model).answer([question]))
+        model: Any = await asyncio.to_thread(_opened, self.open_model)
+        if hasattr(model, "begin_answer"):  # of another server: nobody asks it any more if we end
+            found: tuple[AnswerSentence, ...] = await asyncio.wrap_future(
+                model.begin_answer(question)
+            )
+            return found
+        [found] = await asyncio.to_thread(model.answer, [question])
         return found
 
 

@@ -23,6 +23,7 @@ import threading
 import time
 import wave
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -190,6 +191,12 @@ class AnsweringServer:
         """The sentences that answer each question, in order. Raises RemoteModelError,
         UnusableAnswerError."""
         return self._answers(self._replied, asked)
+
+    def begin_answer(
+        self, question: contracts.Question
+    ) -> Future[tuple[contracts.AnswerSentence, ...]]:
+        """``answer`` of one question, for an event loop; to cancel it closes the connection."""
+        return asyncio.run_coroutine_threadsafe(self._replied(question), _loop())
 
     def embed_texts(self, texts: Sequence[str]) -> contracts.Vectors:
         """Unit vectors, shape (texts, TEXT_DIMENSIONS), one a row, in order; shorter ones are
