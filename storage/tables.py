@@ -854,15 +854,31 @@ webhook_endpoints = table_of(
     _check("cardinality(event_types) > 0", "subscribes"),
 )
 
-webhook_events = _table(
+
+@dataclass(frozen=True, slots=True)
+class Delivery(Record):
+    """An event and how its delivery stands."""
+
+    id: Annotated[str, KEY]
+    job_id: Annotated[uuid.UUID, of(sa.ForeignKey("jobs.id", ondelete="CASCADE"))]
+    event_type: str
+    url: str
+    status: Annotated[types.DeliveryStatus, of(server_default="in_flight")]
+    attempts: Annotated[int, of(sa.SmallInteger, server_default=sa.text("0"))]
+    """Those whose end is known; one that died with its sender is not counted."""
+    last_status: int | None
+    last_error: str | None
+    delivered_at: datetime | None
+    created_at: Annotated[datetime, NOW]
+
+
+webhook_events = table_of(
+    metadata,
+    Delivery,
     "webhook_events",
-    sa.Column("id", sa.Text, primary_key=True),
     sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
-    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("event_type", sa.Text, nullable=False),
     # Of an event for an endpoint, which signs it; NULL for one to the callback URL.
     sa.Column("endpoint_id", sa.ForeignKey("webhook_endpoints.id", ondelete="CASCADE")),
-    sa.Column("url", sa.Text, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
     # Account and origin of the URL: what may be slow, and gets its share of the senders.
     sa.Column(
@@ -871,17 +887,9 @@ webhook_events = _table(
         sa.Computed(WEBHOOK_ENDPOINT_SQL, persisted=True),
         nullable=False,
     ),
-    sa.Column("status", sa.Text, nullable=False, server_default=sa.text("'in_flight'")),
-    # Attempts whose end is known; one that died with its sender is not counted.
-    sa.Column("attempts", sa.SmallInteger, nullable=False, server_default=sa.text("0")),
-    sa.Column("last_status", sa.Integer),
-    sa.Column("last_error", sa.Text),
-    _time("created_at", now=True),
     # Of an event that is leased: when the lease ends and the event is due again.
     _time("next_attempt_at", nullable=True, now=True),
     sa.Column("lease_token", sa.Uuid),
-    _time("delivered_at", nullable=True),
-    _check(one_of("status", types.DeliveryStatus), "status"),
     _check("lease_token IS NULL OR status = 'in_flight'", "leased_is_in_flight"),
     # An open event always has a time at which it is due.
     _check(
@@ -984,44 +992,65 @@ audit_log = table_of(
     _index("uq_audit_log_place", "account_id", "position", unique=True),
 )
 
-# Buckets of clients that are analysed object by object.
-archives = _table(
-    "archives",
-    sa.Column("id", sa.Uuid, primary_key=True),
-    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False, index=True),
-    # s3:// or gs://, bucket and prefix.
-    sa.Column("url", sa.Text, nullable=False),
-    sa.Column("patterns", ARRAY(sa.Text), nullable=False),
-    sa.Column("watch_seconds", sa.Integer),
-    sa.Column("max_active_jobs", sa.Integer, nullable=False),
-    # Endpoint and credentials, encrypted with the service's key.
-    sa.Column("sealed_access", sa.Text),
-    # What its jobs are created with.
-    sa.Column("options", JSONB, nullable=False),
-    sa.Column("base_url", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False, server_default=types.ArchiveState.ACTIVE),
-    sa.Column("error_code", sa.Text),
-    sa.Column("error_message", sa.Text),
-    # The key that the list goes on after; null while none is under way. Bytes: not all are text.
-    sa.Column("list_after", sa.LargeBinary),
-    # Steps that failed, one after the other.
-    sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
+
+COUNTED = of(sa.BigInteger, server_default="0")
+
+
+@dataclass(frozen=True, slots=True)
+class Archive(Record):
+    """A bucket of a client that is analysed object by object."""
+
+    id: Annotated[uuid.UUID, KEY]
+    account_id: Annotated[uuid.UUID, of(sa.ForeignKey("accounts.id"), index=True)]
+    url: str
+    """s3:// or gs://, bucket and prefix."""
+    patterns: list[str]
+    watch_seconds: int | None
+    max_active_jobs: int
+    sealed_access: str | None
+    """Endpoint and credentials, encrypted with the service's key."""
+    options: Annotated[dict[str, object], of(JSONB)]
+    """What its jobs are created with."""
+    base_url: str
+    state: Annotated[types.ArchiveState, of(server_default=types.ArchiveState.ACTIVE)]
+    error_code: str | None
+    error_message: str | None
+    list_after: bytes | None
+    """The key that the list goes on after; None while none is under way. Not all are text."""
+    failures: Annotated[int, of(server_default="0")]
+    """Steps that failed, one after the other."""
     # How many objects there are in each state, changed with them.
-    *(
-        sa.Column(f"{state}_objects", sa.BigInteger, nullable=False, server_default="0")
-        for state in types.ObjectState
-    ),
-    _time("created_at", now=True),
-    _time("listed_at", nullable=True),
-    _time("next_list_at", nullable=True),
-    # When its next step is due.
-    _time("due_at", now=True),
+    waiting_objects: Annotated[int, COUNTED]
+    running_objects: Annotated[int, COUNTED]
+    completed_objects: Annotated[int, COUNTED]
+    failed_objects: Annotated[int, COUNTED]
+    refused_objects: Annotated[int, COUNTED]
+    created_at: Annotated[datetime, NOW]
+    listed_at: datetime | None
+    next_list_at: datetime | None
+    due_at: Annotated[datetime, NOW]
+    """When its next step is due."""
+    removed_at: datetime | None
+    """Its objects are deleted a few at a time, then the row."""
+
+    @property
+    def counts(self) -> dict[types.ObjectState, int]:
+        """How many objects there are in each state."""
+        return {state: getattr(self, f"{state}_objects") for state in types.ObjectState}
+
+    @property
+    def is_retried(self) -> bool:
+        """Whether its last step failed, and another follows when it is due."""
+        return self.failures > 0 and self.state is types.ArchiveState.ACTIVE
+
+
+archives = table_of(
+    metadata,
+    Archive,
+    "archives",
     # Version 0.3.0 leases it by these.
     sa.Column("lease_token", sa.Uuid),
     _time("lease_expires_at", nullable=True),
-    # Its objects are deleted a few at a time, then the row.
-    _time("removed_at", nullable=True),
-    _check(one_of("state", types.ArchiveState), "state"),
     _check("max_active_jobs > 0", "max_active_jobs_positive"),
     _check("watch_seconds > 0", "watch_seconds_positive"),
     _check("sealed_access IS NULL OR removed_at IS NULL", "removed_without_access"),
@@ -1029,24 +1058,31 @@ archives = _table(
     _index("ix_archives_due", "due_at", where="state = 'active' OR removed_at IS NOT NULL"),
 )
 
-archive_objects = _table(
+
+@dataclass(frozen=True, slots=True)
+class ArchiveObject(Record):
+    """An object and what became of it."""
+
+    position: Annotated[int, of(sa.BigInteger, sa.Identity()), HIDDEN]
+    """In the order in which they were found."""
+    key_sha256: Annotated[bytes, HIDDEN]
+    """Which is known still when the key was erased with its job."""
+    key: Annotated[str | None, doc("Null once it was erased with its job.", "2024/a.mp4")]
+    size_bytes: Annotated[Count, of(sa.BigInteger)]
+    etag: str | None
+    modified_at: datetime | None
+    state: types.ObjectState
+    job_id: Annotated[uuid.UUID | None, of(sa.ForeignKey("jobs.id")), doc("Its last job.")]
+    error_code: Annotated[str | None, doc("Of the job, or why there is none.", "OBJECT_EMPTY")]
+    error_message: Annotated[str | None, doc("For people.", "The object is empty.")]
+
+
+archive_objects = table_of(
+    metadata,
+    ArchiveObject,
     "archive_objects",
     sa.Column("archive_id", sa.ForeignKey("archives.id"), nullable=False),
-    # SHA-256 of the key, which is known still when the key was erased with its job.
-    sa.Column("key_sha256", sa.LargeBinary, nullable=False),
-    # In the order in which they were found.
-    sa.Column("position", sa.BigInteger, sa.Identity(), nullable=False),
-    sa.Column("key", sa.Text),
-    # What a change shows in.
-    sa.Column("size_bytes", sa.BigInteger, nullable=False),
-    sa.Column("etag", sa.Text),
-    _time("modified_at", nullable=True),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("job_id", sa.ForeignKey("jobs.id")),
-    sa.Column("error_code", sa.Text),
-    sa.Column("error_message", sa.Text),
     sa.PrimaryKeyConstraint("archive_id", "key_sha256"),
-    _check(one_of("state", types.ObjectState), "state"),
     _check("state <> 'running' OR job_id IS NOT NULL", "running_has_job"),
     _index("ix_archive_objects_position", "archive_id", "position"),
     _index("ix_archive_objects_state", "archive_id", "state", "position"),
