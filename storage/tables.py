@@ -274,41 +274,101 @@ operator_sessions = _table(
 OWN_DAYS = "(source ->> 'result_retention_days') IS NOT NULL"
 """That a job was created with a retention of its results."""
 
-jobs = _table(
-    "jobs",
-    sa.Column("id", sa.Uuid, primary_key=True),
-    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("processing_mode", sa.Text, nullable=False),
-    sa.Column("tier", sa.Text, nullable=False),
-    sa.Column("file_name", sa.Text, nullable=False),
-    sa.Column("callback_url", sa.Text),
+
+ZERO = of(server_default=sa.text("0"))
+BIG = of(sa.BigInteger)
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord(Record):
+    """One stage of a job as stored."""
+
+    status: types.StageStatus
+    progress: Annotated[float, ZERO]
+    skip_reason: Annotated[types.SkipReason | None, of(sa.Text)]
+    error_code: str | None
+    error_message: str | None
+    timings: Annotated[dict[str, float], of(JSONB, server_default=sa.text("'{}'"))]
+    """Seconds that each part of the stage took."""
+    seconds: Annotated[float, COMPUTED] = 0.0
+    """How long it has been running, or ran, by the database's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord(Record):
+    """A job as stored, with its stages."""
+
+    id: Annotated[uuid.UUID, KEY]
+    account_id: Annotated[uuid.UUID, of(sa.ForeignKey("accounts.id"))]
+    state: types.JobState
+    processing_mode: types.ProcessingMode
+    tier: types.Tier
+    file_name: str
+    callback_url: str | None
     # JSON, not JSONB, where the client sees the value: order and numbers stay as they came.
-    sa.Column("metadata", JSON, nullable=False, server_default=sa.text("'{}'")),
-    # Where the media comes from and how its audio is aligned, as requested.
-    sa.Column("source", JSONB, nullable=False),
-    sa.Column("batch_id", sa.Uuid),
-    sa.Column("batch_index", sa.Integer),
-    _time("created_at", now=True),
-    _time("started_at", nullable=True),
-    _time("completed_at", nullable=True),
-    _time("upload_expires_at", nullable=True),
-    sa.Column("duration_ms", sa.BigInteger),
+    metadata: Annotated[dict[str, Any], of(JSON, server_default=sa.text("'{}'"))]
+    source: Annotated[types.JobSource, of(JSONB)]
+    """Where the media comes from and how its audio is aligned, as requested."""
+    batch_id: uuid.UUID | None
+    batch_index: int | None
+    created_at: Annotated[datetime, NOW]
+    started_at: datetime | None
+    completed_at: datetime | None
+    upload_expires_at: datetime | None
+    duration_ms: Annotated[int | None, BIG]
+    audio_track_names: Annotated[list[str] | None, of(JSONB)]
+    warnings: Annotated[list[dict[str, Any]], of(JSONB, server_default=sa.text("'[]'"))]
+    error_code: str | None
+    error_message: str | None
+    erased_at: datetime | None
+    """Its content is gone from the database; its objects go with the next round of cleaning."""
+    redact_after: datetime | None
+    """Since when personal data is to be redacted (the kinds are in ``source``), until it is."""
+    redact_error: str | None
+    """Why it could not be."""
+    held_cents: Annotated[int, BIG, ZERO]
+    charged_cents: Annotated[int, BIG, ZERO]
+    billable_seconds: Annotated[int | None, BIG]
+    quote_cents: Annotated[dict[str, int] | None, of(JSONB)]
+    """What the job will be charged, stage by stage, fixed once its duration is known."""
+    lease_token: uuid.UUID | None
+    lease_count: Annotated[int, of(sa.SmallInteger), ZERO]
+    priority: Annotated[types.Priority, of(server_default=sa.text("'normal'"))]
+    rerun_of: Annotated[uuid.UUID | None, of(sa.ForeignKey("jobs.id", name="fk_jobs_rerun_of"))]
+    """The job whose results it renews."""
+    scene_count: Annotated[int | None, COMPUTED]
+    tracks_completed: Annotated[int, COMPUTED]
+    clips: Annotated[list[dict[str, Any]] | None, COMPUTED]
+    """Of a batch's job after ingest: where its clips lie (``pipelines.types.ClipSpan``)."""
+    stages: Annotated[dict[types.StageName, StageRecord], COMPUTED]
+
+    @property
+    def track_names(self) -> list[str]:
+        """Of the audio tracks, by index: as ingest found them, before it as the request names
+        them."""
+        if self.audio_track_names is not None:
+            return self.audio_track_names
+        return [name for each in self.source.audio for name in each.track_names]
+
+    @property
+    def shows_personal_data(self) -> bool:
+        """Whether some is to be hidden that is not yet, or could not be."""
+        return self.redact_after is not None or self.redact_error is not None
+
+    @property
+    def hides_sound(self) -> bool:
+        """Whether its media is given out only once it was muted."""
+        reason = self.stages[types.StageName.TRANSCRIPT].skip_reason
+        return bool(self.source.redact) and reason is not types.SkipReason.NO_AUDIO
+
+
+jobs = table_of(
+    metadata,
+    JobRecord,
+    "jobs",
     sa.Column("ingest_result", JSONB),
-    # What the job will be charged, stage by stage, fixed once its duration is known.
-    sa.Column("billable_seconds", sa.BigInteger),
-    sa.Column("quote_cents", JSONB),
     _time("quoted_at", nullable=True),
-    sa.Column("audio_track_names", JSONB),
-    sa.Column("warnings", JSONB, nullable=False, server_default=sa.text("'[]'")),
-    sa.Column("error_code", sa.Text),
-    sa.Column("error_message", sa.Text),
-    sa.Column("held_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
-    sa.Column("charged_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
-    sa.Column("lease_token", sa.Uuid),
     _time("lease_expires_at", nullable=True),
-    sa.Column("lease_count", sa.SmallInteger, nullable=False, server_default=sa.text("0")),
-    sa.Column("priority", sa.Text, nullable=False, server_default=sa.text("'normal'")),
     # Of its account and priority together, as they were when it was created.
     sa.Column("queue_weight", sa.Float, nullable=False, server_default=sa.text("1")),
     # How many jobs of its account may be ahead of it or run; the others are parked.
@@ -317,20 +377,12 @@ jobs = _table(
     # Its place among all that were ever queued: given by a trigger (functions.sql), which
     # explains it.
     sa.Column("finish_tag", sa.BigInteger),
-    # The job whose results it renews.
-    sa.Column("rerun_of", sa.ForeignKey("jobs.id", name="fk_jobs_rerun_of")),
     # Objects of a job that ended are removed, in several rounds: when the next one is due
     # (or, while one runs, when another may take it over), and when the last one was done.
     _time("cleaning_after", nullable=True),
     _time("cleaned_at", nullable=True),
-    # Its content is gone from the database; its objects go with the next round.
-    _time("erased_at", nullable=True),
     # Nothing of it may be deleted.
     _time("legal_hold_at", nullable=True),
-    # Since when personal data is to be redacted (the kinds are in source), until it is, and why it
-    # could not be.
-    _time("redact_after", nullable=True),
-    sa.Column("redact_error", sa.Text),
     # By these, and by redact_after, version 0.3.0 leases it for what storage.work is for now.
     _time("compare_after", nullable=True),
     sa.Column("redact_attempts", sa.SmallInteger, nullable=False, server_default=sa.text("0")),
@@ -339,10 +391,6 @@ jobs = _table(
     # [[start, end], …] in milliseconds, in order: where what shows the media is silent.
     sa.Column("muted", JSON(none_as_null=True)),
     _check("cleaned_at IS NULL OR cleaning_after IS NULL", "cleaned_once"),
-    _check(one_of("state", types.JobState), "state"),
-    _check(one_of("processing_mode", types.ProcessingMode), "processing_mode"),
-    _check(one_of("tier", types.Tier), "tier"),
-    _check(one_of("priority", types.Priority), "priority"),
     _check("queue_weight > 0", "queue_weight_positive"),
     _check("running_limit > 0", "running_limit_positive"),
     _check("held_cents >= 0", "held_not_negative"),
@@ -412,19 +460,14 @@ jobs = _table(
     _index("ix_jobs_cleaning", "cleaning_after", where="cleaning_after IS NOT NULL"),
 )
 
-stages = _table(
+stages = table_of(
+    metadata,
+    StageRecord,
     "stages",
     sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     sa.Column("stage", sa.Text, nullable=False),
-    sa.Column("status", sa.Text, nullable=False),
-    sa.Column("progress", sa.Float, nullable=False, server_default=sa.text("0")),
-    sa.Column("skip_reason", sa.Text),
-    sa.Column("error_code", sa.Text),
-    sa.Column("error_message", sa.Text),
     _time("started_at", nullable=True),
     _time("ended_at", nullable=True),
-    # Seconds that each part of the stage took.
-    sa.Column("timings", JSONB, nullable=False, server_default=sa.text("'{}'")),
     # Whether its result is in search_rows; versions before 0.2.0 publish without.
     sa.Column("indexed", sa.Boolean),
     # Digest of the models, versions and settings of its result.
@@ -435,7 +478,6 @@ stages = _table(
     sa.Column("waived_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.PrimaryKeyConstraint("job_id", "stage"),
     _check(one_of("stage", types.StageName), "stage"),
-    _check(one_of("status", types.StageStatus), "status"),
     _check("progress BETWEEN 0 AND 1", "progress"),
     _check("waived_cents >= 0", "waived_not_negative"),
     _check("(status = 'failed') <= (error_code IS NOT NULL)", "failed_has_code"),
