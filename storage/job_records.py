@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from storage.database import Connection
 from storage.records import columns, from_row
 from storage.tables import JobRecord, StageRecord, jobs, scene_lists, stages, transcripts
-
 from storage.types import (
     UNFINISHED_STATES,
     JobSource,

@@ -10,8 +10,8 @@ in the transaction that records it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -56,6 +56,10 @@ MOMENT = "%Y-%m-%dT%H:%M:%S.%fZ"
 def _time(name: str, *, nullable: bool = False, now: bool = False) -> sa.Column[object]:
     default = sa.func.now() if now else None
     return sa.Column(name, sa.DateTime(timezone=True), nullable=nullable, server_default=default)
+
+
+ZERO = of(server_default=sa.text("0"))
+BIG = of(sa.BigInteger)
 
 
 def _table(name: str, *parts: SchemaItem, prefixes: Sequence[str] = ()) -> sa.Table:
@@ -175,18 +179,34 @@ invitations = table_of(
     _time("used_at", nullable=True),
 )
 
+
+@dataclass(frozen=True, slots=True)
+class Flow(Record):
+    """A sign-in by OIDC that has begun."""
+
+    state: Annotated[str, COMPUTED]
+    """Goes to the issuer and comes back, once."""
+    browser: Annotated[str, COMPUTED]
+    """Stays in the browser that began it."""
+    nonce: str
+    code_verifier: str
+    account_id: uuid.UUID | None = None
+    """The account that was chosen, where somebody is in several."""
+    user_id: uuid.UUID | None = None
+    """The user who was signed in as it began, and may connect themselves with the issuer."""
+    invitation_id: uuid.UUID | None = None
+    """The invitation that it accepts."""
+    subject: str | None = None
+    """Whom the issuer has named, once only the person's consent is missing."""
+
+
 # Sign-ins by OIDC that an issuer has not answered yet.
-oidc_flows = _table(
+oidc_flows = table_of(
+    metadata,
+    Flow,
     "oidc_flows",
     sa.Column("state_sha256", sa.LargeBinary, primary_key=True),
     sa.Column("browser_sha256", sa.LargeBinary, nullable=False),
-    sa.Column("nonce", sa.Text, nullable=False),
-    sa.Column("code_verifier", sa.Text, nullable=False),
-    sa.Column("account_id", sa.Uuid),
-    sa.Column("user_id", sa.Uuid),
-    sa.Column("invitation_id", sa.Uuid),
-    # Whom the issuer has named, while the browser is asked whether to sign in.
-    sa.Column("subject", sa.Text),
     _time("expires_at"),
 )
 
@@ -273,10 +293,6 @@ operator_sessions = _table(
 
 OWN_DAYS = "(source ->> 'result_retention_days') IS NOT NULL"
 """That a job was created with a retention of its results."""
-
-
-ZERO = of(server_default=sa.text("0"))
-BIG = of(sa.BigInteger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -551,25 +567,44 @@ scene_lists = _table(
     sa.Column("fingerprints", sa.LargeBinary),
 )
 
-transcripts = _table(
+
+@dataclass(frozen=True, slots=True)
+class TrackTranscript(Record):
+    """The transcript of one track; ``document`` is None where transcription failed.
+
+    Else it is a TranscriptResult as JSON of ``pipelines.codec``.
+    """
+
+    track_index: Annotated[int, of(sa.SmallInteger)]
+    track_name: str
+    status: types.StageStatus
+    error_code: str | None
+    language: str | None
+    document: Annotated[str | None, COMPUTED]
+    labels: Annotated[Mapping[str, str], COMPUTED] = field(default_factory=dict)
+    """The names that its speakers were given, by their ids."""
+    voices: Annotated[Mapping[str, str], COMPUTED] = field(default_factory=dict)
+    """The ids of the account's named voices that its speakers are, by their ids."""
+    version: Annotated[str, COMPUTED] = ""
+    """Another one with every change of the row or of its speakers' names."""
+    revision: Annotated[int, ZERO] = 0
+    """How often people have corrected it."""
+    redacted_revision: int | None = None
+    """Earlier revisions have what was redacted."""
+
+
+transcripts = table_of(
+    metadata,
+    TrackTranscript,
     "transcripts",
     sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("track_index", sa.SmallInteger, nullable=False),
-    sa.Column("track_name", sa.Text, nullable=False),
-    sa.Column("status", sa.Text, nullable=False),
-    sa.Column("error_code", sa.Text),
-    sa.Column("language", sa.Text),
     # As people have corrected it so often; what each of them changed is in transcript_revisions.
     sa.Column("document", JSON),
-    sa.Column("revision", sa.Integer, nullable=False, server_default=sa.text("0")),
-    # Earlier revisions have what was redacted.
-    sa.Column("redacted_revision", sa.Integer),
     # Version 0.3.0 leases it by this.
     _time("align_after", nullable=True),
     # Of its sound, as pipelines.media.audio writes it.
     sa.Column("sound_print", sa.LargeBinary),
     sa.PrimaryKeyConstraint("job_id", "track_index"),
-    _check(one_of("status", types.StageStatus), "status"),
     _check("(status = 'completed') = (document IS NOT NULL)", "completed_has_text"),
     _index("ix_transcripts_unaligned", "align_after", where="align_after IS NOT NULL"),
 )
@@ -613,20 +648,29 @@ hidden_phrases = _table(
     sa.PrimaryKeyConstraint("job_id", "digest"),
 )
 
+
+@dataclass(frozen=True, slots=True)
+class Held(Record):
+    """A piece of work that its holder alone may end."""
+
+    kind: str
+    subject_id: uuid.UUID
+    """A job, an archive or a comparison."""
+    part: Annotated[str, of(server_default=sa.text("''"))]
+    """Which one of several of the subject, a language, a track; mostly empty."""
+    account_id: Annotated[uuid.UUID, of(sa.ForeignKey("accounts.id"))]
+    attempts: Annotated[int, ZERO]
+    """This one included."""
+    token: Annotated[uuid.UUID, of(sa.Uuid, nullable=True)]
+
+
 # What is to be done beside the jobs: a row until it is done (storage.work).
-work = _table(
+work = table_of(
+    metadata,
+    Held,
     "work",
-    sa.Column("kind", sa.Text, nullable=False),
-    # A job, an archive or a comparison.
-    sa.Column("subject_id", sa.Uuid, nullable=False),
-    # Which one of several of the subject: a language, a track.
-    sa.Column("part", sa.Text, nullable=False, server_default=sa.text("''")),
-    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
     # When it is due, or, while its holder does it, when another may take it over.
     _time("due_at", now=True),
-    sa.Column("attempts", sa.Integer, nullable=False, server_default=sa.text("0")),
-    # Its holder's.
-    sa.Column("token", sa.Uuid),
     sa.PrimaryKeyConstraint("kind", "subject_id", "part"),
     # The earliest of each account.
     _index("ix_work_due", "kind", "account_id", "due_at"),
@@ -677,21 +721,37 @@ fingerprint_keys = _table(
     _index("ix_fingerprint_keys_keys", "keys", postgresql_using="gin"),
 )
 
+
 # What two jobs of an account have in common, once: from the job with the lesser id.
-duplicates = _table(
+@dataclass(frozen=True, slots=True)
+class StoredDuplicate(Record):
+    """An interval of a job's media that is in another job's too."""
+
+    other_id: Annotated[uuid.UUID, of(sa.ForeignKey("jobs.id", ondelete="CASCADE"), index=True)]
+    number: int
+    kind: str
+    start_ms: Annotated[int, BIG]
+    end_ms: Annotated[int, BIG]
+    other_start_ms: Annotated[int, BIG]
+    other_end_ms: Annotated[int, BIG]
+    track: Annotated[int | None, of(sa.SmallInteger)]
+    other_track: Annotated[int | None, of(sa.SmallInteger)]
+    score: float
+    speed: float
+
+    def swapped(self, job_id: uuid.UUID) -> StoredDuplicate:
+        """Return the same from the other side; ``job_id`` is this one's."""
+        mine, theirs = (self.start_ms, self.end_ms), (self.other_start_ms, self.other_end_ms)
+        tracks = self.other_track, self.track
+        how = self.score, 1 / self.speed
+        return StoredDuplicate(job_id, self.number, self.kind, *theirs, *mine, *tracks, *how)
+
+
+duplicates = table_of(
+    metadata,
+    StoredDuplicate,
     "duplicates",
     sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("other_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, index=True),
-    sa.Column("number", sa.Integer, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("start_ms", sa.BigInteger, nullable=False),
-    sa.Column("end_ms", sa.BigInteger, nullable=False),
-    sa.Column("other_start_ms", sa.BigInteger, nullable=False),
-    sa.Column("other_end_ms", sa.BigInteger, nullable=False),
-    sa.Column("track", sa.SmallInteger),
-    sa.Column("other_track", sa.SmallInteger),
-    sa.Column("score", sa.Float, nullable=False),
-    sa.Column("speed", sa.Float, nullable=False),
     sa.PrimaryKeyConstraint("job_id", "other_id", "number"),
     _check("kind IN ('file', 'shot', 'sound')", "kind"),
     _check("job_id < other_id", "once"),
@@ -1131,14 +1191,22 @@ archive_objects = table_of(
     _index("ix_archive_objects_job_id", "job_id", where="job_id IS NOT NULL"),
 )
 
-signing_secrets = _table(
+
+@dataclass(frozen=True, slots=True)
+class EncryptedSecret(Record):
+    """An account's secret as stored; ``previous`` only while it still signs."""
+
+    current: bytes
+    previous: bytes | None
+    created_at: Annotated[datetime, NOW]
+    rotated_at: datetime | None
+
+
+signing_secrets = table_of(
+    metadata,
+    EncryptedSecret,
     "signing_secrets",
     sa.Column("account_id", sa.ForeignKey("accounts.id"), primary_key=True),
-    # Encrypted with the service's key; a stolen dump signs nothing.
-    sa.Column("current", sa.LargeBinary, nullable=False),
-    sa.Column("previous", sa.LargeBinary),
-    _time("created_at", now=True),
-    _time("rotated_at", nullable=True),
     _check("(previous IS NULL) = (rotated_at IS NULL)", "rotation_has_time"),
 )
 

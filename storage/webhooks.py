@@ -19,21 +19,19 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 from storage.audit import AuditAction, record
 from storage.database import Connection, Database
 from storage.records import columns, read
-from storage.tables import Delivery, signing_secrets, webhook_endpoints, webhook_events
+from storage.tables import (
+    Delivery,
+    EncryptedSecret,
+    signing_secrets,
+    webhook_endpoints,
+    webhook_events,
+)
 from storage.types import DeliveryStatus, EventType
+
+__all__ = ["EncryptedSecret"]
 
 OVERLAP = timedelta(hours=24)
 """How long the previous secret goes on signing after a rotation."""
-
-
-@dataclass(frozen=True, slots=True)
-class EncryptedSecret:
-    """An account's secret as stored; ``previous`` only while it still signs."""
-
-    current: bytes
-    previous: bytes | None
-    created_at: datetime
-    rotated_at: datetime | None
 
 
 async def get_or_create_signing_secret(
