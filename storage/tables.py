@@ -84,31 +84,43 @@ def _of_transcript(table: str) -> sa.ForeignKeyConstraint:
     return sa.ForeignKeyConstraint(names, of, name=f"fk_{table}_transcript", ondelete="CASCADE")
 
 
-accounts = _table(
-    "accounts",
-    sa.Column("id", sa.Uuid, primary_key=True),
-    sa.Column("name", sa.Text, nullable=False, unique=True),
-    _time("created_at", now=True),
-    _time("suspended_at", nullable=True),
-    _time("throttled_at", nullable=True),
-    sa.Column("pay_as_you_go", sa.Boolean, nullable=False, server_default=sa.text("false")),
-    sa.Column("credit_limit_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
-    sa.Column("max_active_jobs", sa.Integer),
+@dataclass(frozen=True, slots=True)
+class Account(Record):
+    """An account with its running totals, in cents."""
+
+    id: Annotated[uuid.UUID, KEY]
+    name: Annotated[str, of(unique=True)]
+    created_at: Annotated[datetime, NOW]
+    # Kept by the trigger on ledger_entries and by nothing else.
+    balance_cents: Annotated[int, BIG, ZERO]
+    held_cents: Annotated[int, BIG, ZERO]
+    suspended_at: datetime | None
+    throttled_at: datetime | None
+    max_active_jobs: int | None
     # Its share of the queue, how many of its jobs run at once, and the most urgent priority that
-    # they may have; NULL: as the service's settings have it.
-    sa.Column("queue_weight", sa.Float, nullable=False, server_default=sa.text("1")),
-    sa.Column("max_running_jobs", sa.Integer),
-    sa.Column("highest_priority", sa.Text),
-    # How long its jobs keep their media and their content; NULL: as the service does.
-    sa.Column("source_retention_seconds", sa.Integer),
-    sa.Column("result_retention_days", sa.Integer),
-    # Nothing of it may be deleted.
-    _time("legal_hold_at", nullable=True),
-    # Its jobs are to be erased, one after the other.
-    _time("erased_at", nullable=True),
-    # Running totals, kept by the trigger on ledger_entries and by nothing else.
-    sa.Column("balance_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
-    sa.Column("held_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+    # they may have; None: as the service's settings have it.
+    queue_weight: Annotated[float, of(server_default=sa.text("1"))]
+    max_running_jobs: int | None
+    highest_priority: str | None
+    pay_as_you_go: Annotated[bool, of(server_default=sa.text("false"))]
+    credit_limit_cents: Annotated[int, BIG, ZERO]
+    # How long its jobs keep their media and their content; None: as the service does.
+    source_retention_seconds: int | None
+    result_retention_days: int | None
+    legal_hold_at: datetime | None
+    """Nothing of it may be deleted."""
+    erased_at: datetime | None
+    """Its jobs are to be erased, one after the other."""
+
+    @property
+    def available_cents(self) -> int:
+        return self.balance_cents - self.held_cents
+
+
+accounts = table_of(
+    metadata,
+    Account,
+    "accounts",
     _check("held_cents >= 0", "held_not_negative"),
     # No spending and no hold beyond what is available: the money rule of the service.
     _check(
