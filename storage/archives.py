@@ -14,13 +14,17 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import RowMapping, case, delete, func, insert, select, update
+from sqlalchemy import case, delete, func, insert, select, update
 
 from storage.audit import AuditAction, record
 from storage.database import Connection
-from storage.tables import accounts, archive_objects, archives, jobs
+from storage.keys import lock_account
+from storage.records import columns, from_row, read, read_one
+from storage.tables import Archive, ArchiveObject, accounts, archive_objects, archives, jobs
 from storage.types import ArchiveState, JobState, ObjectState
 from storage.work import Held, WorkLostError, end, extend, put_off, queue
+
+__all__ = ["Archive", "ArchiveObject"]
 
 MOST_ARCHIVES = 100
 """Of an account."""
@@ -34,47 +38,6 @@ _RETRIED_AT_ONCE = 50_000
 _UNFETCHED = "FETCH_FAILED"
 RETRIED_CODES = (_UNFETCHED, "CANCELLED")
 """What an archive that is resumed tries again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Archive:
-    """An archive as stored."""
-
-    id: uuid.UUID
-    account_id: uuid.UUID
-    url: str
-    patterns: list[str]
-    watch_seconds: int | None
-    max_active_jobs: int
-    sealed_access: str | None
-    options: dict[str, object]
-    vocabulary: dict[str, Any] | None
-    base_url: str
-    state: ArchiveState
-    error_code: str | None
-    error_message: str | None
-    list_after: bytes | None
-    failures: int
-    created_at: datetime
-    listed_at: datetime | None
-    next_list_at: datetime | None
-    due_at: datetime
-    removed_at: datetime | None
-    waiting_objects: int
-    running_objects: int
-    completed_objects: int
-    failed_objects: int
-    refused_objects: int
-
-    @property
-    def counts(self) -> dict[ObjectState, int]:
-        """How many objects there are in each state."""
-        return {state: getattr(self, f"{state}_objects") for state in ObjectState}
-
-    @property
-    def is_retried(self) -> bool:
-        """Whether its last step failed, and another follows when it is due."""
-        return self.failures > 0 and self.state is ArchiveState.ACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,40 +57,9 @@ class ListedObject:
         return ObjectState.WAITING if self.error_code is None else ObjectState.REFUSED
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveObject:
-    """An object of an archive as stored."""
-
-    position: int
-    key_sha256: bytes
-    key: str | None
-    """None once it was erased with its job."""
-    size_bytes: int
-    etag: str | None
-    modified_at: datetime | None
-    state: ObjectState
-    job_id: uuid.UUID | None
-    error_code: str | None
-    error_message: str | None
-
-
-_COLUMNS = [archives.c[name] for name in Archive.__dataclass_fields__]
-_OBJECT_COLUMNS = [archive_objects.c[name] for name in ArchiveObject.__dataclass_fields__]
-
-
 def key_digest(key: bytes) -> bytes:
     """Return what an object is known by."""
     return hashlib.sha256(key).digest()
-
-
-def _archive(row: RowMapping | dict[str, Any]) -> Archive:
-    return Archive(**{**row, "state": ArchiveState(row["state"])})
-
-
-def _object(row: RowMapping) -> ArchiveObject:
-    """Of a row that may have more columns."""
-    values = {name: row[name] for name in ArchiveObject.__dataclass_fields__}
-    return ArchiveObject(**{**values, "state": ObjectState(row["state"])})
 
 
 async def add_archive(
@@ -145,8 +77,7 @@ async def add_archive(
 ) -> Archive | None:
     """Return None where the account has MOST_ARCHIVES already."""
     # The lock makes concurrent additions of one account count one after the other.
-    owner = select(accounts.c.id).where(accounts.c.id == account_id).with_for_update(key_share=True)
-    await connection.execute(owner)
+    await lock_account(connection, account_id)
     if len(await list_archives(connection, account_id)) >= MOST_ARCHIVES:
         return None
     values = {
@@ -162,8 +93,8 @@ async def add_archive(
         "base_url": base_url,
         "list_after": b"",
     }
-    statement = insert(archives).values(values).returning(*_COLUMNS)
-    added = _archive((await connection.execute(statement)).mappings().one())
+    statement = insert(archives).values(values).returning(*columns(Archive))
+    [added] = await read(connection, Archive, statement)
     await queue(connection, KIND, added.id, account_id=account_id)
     await record(connection, account_id, AuditAction.CREATE_ARCHIVE, target=added.id)
     return added
@@ -173,13 +104,13 @@ async def list_archives(
     connection: Connection, account_id: uuid.UUID, archive_id: uuid.UUID | None = None
 ) -> list[Archive]:
     """Return the account's archives, the oldest first; only the one with this id, if given."""
-    query = select(*_COLUMNS).where(
+    query = select(*columns(Archive)).where(
         archives.c.account_id == account_id, archives.c.removed_at.is_(None)
     )
     if archive_id is not None:
         query = query.where(archives.c.id == archive_id)
     query = query.order_by(archives.c.created_at, archives.c.id)
-    return [_archive(row) for row in (await connection.execute(query)).mappings()]
+    return await read(connection, Archive, query)
 
 
 async def find_access(connection: Connection, archive_id: uuid.UUID) -> str | None:
@@ -197,13 +128,13 @@ async def list_objects(
     state: ObjectState | None = None,
 ) -> list[ArchiveObject]:
     """Return objects in the order in which they were found, behind the position ``after``."""
-    query = select(*_OBJECT_COLUMNS).where(
+    query = select(*columns(ArchiveObject)).where(
         archive_objects.c.archive_id == archive_id, archive_objects.c.position > after
     )
     if state is not None:
         query = query.where(archive_objects.c.state == state)
     query = query.order_by(archive_objects.c.position).limit(limit)
-    return [_object(row) for row in (await connection.execute(query)).mappings()]
+    return await read(connection, ArchiveObject, query)
 
 
 async def change_archive(
@@ -229,14 +160,14 @@ async def change_archive(
             archives.c.removed_at.is_(None),
         )
         .values(due_at=func.now(), **values)
-        .returning(*_COLUMNS)
+        .returning(*columns(Archive))
     )
-    row = (await connection.execute(statement)).mappings().one_or_none()
-    if row is None:
+    changed = await read_one(connection, Archive, statement)
+    if changed is None:
         return None
     await queue(connection, KIND, archive_id, account_id=account_id)
     await record(connection, account_id, action, target=archive_id)
-    return _archive(row)
+    return changed
 
 
 async def pause_archive(connection: Connection, archive: Archive) -> Archive | None:
@@ -331,12 +262,12 @@ async def take_archive(connection: Connection, held: Held) -> Archive | None:
     suspended = select(accounts.c.suspended_at.is_not(None)).where(
         accounts.c.id == archives.c.account_id
     )
-    query = select(*_COLUMNS, suspended.scalar_subquery().label("is_suspended"))
+    query = select(*columns(Archive), suspended.scalar_subquery().label("is_suspended"))
     query = query.where(archives.c.id == held.subject_id)
     row = (await connection.execute(query)).mappings().one_or_none()
     if row is None:
         return None
-    archive = _archive({name: row[name] for name in Archive.__dataclass_fields__})
+    archive = from_row(Archive, row)
     if archive.removed_at is not None:
         if not await _delete_removed(connection, archive.id):
             await put_off(connection, held, timedelta(0))
@@ -349,16 +280,16 @@ async def take_archive(connection: Connection, held: Held) -> Archive | None:
 
 async def lock_archive(connection: Connection, held: Held) -> Archive:
     """Return the archive, locked. Raises WorkLostError where the work on it is over."""
-    query = select(*_COLUMNS).where(
+    query = select(*columns(Archive)).where(
         archives.c.id == held.subject_id,
         archives.c.state == ArchiveState.ACTIVE,
         archives.c.removed_at.is_(None),
     )
-    row = (await connection.execute(query.with_for_update())).mappings().one_or_none()
-    if row is None:
+    archive = await read_one(connection, Archive, query.with_for_update())
+    if archive is None:
         raise WorkLostError(held)
     await extend(connection, held, LEASE)
-    return _archive(row)
+    return archive
 
 
 async def release_archive(
@@ -409,19 +340,19 @@ async def merge_page(
     have more than ``most_objects``. The caller has locked the archive.
     """
     listed = {each.key_sha256: each for each in page}
-    query = select(*_OBJECT_COLUMNS).where(
+    query = select(*columns(ArchiveObject)).where(
         archive_objects.c.archive_id == archive.id, archive_objects.c.key_sha256.in_(listed)
     )
-    known = {row["key_sha256"]: row for row in (await connection.execute(query)).mappings()}
+    known = {each.key_sha256: each for each in await read(connection, ArchiveObject, query)}
     counts: Counter[str] = Counter()
     new, changed = [], []
     for digest, each in listed.items():
-        values = _stored(archive.id, each)
+        values = {**asdict(each), "archive_id": archive.id, "state": each.state}
         if digest not in known:
             new.append(values)
-        elif _has_changed(_object(known[digest]), each):
+        elif _has_changed(known[digest], each):
             changed.append(values)
-            counts[known[digest]["state"]] -= 1
+            counts[known[digest].state] -= 1
         else:
             continue
         counts[each.state] += 1
@@ -448,10 +379,6 @@ async def merge_page(
     return True
 
 
-def _stored(archive_id: uuid.UUID, each: ListedObject) -> dict[str, object]:
-    return {**asdict(each), "archive_id": archive_id, "state": each.state}
-
-
 def _has_changed(known: ArchiveObject, listed: ListedObject) -> bool:
     if known.state is ObjectState.REFUSED and listed.error_code != known.error_code:
         return True  # by other rules, or another limit
@@ -471,7 +398,7 @@ async def settle_objects(
     without one they stay as they are. Whether there are such.
     """
     query = (
-        select(*_OBJECT_COLUMNS, jobs.c.state.label("ended"))
+        select(*columns(ArchiveObject), jobs.c.state.label("ended"))
         .add_columns(jobs.c.error_code.label("code"), jobs.c.error_message.label("message"))
         .join(jobs, jobs.c.id == archive_objects.c.job_id)
         .where(
@@ -491,7 +418,7 @@ async def settle_objects(
             if unfetched is None:
                 continue
             end = (unfetched, None, None) if unfetched is ObjectState.WAITING else end
-        moved[end].append(_object(row))
+        moved[end].append(from_row(ArchiveObject, row))
     for (state, code, text), each in moved.items():
         await move_objects(connection, archive_id, each, state, error_code=code, error_message=text)
     return found_unfetched

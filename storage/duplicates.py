@@ -16,9 +16,19 @@ from sqlalchemy import LargeBinary, bindparam, delete, exists, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
-from storage.tables import archive_objects, duplicates, fingerprint_keys, jobs, transcripts
+from storage.records import from_row
+from storage.tables import (
+    StoredDuplicate,
+    archive_objects,
+    duplicates,
+    fingerprint_keys,
+    jobs,
+    transcripts,
+)
 from storage.types import Cause, ResultChange, StageName
 from storage.work import Held, end, is_queued, queue
+
+__all__ = ["StoredDuplicate"]
 
 KIND = "duplicates"
 MOST_CANDIDATES = 20
@@ -31,30 +41,6 @@ MOST_PAIRS = 50_000
 """Of an archive."""
 
 Keys = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredDuplicate:
-    """An interval of a job's media that is in another job's too."""
-
-    other_id: uuid.UUID
-    number: int
-    kind: str
-    start_ms: int
-    end_ms: int
-    other_start_ms: int
-    other_end_ms: int
-    track: int | None
-    other_track: int | None
-    score: float
-    speed: float
-
-    def swapped(self, job_id: uuid.UUID) -> StoredDuplicate:
-        """Return the same from the other side; ``job_id`` is this one's."""
-        mine, theirs = (self.start_ms, self.end_ms), (self.other_start_ms, self.other_end_ms)
-        tracks = self.other_track, self.track
-        how = self.score, 1 / self.speed
-        return StoredDuplicate(job_id, self.number, self.kind, *theirs, *mine, *tracks, *how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +249,7 @@ async def list_duplicates(
     values |= dict(zip(("other", "after"), after or (uuid.UUID(int=0), -1), strict=True))
     found = list[tuple[StoredDuplicate, str]]()
     for row in (await connection.execute(_LIST, values)).mappings():
-        shown = {name: row[name] for name in StoredDuplicate.__dataclass_fields__}
-        found.append((StoredDuplicate(**shown), row["file_name"]))
+        found.append((from_row(StoredDuplicate, row), row["file_name"]))
     return found
 
 

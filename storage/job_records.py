@@ -6,183 +6,28 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 import sqlalchemy as sa
-from pydantic import BaseModel, ConfigDict, Field
 
 from storage.database import Connection
-from storage.tables import jobs, scene_lists, stages, transcripts
+from storage.records import columns, from_row
+from storage.tables import JobRecord, StageRecord, jobs, scene_lists, stages, transcripts
 from storage.types import (
     UNFINISHED_STATES,
+    JobSource,
     JobState,
     Priority,
     ProcessingMode,
-    SkipReason,
+    SourceAudio,
+    SourceClip,
+    SourceFile,
     StageName,
     StageStatus,
     Tier,
 )
 
-
-class SourceFile(BaseModel):
-    """A file at an address. Fields that this version does not know are ignored, as its runners
-    read rows that the API of the next version writes during an upgrade."""
-
-    model_config = ConfigDict(frozen=True)
-
-    url: str | None = None
-    provider: str | None = None
-    sealed_token: str | None = None
-    """The download token, encrypted, in base64."""
-    sealed_access: str | None = None
-    """Endpoint and credentials of an address in a bucket, encrypted likewise."""
-    archive_id: uuid.UUID | None = None
-    """Whose credentials read it, as they are when it is read."""
-    name: str | None = None
-
-
-class SourceClip(SourceFile):
-    """A clip of a job from URLs."""
-
-    metadata: dict[str, Any] = Field(default_factory=dict)
-
-
-class SourceAudio(SourceFile):
-    """An external audio file: at an address, or uploaded into ``slot``."""
-
-    name: str
-    slot: str | None = None
-    label: str | None = None
-    sync_mode: str
-    offset_ms: int | None = None
-    per_channel: bool | None = None
-    channels: tuple[int, ...] | None = None
-
-    @property
-    def track_names(self) -> list[str]:
-        """Of the tracks that the request makes of it: each of its channels where it names them."""
-        name = self.label or self.name
-        if self.per_channel and self.channels:
-            return [f"{name} ch{channel}" for channel in dict.fromkeys(self.channels)]
-        return [name]
-
-
-class JobSource(BaseModel):
-    """Where a job's media comes from, and the client's options; the JSON of ``source``."""
-
-    model_config = ConfigDict(frozen=True)
-
-    kind: Literal["upload", "url", "backfill"]
-    base_url: str = ""
-    """Of the service, for the links of the job's webhook."""
-    clips: tuple[SourceClip, ...] = ()
-    audio: tuple[SourceAudio, ...] = ()
-    keyterms: tuple[str, ...] = ()
-    """The request's own."""
-    vocabulary: tuple[str, ...] = ()
-    """Further key terms, of its archive and its account as it was created."""
-    replacements: tuple[tuple[str, str], ...] = ()
-    """Of these too: words that are heard, and what is written in their place."""
-    people: bool = False
-    voices: bool = False
-    redact: tuple[str, ...] = ()
-    """Kinds of personal data."""
-    language: str | None = None
-    languages: tuple[str, ...] = ()
-    speakers_expected: int | None = None
-    speakers_at_most: int | None = None
-    channels: Literal["auto", "separate", "mixed"] = "auto"
-    """How those of its own sound are transcribed: ``ChannelUse`` of ``pipelines.media_types``."""
-    source_retention_seconds: int | None = None
-    result_retention_days: int | None = None
-    """Chosen for this job; None: as its account's."""
-    continuous: bool = False
-    """The clips are laid end to end on one timeline."""
-    protocol: dict[str, Any] = Field(default_factory=dict)
-    """The interface of another service that the request came through, and what its answers follow
-    from; empty for the native one."""
-    traceparent: str | None = None
-    """Of the request that created the job (W3C Trace Context), for the spans of its stages."""
-
-    def stored(self) -> dict[str, Any]:
-        """Return the column's JSON: what was given, so that defaults of later versions apply."""
-        return self.model_dump(mode="json", exclude_unset=True)
-
-
-@dataclass(frozen=True, slots=True)
-class StageRecord:
-    """One stage of a job as stored."""
-
-    status: StageStatus
-    progress: float
-    skip_reason: SkipReason | None
-    error_code: str | None
-    error_message: str | None
-    timings: dict[str, float]
-    seconds: float = 0.0
-    """How long it has been running, or ran, by the database's clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobRecord:
-    """A job as stored, with its stages."""
-
-    id: uuid.UUID
-    account_id: uuid.UUID
-    state: JobState
-    processing_mode: ProcessingMode
-    tier: Tier
-    file_name: str
-    callback_url: str | None
-    metadata: dict[str, Any]
-    source: JobSource
-    batch_id: uuid.UUID | None
-    batch_index: int | None
-    created_at: datetime
-    started_at: datetime | None
-    completed_at: datetime | None
-    upload_expires_at: datetime | None
-    duration_ms: int | None
-    audio_track_names: list[str] | None
-    warnings: list[dict[str, Any]]
-    error_code: str | None
-    error_message: str | None
-    erased_at: datetime | None
-    redact_after: datetime | None
-    redact_error: str | None
-    held_cents: int
-    charged_cents: int
-    billable_seconds: int | None
-    quote_cents: dict[str, int] | None
-    lease_token: uuid.UUID | None
-    lease_count: int
-    priority: Priority
-    rerun_of: uuid.UUID | None
-    scene_count: int | None
-    tracks_completed: int
-    clips: list[dict[str, Any]] | None
-    """Of a batch's job after ingest: where its clips lie (``pipelines.types.ClipSpan``)."""
-    stages: dict[StageName, StageRecord]
-
-    @property
-    def track_names(self) -> list[str]:
-        """Of the audio tracks, by index: as ingest found them, before it as the request names
-        them."""
-        if self.audio_track_names is not None:
-            return self.audio_track_names
-        return [name for each in self.source.audio for name in each.track_names]
-
-    @property
-    def shows_personal_data(self) -> bool:
-        """Whether some is to be hidden that is not yet, or could not be."""
-        return self.redact_after is not None or self.redact_error is not None
-
-    @property
-    def hides_sound(self) -> bool:
-        """Whether its media is given out only once it was muted."""
-        reason = self.stages[StageName.TRANSCRIPT].skip_reason
-        return bool(self.source.redact) and reason is not SkipReason.NO_AUDIO
+__all__ = ["JobRecord", "JobSource", "SourceAudio", "SourceClip", "SourceFile", "StageRecord"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +58,12 @@ class NewJob:
     id: uuid.UUID = field(default_factory=uuid.uuid4)
 
 
-_OF_STAGE = [name for name in StageRecord.__dataclass_fields__ if name != "seconds"]
 _STAGES_JSON = (
     sa.select(
         sa.func.json_object_agg(
             stages.c.stage,
             sa.func.json_build_object(
-                *(part for name in _OF_STAGE for part in (name, stages.c[name])),
+                *(part for each in columns(StageRecord) for part in (str(each.name), each)),
                 "seconds",
                 sa.func.extract(
                     "epoch",
@@ -250,39 +94,19 @@ _TRACKS_COMPLETED = (
 )
 # The rest of what ingest found is long, and not read for every glance at a job.
 _CLIPS = sa.case((jobs.c.batch_id.is_not(None), jobs.c.ingest_result["clips"])).label("clips")
-_PLAIN_COLUMNS = [
-    jobs.c[name]
-    for name in JobRecord.__dataclass_fields__
-    if name not in {"stages", "scene_count", "tracks_completed", "clips"}
-]
 # A job as everything reads it: in one statement.
-JOB_QUERY = sa.select(*_PLAIN_COLUMNS, _CLIPS, _SCENE_COUNT, _TRACKS_COMPLETED, _STAGES_JSON)
-
-
-_FIELDS = tuple(JobRecord.__dataclass_fields__)
+JOB_QUERY = sa.select(*columns(JobRecord), _CLIPS, _SCENE_COUNT, _TRACKS_COMPLETED, _STAGES_JSON)
 
 
 def job_record(row: Mapping[str, Any] | sa.RowMapping) -> JobRecord:
     """Return a row of JOB_QUERY as a record; its other columns are left out."""
-    values: dict[str, Any] = {name: row[name] for name in _FIELDS}
-    values["source"] = JobSource.model_validate(values["source"])
-    values["state"] = JobState(values["state"])
-    values["processing_mode"] = ProcessingMode(values["processing_mode"])
-    values["tier"] = Tier(values["tier"])
-    values["priority"] = Priority(values["priority"])
-    raw_stages = values["stages"]
-    values["stages"] = {name: _stage(raw_stages[name]) for name in StageName}
-    return JobRecord(**values)
+    own_stages = {name: _stage(row["stages"][name]) for name in StageName}
+    source = JobSource.model_validate(row["source"])
+    return from_row(JobRecord, {**row, "source": source, "stages": own_stages})
 
 
 def _stage(raw: dict[str, Any]) -> StageRecord:
-    reason = raw["skip_reason"]
-    values = {
-        "status": StageStatus(raw["status"]),
-        "skip_reason": SkipReason(reason) if reason else None,
-        "seconds": float(raw["seconds"] or 0.0),
-    }
-    return StageRecord(**raw | values)
+    return from_row(StageRecord, raw | {"seconds": float(raw["seconds"] or 0.0)})
 
 
 _FETCH_FAILED = "FETCH_FAILED"

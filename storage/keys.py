@@ -15,9 +15,10 @@ from sqlalchemy.exc import IntegrityError
 
 from storage.audit import AuditAction, act_as, current_actor, record
 from storage.database import Connection, run
-from storage.records import columns, read
+from storage.records import columns, read, read_one
 from storage.tables import (
     KEY_PREFIX,
+    Account,
     Key,
     accounts,
     api_keys,
@@ -32,7 +33,7 @@ from storage.tables import (
 )
 from storage.types import ActorKind, KeyStatus, Role
 
-__all__ = ["KEY_PREFIX", "display_key"]
+__all__ = ["KEY_PREFIX", "Account", "display_key"]
 
 SESSION_PREFIX = "vas_sess_"
 OPERATOR_PREFIX = "vas_oper_"
@@ -61,33 +62,6 @@ class AccountNotFoundError(Exception):
 
 class LimitTooLowError(Exception):
     """The account's debt and holds exceed that limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """An account with its running totals, in cents."""
-
-    id: uuid.UUID
-    name: str
-    created_at: datetime
-    balance_cents: int
-    held_cents: int
-    suspended_at: datetime | None
-    throttled_at: datetime | None
-    max_active_jobs: int | None
-    queue_weight: float
-    max_running_jobs: int | None
-    highest_priority: str | None
-    pay_as_you_go: bool
-    credit_limit_cents: int
-    source_retention_seconds: int | None
-    result_retention_days: int | None
-    legal_hold_at: datetime | None
-    erased_at: datetime | None
-
-    @property
-    def available_cents(self) -> int:
-        return self.balance_cents - self.held_cents
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +116,7 @@ class SessionAccount:
     email: str | None = None
 
 
-_ACCOUNT = sa.select(*(accounts.c[name] for name in Account.__dataclass_fields__))
+_ACCOUNT = sa.select(*columns(Account))
 _LOCKED = _ACCOUNT.where(accounts.c.id == sa.bindparam("account_id")).with_for_update(
     key_share=True
 )
@@ -175,10 +149,10 @@ async def get_account(connection: Connection, name_or_id: str) -> Account:
     query = _ACCOUNT.where(
         (accounts.c.name == name_or_id) | (sa.cast(accounts.c.id, sa.Text) == name_or_id)
     )
-    row = (await connection.execute(query)).mappings().first()
-    if row is None:
+    account = await read_one(connection, Account, query)
+    if account is None:
         raise AccountNotFoundError(name_or_id)
-    return Account(**row)
+    return account
 
 
 async def is_owner_suspended(connection: Connection, job_id: uuid.UUID) -> bool:

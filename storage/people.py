@@ -8,13 +8,14 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Uuid, delete, func, insert, null, or_, select, union_all, update
+from sqlalchemy import Uuid, delete, func, insert, literal, null, or_, select, union_all, update
 
 from storage.audit import AuditAction, act_as, current_actor, record
 from storage.database import Connection
 from storage.keys import fingerprint, lock_account, start_session
-from storage.records import columns, from_row, read
+from storage.records import columns, from_row, read, read_one
 from storage.tables import (
+    Flow,
     Invitation,
     User,
     accounts,
@@ -26,6 +27,8 @@ from storage.tables import (
     users,
 )
 from storage.types import ActorKind, Role
+
+__all__ = ["Flow"]
 
 INVITATION_LIFETIME = timedelta(days=7)
 FLOW_LIFETIME = timedelta(minutes=10)
@@ -56,26 +59,6 @@ class SessionRecord:
     address: str | None
     created_at: datetime
     expires_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """A sign-in by OIDC that has begun."""
-
-    state: str
-    """Goes to the issuer and comes back, once."""
-    browser: str
-    """Stays in the browser that began it."""
-    nonce: str
-    code_verifier: str
-    account_id: uuid.UUID | None = None
-    """The account that was chosen, where somebody is in several."""
-    user_id: uuid.UUID | None = None
-    """The user who was signed in as it began, and may connect themselves with the issuer."""
-    invitation_id: uuid.UUID | None = None
-    """The invitation that it accepts."""
-    subject: str | None = None
-    """Whom the issuer has named, once only the person's consent is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,17 +274,13 @@ async def end_session_of(
     return ended
 
 
-_OF_FLOW = [name for name in Flow.__dataclass_fields__ if name not in {"state", "browser"}]
-"""What is kept of a sign-in as it is; in the order of its fields."""
-
-
 async def keep_flow(connection: Connection, flow: Flow) -> None:
     """Remember a sign-in until it is answered."""
     values = {
         "state_sha256": fingerprint(flow.state),
         "browser_sha256": fingerprint(flow.browser),
         "expires_at": func.now() + FLOW_LIFETIME,
-        **{name: getattr(flow, name) for name in _OF_FLOW},
+        **{each.name: getattr(flow, each.name) for each in columns(Flow)},
     }
     await connection.execute(insert(oidc_flows).values(values))
 
@@ -316,10 +295,9 @@ async def take_flow(connection: Connection, state: str, browser: str) -> Flow | 
             known.browser_sha256 == fingerprint(browser),
             known.expires_at > func.now(),
         )
-        .returning(*[known[name] for name in _OF_FLOW])
+        .returning(*columns(Flow), literal(state).label("state"), literal(browser).label("browser"))
     )
-    row = (await connection.execute(statement)).first()
-    return None if row is None else Flow(state, browser, *row)
+    return await read_one(connection, Flow, statement)
 
 
 async def find_identities(

@@ -9,7 +9,7 @@ import uuid
 import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -19,33 +19,11 @@ from sqlalchemy import Text, cast, delete, func, literal_column, null, select, t
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection, Database
-from storage.tables import scene_lists, speaker_labels, summaries, transcripts
+from storage.records import columns, from_row
+from storage.tables import TrackTranscript, scene_lists, speaker_labels, summaries, transcripts
 from storage.types import StageStatus
 
-
-@dataclass(frozen=True, slots=True)
-class TrackTranscript:
-    """The transcript of one track; ``document`` is None where transcription failed.
-
-    Else it is a TranscriptResult as JSON of ``pipelines.codec``.
-    """
-
-    track_index: int
-    track_name: str
-    status: StageStatus
-    error_code: str | None
-    language: str | None
-    document: str | None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """The names that its speakers were given, by their ids."""
-    voices: Mapping[str, str] = field(default_factory=dict)
-    """The ids of the account's named voices that its speakers are, by their ids."""
-    version: str = ""
-    """Another one with every change of the row or of its speakers' names."""
-    revision: int = 0
-    """How often people have corrected it."""
-    redacted_revision: int | None = None
-    """Earlier revisions have what was redacted."""
+__all__ = ["TrackTranscript"]
 
 
 _USUAL = text(
@@ -235,13 +213,10 @@ async def list_transcripts(
 
     Without ``words`` segments have none.
     """
-    names = [
-        *TrackTranscript.__dataclass_fields__.keys() - {"version", "document", "labels", "voices"}
-    ]
     document = cast(transcripts.c.document, Text) if words else _WITHOUT_WORDS
     query = (
         select(
-            *[transcripts.c[name] for name in names],
+            *columns(TrackTranscript, "document"),
             document.label("document"),
             SPEAKER_LABELS.label("labels"),
             _VOICES.label("voices"),
@@ -250,7 +225,14 @@ async def list_transcripts(
         .where(transcripts.c.job_id == job_id)
         .order_by(transcripts.c.track_index)
     )
-    return [_track(dict(row)) for row in (await connection.execute(query)).mappings()]
+    rows = (await connection.execute(query)).mappings()
+    return [
+        from_row(
+            TrackTranscript,
+            {**row, "labels": row["labels"] or {}, "voices": row["voices"] or {}},
+        )
+        for row in rows
+    ]
 
 
 async def transcript_versions(
@@ -276,12 +258,7 @@ async def list_tracks(connection: Connection, job_id: uuid.UUID) -> list[Track]:
         .order_by(transcripts.c.track_index)
     )
     rows = (await connection.execute(query)).mappings()
-    return [Track(**{**row, "labels": row["labels"] or {}}) for row in rows]
-
-
-def _track(row: dict[str, Any]) -> TrackTranscript:
-    row |= {"labels": row["labels"] or {}, "voices": row["voices"] or {}}
-    return TrackTranscript(**row | {"status": StageStatus(row["status"])})
+    return [from_row(Track, {**row, "labels": row["labels"] or {}}) for row in rows]
 
 
 async def name_speaker(

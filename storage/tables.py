@@ -10,8 +10,8 @@ in the transaction that records it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -59,6 +59,10 @@ def _time(name: str, *, nullable: bool = False, now: bool = False) -> sa.Column[
     return sa.Column(name, sa.DateTime(timezone=True), nullable=nullable, server_default=default)
 
 
+ZERO = of(server_default=sa.text("0"))
+BIG = of(sa.BigInteger)
+
+
 def _table(name: str, *parts: SchemaItem, prefixes: Sequence[str] = ()) -> sa.Table:
     return sa.Table(name, metadata, *parts, prefixes=[*prefixes])
 
@@ -81,33 +85,45 @@ def _of_transcript(table: str) -> sa.ForeignKeyConstraint:
     return sa.ForeignKeyConstraint(names, of, name=f"fk_{table}_transcript", ondelete="CASCADE")
 
 
-accounts = _table(
-    "accounts",
-    sa.Column("id", sa.Uuid, primary_key=True),
-    sa.Column("name", sa.Text, nullable=False, unique=True),
-    _time("created_at", now=True),
-    _time("suspended_at", nullable=True),
-    _time("throttled_at", nullable=True),
-    sa.Column("pay_as_you_go", sa.Boolean, nullable=False, server_default=sa.text("false")),
-    sa.Column("credit_limit_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
-    sa.Column("max_active_jobs", sa.Integer),
+@dataclass(frozen=True, slots=True)
+class Account(Record):
+    """An account with its running totals, in cents."""
+
+    id: Annotated[uuid.UUID, KEY]
+    name: Annotated[str, of(unique=True)]
+    created_at: Annotated[datetime, NOW]
+    # Kept by the trigger on ledger_entries and by nothing else.
+    balance_cents: Annotated[int, BIG, ZERO]
+    held_cents: Annotated[int, BIG, ZERO]
+    suspended_at: datetime | None
+    throttled_at: datetime | None
+    max_active_jobs: int | None
     # Its share of the queue, how many of its jobs run at once, and the most urgent priority that
-    # they may have; NULL: as the service's settings have it.
-    sa.Column("queue_weight", sa.Float, nullable=False, server_default=sa.text("1")),
-    sa.Column("max_running_jobs", sa.Integer),
-    sa.Column("highest_priority", sa.Text),
-    # How long its jobs keep their media and their content; NULL: as the service does.
-    sa.Column("source_retention_seconds", sa.Integer),
-    sa.Column("result_retention_days", sa.Integer),
-    # Key terms and replacements of its jobs, in the form of the API; NULL: none.
-    sa.Column("vocabulary", JSONB(none_as_null=True)),
-    # Nothing of it may be deleted.
-    _time("legal_hold_at", nullable=True),
-    # Its jobs are to be erased, one after the other.
-    _time("erased_at", nullable=True),
-    # Running totals, kept by the trigger on ledger_entries and by nothing else.
-    sa.Column("balance_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
-    sa.Column("held_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+    # they may have; None: as the service's settings have it.
+    queue_weight: Annotated[float, of(server_default=sa.text("1"))]
+    max_running_jobs: int | None
+    highest_priority: str | None
+    pay_as_you_go: Annotated[bool, of(server_default=sa.text("false"))]
+    credit_limit_cents: Annotated[int, BIG, ZERO]
+    # How long its jobs keep their media and their content; None: as the service does.
+    source_retention_seconds: int | None
+    result_retention_days: int | None
+    vocabulary: Annotated[dict[str, Any] | None, of(JSONB(none_as_null=True))]
+    """Key terms and replacements of its jobs, in the form of the API; None: none."""
+    legal_hold_at: datetime | None
+    """Nothing of it may be deleted."""
+    erased_at: datetime | None
+    """Its jobs are to be erased, one after the other."""
+
+    @property
+    def available_cents(self) -> int:
+        return self.balance_cents - self.held_cents
+
+
+accounts = table_of(
+    metadata,
+    Account,
+    "accounts",
     _check("held_cents >= 0", "held_not_negative"),
     # No spending and no hold beyond what is available: the money rule of the service.
     _check(
@@ -178,18 +194,34 @@ invitations = table_of(
     _time("used_at", nullable=True),
 )
 
+
+@dataclass(frozen=True, slots=True)
+class Flow(Record):
+    """A sign-in by OIDC that has begun."""
+
+    state: Annotated[str, COMPUTED]
+    """Goes to the issuer and comes back, once."""
+    browser: Annotated[str, COMPUTED]
+    """Stays in the browser that began it."""
+    nonce: str
+    code_verifier: str
+    account_id: uuid.UUID | None = None
+    """The account that was chosen, where somebody is in several."""
+    user_id: uuid.UUID | None = None
+    """The user who was signed in as it began, and may connect themselves with the issuer."""
+    invitation_id: uuid.UUID | None = None
+    """The invitation that it accepts."""
+    subject: str | None = None
+    """Whom the issuer has named, once only the person's consent is missing."""
+
+
 # Sign-ins by OIDC that an issuer has not answered yet.
-oidc_flows = _table(
+oidc_flows = table_of(
+    metadata,
+    Flow,
     "oidc_flows",
     sa.Column("state_sha256", sa.LargeBinary, primary_key=True),
     sa.Column("browser_sha256", sa.LargeBinary, nullable=False),
-    sa.Column("nonce", sa.Text, nullable=False),
-    sa.Column("code_verifier", sa.Text, nullable=False),
-    sa.Column("account_id", sa.Uuid),
-    sa.Column("user_id", sa.Uuid),
-    sa.Column("invitation_id", sa.Uuid),
-    # Whom the issuer has named, while the browser is asked whether to sign in.
-    sa.Column("subject", sa.Text),
     _time("expires_at"),
 )
 
@@ -280,41 +312,97 @@ operator_sessions = _table(
 OWN_DAYS = "(source ->> 'result_retention_days') IS NOT NULL"
 """That a job was created with a retention of its results."""
 
-jobs = _table(
-    "jobs",
-    sa.Column("id", sa.Uuid, primary_key=True),
-    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("processing_mode", sa.Text, nullable=False),
-    sa.Column("tier", sa.Text, nullable=False),
-    sa.Column("file_name", sa.Text, nullable=False),
-    sa.Column("callback_url", sa.Text),
+
+@dataclass(frozen=True, slots=True)
+class StageRecord(Record):
+    """One stage of a job as stored."""
+
+    status: types.StageStatus
+    progress: Annotated[float, ZERO]
+    skip_reason: Annotated[types.SkipReason | None, of(sa.Text)]
+    error_code: str | None
+    error_message: str | None
+    timings: Annotated[dict[str, float], of(JSONB, server_default=sa.text("'{}'"))]
+    """Seconds that each part of the stage took."""
+    seconds: Annotated[float, COMPUTED] = 0.0
+    """How long it has been running, or ran, by the database's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord(Record):
+    """A job as stored, with its stages."""
+
+    id: Annotated[uuid.UUID, KEY]
+    account_id: Annotated[uuid.UUID, of(sa.ForeignKey("accounts.id"))]
+    state: types.JobState
+    processing_mode: types.ProcessingMode
+    tier: types.Tier
+    file_name: str
+    callback_url: str | None
     # JSON, not JSONB, where the client sees the value: order and numbers stay as they came.
-    sa.Column("metadata", JSON, nullable=False, server_default=sa.text("'{}'")),
-    # Where the media comes from and how its audio is aligned, as requested.
-    sa.Column("source", JSONB, nullable=False),
-    sa.Column("batch_id", sa.Uuid),
-    sa.Column("batch_index", sa.Integer),
-    _time("created_at", now=True),
-    _time("started_at", nullable=True),
-    _time("completed_at", nullable=True),
-    _time("upload_expires_at", nullable=True),
-    sa.Column("duration_ms", sa.BigInteger),
+    metadata: Annotated[dict[str, Any], of(JSON, server_default=sa.text("'{}'"))]
+    source: Annotated[types.JobSource, of(JSONB)]
+    """Where the media comes from and how its audio is aligned, as requested."""
+    batch_id: uuid.UUID | None
+    batch_index: int | None
+    created_at: Annotated[datetime, NOW]
+    started_at: datetime | None
+    completed_at: datetime | None
+    upload_expires_at: datetime | None
+    duration_ms: Annotated[int | None, BIG]
+    audio_track_names: Annotated[list[str] | None, of(JSONB)]
+    warnings: Annotated[list[dict[str, Any]], of(JSONB, server_default=sa.text("'[]'"))]
+    error_code: str | None
+    error_message: str | None
+    erased_at: datetime | None
+    """Its content is gone from the database; its objects go with the next round of cleaning."""
+    redact_after: datetime | None
+    """Since when personal data is to be redacted (the kinds are in ``source``), until it is."""
+    redact_error: str | None
+    """Why it could not be."""
+    held_cents: Annotated[int, BIG, ZERO]
+    charged_cents: Annotated[int, BIG, ZERO]
+    billable_seconds: Annotated[int | None, BIG]
+    quote_cents: Annotated[dict[str, int] | None, of(JSONB)]
+    """What the job will be charged, stage by stage, fixed once its duration is known."""
+    lease_token: uuid.UUID | None
+    lease_count: Annotated[int, of(sa.SmallInteger), ZERO]
+    priority: Annotated[types.Priority, of(server_default=sa.text("'normal'"))]
+    rerun_of: Annotated[uuid.UUID | None, of(sa.ForeignKey("jobs.id", name="fk_jobs_rerun_of"))]
+    """The job whose results it renews."""
+    scene_count: Annotated[int | None, COMPUTED]
+    tracks_completed: Annotated[int, COMPUTED]
+    clips: Annotated[list[dict[str, Any]] | None, COMPUTED]
+    """Of a batch's job after ingest: where its clips lie (``pipelines.types.ClipSpan``)."""
+    stages: Annotated[dict[types.StageName, StageRecord], COMPUTED]
+
+    @property
+    def track_names(self) -> list[str]:
+        """Of the audio tracks, by index: as ingest found them, before it as the request names
+        them."""
+        if self.audio_track_names is not None:
+            return self.audio_track_names
+        return [name for each in self.source.audio for name in each.track_names]
+
+    @property
+    def shows_personal_data(self) -> bool:
+        """Whether some is to be hidden that is not yet, or could not be."""
+        return self.redact_after is not None or self.redact_error is not None
+
+    @property
+    def hides_sound(self) -> bool:
+        """Whether its media is given out only once it was muted."""
+        reason = self.stages[types.StageName.TRANSCRIPT].skip_reason
+        return bool(self.source.redact) and reason is not types.SkipReason.NO_AUDIO
+
+
+jobs = table_of(
+    metadata,
+    JobRecord,
+    "jobs",
     sa.Column("ingest_result", JSONB),
-    # What the job will be charged, stage by stage, fixed once its duration is known.
-    sa.Column("billable_seconds", sa.BigInteger),
-    sa.Column("quote_cents", JSONB),
     _time("quoted_at", nullable=True),
-    sa.Column("audio_track_names", JSONB),
-    sa.Column("warnings", JSONB, nullable=False, server_default=sa.text("'[]'")),
-    sa.Column("error_code", sa.Text),
-    sa.Column("error_message", sa.Text),
-    sa.Column("held_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
-    sa.Column("charged_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
-    sa.Column("lease_token", sa.Uuid),
     _time("lease_expires_at", nullable=True),
-    sa.Column("lease_count", sa.SmallInteger, nullable=False, server_default=sa.text("0")),
-    sa.Column("priority", sa.Text, nullable=False, server_default=sa.text("'normal'")),
     # Of its account and priority together, as they were when it was created.
     sa.Column("queue_weight", sa.Float, nullable=False, server_default=sa.text("1")),
     # How many jobs of its account may be ahead of it or run; the others are parked.
@@ -323,20 +411,12 @@ jobs = _table(
     # Its place among all that were ever queued: given by a trigger (functions.sql), which
     # explains it.
     sa.Column("finish_tag", sa.BigInteger),
-    # The job whose results it renews.
-    sa.Column("rerun_of", sa.ForeignKey("jobs.id", name="fk_jobs_rerun_of")),
     # Objects of a job that ended are removed, in several rounds: when the next one is due
     # (or, while one runs, when another may take it over), and when the last one was done.
     _time("cleaning_after", nullable=True),
     _time("cleaned_at", nullable=True),
-    # Its content is gone from the database; its objects go with the next round.
-    _time("erased_at", nullable=True),
     # Nothing of it may be deleted.
     _time("legal_hold_at", nullable=True),
-    # Since when personal data is to be redacted (the kinds are in source), until it is, and why it
-    # could not be.
-    _time("redact_after", nullable=True),
-    sa.Column("redact_error", sa.Text),
     # By these, and by redact_after, version 0.3.0 leases it for what storage.work is for now.
     _time("compare_after", nullable=True),
     sa.Column("redact_attempts", sa.SmallInteger, nullable=False, server_default=sa.text("0")),
@@ -345,10 +425,6 @@ jobs = _table(
     # [[start, end], …] in milliseconds, in order: where what shows the media is silent.
     sa.Column("muted", JSON(none_as_null=True)),
     _check("cleaned_at IS NULL OR cleaning_after IS NULL", "cleaned_once"),
-    _check(one_of("state", types.JobState), "state"),
-    _check(one_of("processing_mode", types.ProcessingMode), "processing_mode"),
-    _check(one_of("tier", types.Tier), "tier"),
-    _check(one_of("priority", types.Priority), "priority"),
     _check("queue_weight > 0", "queue_weight_positive"),
     _check("running_limit > 0", "running_limit_positive"),
     _check("held_cents >= 0", "held_not_negative"),
@@ -418,19 +494,14 @@ jobs = _table(
     _index("ix_jobs_cleaning", "cleaning_after", where="cleaning_after IS NOT NULL"),
 )
 
-stages = _table(
+stages = table_of(
+    metadata,
+    StageRecord,
     "stages",
     sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     sa.Column("stage", sa.Text, nullable=False),
-    sa.Column("status", sa.Text, nullable=False),
-    sa.Column("progress", sa.Float, nullable=False, server_default=sa.text("0")),
-    sa.Column("skip_reason", sa.Text),
-    sa.Column("error_code", sa.Text),
-    sa.Column("error_message", sa.Text),
     _time("started_at", nullable=True),
     _time("ended_at", nullable=True),
-    # Seconds that each part of the stage took.
-    sa.Column("timings", JSONB, nullable=False, server_default=sa.text("'{}'")),
     # Whether its result is in search_rows; versions before 0.2.0 publish without.
     sa.Column("indexed", sa.Boolean),
     # Digest of the models, versions and settings of its result.
@@ -441,7 +512,6 @@ stages = _table(
     sa.Column("waived_cents", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.PrimaryKeyConstraint("job_id", "stage"),
     _check(one_of("stage", types.StageName), "stage"),
-    _check(one_of("status", types.StageStatus), "status"),
     _check("progress BETWEEN 0 AND 1", "progress"),
     _check("waived_cents >= 0", "waived_not_negative"),
     _check("(status = 'failed') <= (error_code IS NOT NULL)", "failed_has_code"),
@@ -515,25 +585,44 @@ scene_lists = _table(
     sa.Column("fingerprints", sa.LargeBinary),
 )
 
-transcripts = _table(
+
+@dataclass(frozen=True, slots=True)
+class TrackTranscript(Record):
+    """The transcript of one track; ``document`` is None where transcription failed.
+
+    Else it is a TranscriptResult as JSON of ``pipelines.codec``.
+    """
+
+    track_index: Annotated[int, of(sa.SmallInteger)]
+    track_name: str
+    status: types.StageStatus
+    error_code: str | None
+    language: str | None
+    document: Annotated[str | None, COMPUTED]
+    labels: Annotated[Mapping[str, str], COMPUTED] = field(default_factory=dict)
+    """The names that its speakers were given, by their ids."""
+    voices: Annotated[Mapping[str, str], COMPUTED] = field(default_factory=dict)
+    """The ids of the account's named voices that its speakers are, by their ids."""
+    version: Annotated[str, COMPUTED] = ""
+    """Another one with every change of the row or of its speakers' names."""
+    revision: Annotated[int, ZERO] = 0
+    """How often people have corrected it."""
+    redacted_revision: int | None = None
+    """Earlier revisions have what was redacted."""
+
+
+transcripts = table_of(
+    metadata,
+    TrackTranscript,
     "transcripts",
     sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("track_index", sa.SmallInteger, nullable=False),
-    sa.Column("track_name", sa.Text, nullable=False),
-    sa.Column("status", sa.Text, nullable=False),
-    sa.Column("error_code", sa.Text),
-    sa.Column("language", sa.Text),
     # As people have corrected it so often; what each of them changed is in transcript_revisions.
     sa.Column("document", JSON),
-    sa.Column("revision", sa.Integer, nullable=False, server_default=sa.text("0")),
-    # Earlier revisions have what was redacted.
-    sa.Column("redacted_revision", sa.Integer),
     # Version 0.3.0 leases it by this.
     _time("align_after", nullable=True),
     # Of its sound, as pipelines.media.audio writes it.
     sa.Column("sound_print", sa.LargeBinary),
     sa.PrimaryKeyConstraint("job_id", "track_index"),
-    _check(one_of("status", types.StageStatus), "status"),
     _check("(status = 'completed') = (document IS NOT NULL)", "completed_has_text"),
     _index("ix_transcripts_unaligned", "align_after", where="align_after IS NOT NULL"),
 )
@@ -577,20 +666,29 @@ hidden_phrases = _table(
     sa.PrimaryKeyConstraint("job_id", "digest"),
 )
 
+
+@dataclass(frozen=True, slots=True)
+class Held(Record):
+    """A piece of work that its holder alone may end."""
+
+    kind: str
+    subject_id: uuid.UUID
+    """A job, an archive or a comparison."""
+    part: Annotated[str, of(server_default=sa.text("''"))]
+    """Which one of several of the subject, a language, a track; mostly empty."""
+    account_id: Annotated[uuid.UUID, of(sa.ForeignKey("accounts.id"))]
+    attempts: Annotated[int, ZERO]
+    """This one included."""
+    token: Annotated[uuid.UUID, of(sa.Uuid, nullable=True)]
+
+
 # What is to be done beside the jobs: a row until it is done (storage.work).
-work = _table(
+work = table_of(
+    metadata,
+    Held,
     "work",
-    sa.Column("kind", sa.Text, nullable=False),
-    # A job, an archive or a comparison.
-    sa.Column("subject_id", sa.Uuid, nullable=False),
-    # Which one of several of the subject: a language, a track.
-    sa.Column("part", sa.Text, nullable=False, server_default=sa.text("''")),
-    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
     # When it is due, or, while its holder does it, when another may take it over.
     _time("due_at", now=True),
-    sa.Column("attempts", sa.Integer, nullable=False, server_default=sa.text("0")),
-    # Its holder's.
-    sa.Column("token", sa.Uuid),
     sa.PrimaryKeyConstraint("kind", "subject_id", "part"),
     # The earliest of each account.
     _index("ix_work_due", "kind", "account_id", "due_at"),
@@ -641,21 +739,37 @@ fingerprint_keys = _table(
     _index("ix_fingerprint_keys_keys", "keys", postgresql_using="gin"),
 )
 
+
 # What two jobs of an account have in common, once: from the job with the lesser id.
-duplicates = _table(
+@dataclass(frozen=True, slots=True)
+class StoredDuplicate(Record):
+    """An interval of a job's media that is in another job's too."""
+
+    other_id: Annotated[uuid.UUID, of(sa.ForeignKey("jobs.id", ondelete="CASCADE"), index=True)]
+    number: int
+    kind: str
+    start_ms: Annotated[int, BIG]
+    end_ms: Annotated[int, BIG]
+    other_start_ms: Annotated[int, BIG]
+    other_end_ms: Annotated[int, BIG]
+    track: Annotated[int | None, of(sa.SmallInteger)]
+    other_track: Annotated[int | None, of(sa.SmallInteger)]
+    score: float
+    speed: float
+
+    def swapped(self, job_id: uuid.UUID) -> StoredDuplicate:
+        """Return the same from the other side; ``job_id`` is this one's."""
+        mine, theirs = (self.start_ms, self.end_ms), (self.other_start_ms, self.other_end_ms)
+        tracks = self.other_track, self.track
+        how = self.score, 1 / self.speed
+        return StoredDuplicate(job_id, self.number, self.kind, *theirs, *mine, *tracks, *how)
+
+
+duplicates = table_of(
+    metadata,
+    StoredDuplicate,
     "duplicates",
     sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("other_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, index=True),
-    sa.Column("number", sa.Integer, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("start_ms", sa.BigInteger, nullable=False),
-    sa.Column("end_ms", sa.BigInteger, nullable=False),
-    sa.Column("other_start_ms", sa.BigInteger, nullable=False),
-    sa.Column("other_end_ms", sa.BigInteger, nullable=False),
-    sa.Column("track", sa.SmallInteger),
-    sa.Column("other_track", sa.SmallInteger),
-    sa.Column("score", sa.Float, nullable=False),
-    sa.Column("speed", sa.Float, nullable=False),
     sa.PrimaryKeyConstraint("job_id", "other_id", "number"),
     _check("kind IN ('file', 'shot', 'sound')", "kind"),
     _check("job_id < other_id", "once"),
@@ -889,15 +1003,31 @@ webhook_endpoints = table_of(
     _check("cardinality(event_types) > 0", "subscribes"),
 )
 
-webhook_events = _table(
+
+@dataclass(frozen=True, slots=True)
+class Delivery(Record):
+    """An event and how its delivery stands."""
+
+    id: Annotated[str, KEY]
+    job_id: Annotated[uuid.UUID, of(sa.ForeignKey("jobs.id", ondelete="CASCADE"))]
+    event_type: str
+    url: str
+    status: Annotated[types.DeliveryStatus, of(server_default="in_flight")]
+    attempts: Annotated[int, of(sa.SmallInteger, server_default=sa.text("0"))]
+    """Those whose end is known; one that died with its sender is not counted."""
+    last_status: int | None
+    last_error: str | None
+    delivered_at: datetime | None
+    created_at: Annotated[datetime, NOW]
+
+
+webhook_events = table_of(
+    metadata,
+    Delivery,
     "webhook_events",
-    sa.Column("id", sa.Text, primary_key=True),
     sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
-    sa.Column("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("event_type", sa.Text, nullable=False),
     # Of an event for an endpoint, which signs it; NULL for one to the callback URL.
     sa.Column("endpoint_id", sa.ForeignKey("webhook_endpoints.id", ondelete="CASCADE")),
-    sa.Column("url", sa.Text, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
     # Account and origin of the URL: what may be slow, and gets its share of the senders.
     sa.Column(
@@ -906,17 +1036,9 @@ webhook_events = _table(
         sa.Computed(WEBHOOK_ENDPOINT_SQL, persisted=True),
         nullable=False,
     ),
-    sa.Column("status", sa.Text, nullable=False, server_default=sa.text("'in_flight'")),
-    # Attempts whose end is known; one that died with its sender is not counted.
-    sa.Column("attempts", sa.SmallInteger, nullable=False, server_default=sa.text("0")),
-    sa.Column("last_status", sa.Integer),
-    sa.Column("last_error", sa.Text),
-    _time("created_at", now=True),
     # Of an event that is leased: when the lease ends and the event is due again.
     _time("next_attempt_at", nullable=True, now=True),
     sa.Column("lease_token", sa.Uuid),
-    _time("delivered_at", nullable=True),
-    _check(one_of("status", types.DeliveryStatus), "status"),
     _check("lease_token IS NULL OR status = 'in_flight'", "leased_is_in_flight"),
     # An open event always has a time at which it is due.
     _check(
@@ -1019,46 +1141,67 @@ audit_log = table_of(
     _index("uq_audit_log_place", "account_id", "position", unique=True),
 )
 
-# Buckets of clients that are analysed object by object.
-archives = _table(
-    "archives",
-    sa.Column("id", sa.Uuid, primary_key=True),
-    sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False, index=True),
-    # s3:// or gs://, bucket and prefix.
-    sa.Column("url", sa.Text, nullable=False),
-    sa.Column("patterns", ARRAY(sa.Text), nullable=False),
-    sa.Column("watch_seconds", sa.Integer),
-    sa.Column("max_active_jobs", sa.Integer, nullable=False),
-    # Endpoint and credentials, encrypted with the service's key.
-    sa.Column("sealed_access", sa.Text),
-    # What its jobs are created with.
-    sa.Column("options", JSONB, nullable=False),
-    # As its account's.
-    sa.Column("vocabulary", JSONB(none_as_null=True)),
-    sa.Column("base_url", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False, server_default=types.ArchiveState.ACTIVE),
-    sa.Column("error_code", sa.Text),
-    sa.Column("error_message", sa.Text),
-    # The key that the list goes on after; null while none is under way. Bytes: not all are text.
-    sa.Column("list_after", sa.LargeBinary),
-    # Steps that failed, one after the other.
-    sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
+
+COUNTED = of(sa.BigInteger, server_default="0")
+
+
+@dataclass(frozen=True, slots=True)
+class Archive(Record):
+    """A bucket of a client that is analysed object by object."""
+
+    id: Annotated[uuid.UUID, KEY]
+    account_id: Annotated[uuid.UUID, of(sa.ForeignKey("accounts.id"), index=True)]
+    url: str
+    """s3:// or gs://, bucket and prefix."""
+    patterns: list[str]
+    watch_seconds: int | None
+    max_active_jobs: int
+    sealed_access: str | None
+    """Endpoint and credentials, encrypted with the service's key."""
+    options: Annotated[dict[str, object], of(JSONB)]
+    """What its jobs are created with."""
+    vocabulary: Annotated[dict[str, Any] | None, of(JSONB(none_as_null=True))]
+    """As its account's."""
+    base_url: str
+    state: Annotated[types.ArchiveState, of(server_default=types.ArchiveState.ACTIVE)]
+    error_code: str | None
+    error_message: str | None
+    list_after: bytes | None
+    """The key that the list goes on after; None while none is under way. Not all are text."""
+    failures: Annotated[int, of(server_default="0")]
+    """Steps that failed, one after the other."""
     # How many objects there are in each state, changed with them.
-    *(
-        sa.Column(f"{state}_objects", sa.BigInteger, nullable=False, server_default="0")
-        for state in types.ObjectState
-    ),
-    _time("created_at", now=True),
-    _time("listed_at", nullable=True),
-    _time("next_list_at", nullable=True),
-    # When its next step is due.
-    _time("due_at", now=True),
+    waiting_objects: Annotated[int, COUNTED]
+    running_objects: Annotated[int, COUNTED]
+    completed_objects: Annotated[int, COUNTED]
+    failed_objects: Annotated[int, COUNTED]
+    refused_objects: Annotated[int, COUNTED]
+    created_at: Annotated[datetime, NOW]
+    listed_at: datetime | None
+    next_list_at: datetime | None
+    due_at: Annotated[datetime, NOW]
+    """When its next step is due."""
+    removed_at: datetime | None
+    """Its objects are deleted a few at a time, then the row."""
+
+    @property
+    def counts(self) -> dict[types.ObjectState, int]:
+        """How many objects there are in each state."""
+        return {state: getattr(self, f"{state}_objects") for state in types.ObjectState}
+
+    @property
+    def is_retried(self) -> bool:
+        """Whether its last step failed, and another follows when it is due."""
+        return self.failures > 0 and self.state is types.ArchiveState.ACTIVE
+
+
+archives = table_of(
+    metadata,
+    Archive,
+    "archives",
     # Version 0.3.0 leases it by these.
     sa.Column("lease_token", sa.Uuid),
     _time("lease_expires_at", nullable=True),
-    # Its objects are deleted a few at a time, then the row.
-    _time("removed_at", nullable=True),
-    _check(one_of("state", types.ArchiveState), "state"),
     _check("max_active_jobs > 0", "max_active_jobs_positive"),
     _check("watch_seconds > 0", "watch_seconds_positive"),
     _check("sealed_access IS NULL OR removed_at IS NULL", "removed_without_access"),
@@ -1066,38 +1209,53 @@ archives = _table(
     _index("ix_archives_due", "due_at", where="state = 'active' OR removed_at IS NOT NULL"),
 )
 
-archive_objects = _table(
+
+@dataclass(frozen=True, slots=True)
+class ArchiveObject(Record):
+    """An object and what became of it."""
+
+    position: Annotated[int, of(sa.BigInteger, sa.Identity()), HIDDEN]
+    """In the order in which they were found."""
+    key_sha256: Annotated[bytes, HIDDEN]
+    """Which is known still when the key was erased with its job."""
+    key: Annotated[str | None, doc("Null once it was erased with its job.", "2024/a.mp4")]
+    size_bytes: Annotated[Count, of(sa.BigInteger)]
+    etag: str | None
+    modified_at: datetime | None
+    state: types.ObjectState
+    job_id: Annotated[uuid.UUID | None, of(sa.ForeignKey("jobs.id")), doc("Its last job.")]
+    error_code: Annotated[str | None, doc("Of the job, or why there is none.", "OBJECT_EMPTY")]
+    error_message: Annotated[str | None, doc("For people.", "The object is empty.")]
+
+
+archive_objects = table_of(
+    metadata,
+    ArchiveObject,
     "archive_objects",
     sa.Column("archive_id", sa.ForeignKey("archives.id"), nullable=False),
-    # SHA-256 of the key, which is known still when the key was erased with its job.
-    sa.Column("key_sha256", sa.LargeBinary, nullable=False),
-    # In the order in which they were found.
-    sa.Column("position", sa.BigInteger, sa.Identity(), nullable=False),
-    sa.Column("key", sa.Text),
-    # What a change shows in.
-    sa.Column("size_bytes", sa.BigInteger, nullable=False),
-    sa.Column("etag", sa.Text),
-    _time("modified_at", nullable=True),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("job_id", sa.ForeignKey("jobs.id")),
-    sa.Column("error_code", sa.Text),
-    sa.Column("error_message", sa.Text),
     sa.PrimaryKeyConstraint("archive_id", "key_sha256"),
-    _check(one_of("state", types.ObjectState), "state"),
     _check("state <> 'running' OR job_id IS NOT NULL", "running_has_job"),
     _index("ix_archive_objects_position", "archive_id", "position"),
     _index("ix_archive_objects_state", "archive_id", "state", "position"),
     _index("ix_archive_objects_job_id", "job_id", where="job_id IS NOT NULL"),
 )
 
-signing_secrets = _table(
+
+@dataclass(frozen=True, slots=True)
+class EncryptedSecret(Record):
+    """An account's secret as stored; ``previous`` only while it still signs."""
+
+    current: bytes
+    previous: bytes | None
+    created_at: Annotated[datetime, NOW]
+    rotated_at: datetime | None
+
+
+signing_secrets = table_of(
+    metadata,
+    EncryptedSecret,
     "signing_secrets",
     sa.Column("account_id", sa.ForeignKey("accounts.id"), primary_key=True),
-    # Encrypted with the service's key; a stolen dump signs nothing.
-    sa.Column("current", sa.LargeBinary, nullable=False),
-    sa.Column("previous", sa.LargeBinary),
-    _time("created_at", now=True),
-    _time("rotated_at", nullable=True),
     _check("(previous IS NULL) = (rotated_at IS NULL)", "rotation_has_time"),
 )
 

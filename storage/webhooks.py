@@ -18,21 +18,20 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 
 from storage.audit import AuditAction, record
 from storage.database import Connection, Database
-from storage.tables import signing_secrets, webhook_endpoints, webhook_events
+from storage.records import columns, read
+from storage.tables import (
+    Delivery,
+    EncryptedSecret,
+    signing_secrets,
+    webhook_endpoints,
+    webhook_events,
+)
 from storage.types import DeliveryStatus, EventType
+
+__all__ = ["EncryptedSecret"]
 
 OVERLAP = timedelta(hours=24)
 """How long the previous secret goes on signing after a rotation."""
-
-
-@dataclass(frozen=True, slots=True)
-class EncryptedSecret:
-    """An account's secret as stored; ``previous`` only while it still signs."""
-
-    current: bytes
-    previous: bytes | None
-    created_at: datetime
-    rotated_at: datetime | None
 
 
 async def get_or_create_signing_secret(
@@ -95,22 +94,6 @@ DELIVERY_LOG_SIZE = 100
 
 EVENTS_CHANNEL = "vas_webhook_events"
 """NOTIFY channel that wakes idle senders."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """An event and how its delivery stands."""
-
-    id: str
-    job_id: uuid.UUID
-    event_type: str
-    url: str
-    status: str
-    attempts: int
-    last_status: int | None
-    last_error: str | None
-    delivered_at: datetime | None
-    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +206,14 @@ async def list_deliveries(
     """Return the account's last deliveries, newest first; of one job if ``job_id`` is given."""
     table = webhook_events.c
     query = (
-        select(*[table[name] for name in Delivery.__dataclass_fields__])
+        select(*columns(Delivery))
         .where(table.account_id == account_id)
         .order_by(table.created_at.desc(), table.id.desc())
         .limit(DELIVERY_LOG_SIZE)
     )
     if job_id is not None:
         query = query.where(table.job_id == job_id)
-    return [Delivery(**row) for row in (await connection.execute(query)).mappings()]
+    return await read(connection, Delivery, query)
 
 
 _LEASE = text(

@@ -18,7 +18,10 @@ from datetime import timedelta
 from sqlalchemy import delete, exists, select, text
 
 from storage.database import Connection, Database, run
-from storage.tables import work
+from storage.records import from_row
+from storage.tables import Held, work
+
+__all__ = ["Held"]
 
 WORK_CHANNEL = "vas_work"
 """NOTIFY channel that wakes runners with nothing to do."""
@@ -38,20 +41,6 @@ class Terms:
     lease: timedelta
     per_account: int | None = None
     """How many pieces of an account are done at once; None: any number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A piece of work that its holder alone may end."""
-
-    kind: str
-    subject_id: uuid.UUID
-    part: str
-    """Which one of several of the subject; mostly empty."""
-    account_id: uuid.UUID
-    attempts: int
-    """This one included."""
-    token: uuid.UUID
 
 
 _QUEUE = text(
@@ -159,8 +148,7 @@ async def lease_next(database: Database, terms: Sequence[Terms]) -> tuple[list[H
         await connection.execute(_LOCK, {"lock": _LEASE_LOCK})
         rows = await run(connection, _LEASE, **values)
     seconds: float | None = rows[0]["seconds"]
-    names = Held.__dataclass_fields__
-    leased = [Held(**{name: row[name] for name in names}) for row in rows if row["token"]]
+    leased = [from_row(Held, row) for row in rows if row["token"]]
     return leased, seconds
 
 

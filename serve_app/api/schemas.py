@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, get_type_hints
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+)
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
@@ -51,6 +58,14 @@ RequestId = Annotated[
         examples=["req_5f0c2b7a9d3e4f1a8b6c7d8e9f0a1b2c"],
     ),
 ]
+
+
+class Body(BaseModel):
+    """The body of a request; fields that no operation has are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
 Data = TypeVar("Data")
 
 
@@ -59,6 +74,17 @@ class Answer(TypedDict, Generic[Data]):
 
     data: Data
     requestId: RequestId
+
+
+PAGE: dict[str, Any] = {"hasMore": bool, "nextCursor": str | None}
+"""Fields of a page beside its data."""
+
+
+def list_of(name: str, data: Any, text: str, **more: Any) -> Any:
+    """Return the type of an answer that is a list, with what the document says of it."""
+    kind: Any = TypedDict(name, {"data": data, **more, "requestId": RequestId})  # type: ignore[misc]
+    kind.__doc__ = text
+    return kind
 
 
 _Param = Annotated[

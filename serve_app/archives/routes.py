@@ -8,7 +8,7 @@ import uuid
 from typing import Annotated, Literal, NotRequired
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -20,13 +20,15 @@ from serve_app.api.openapi import answers, headers
 from serve_app.api.parameters import WHOLE_NUMBER, CursorQuery, Cursors, one_of
 from serve_app.api.schemas import (
     NO_NUL_PATTERN,
+    PAGE,
     WHOLE,
     Answer,
+    Body,
     Count,
-    RequestId,
     Timestamp,
     Uuid,
     doc,
+    list_of,
     rendered,
     timestamp,
 )
@@ -39,7 +41,7 @@ from serve_app.jobs.routes import IdempotencyKey
 from serve_app.jobs.schemas import BucketAccessOptions, CreateJobFromUrlBody, JobOptions
 from serve_app.jobs.vocabulary import VocabularyJson
 from storage import archives, keys
-from storage.archives import MOST_ARCHIVES, Archive
+from storage.archives import MOST_ARCHIVES, Archive, ArchiveObject
 from storage.database import Connection
 from storage.duplicates import list_groups
 from storage.types import ArchiveState, ObjectState
@@ -102,10 +104,8 @@ class NewArchiveBody(JobOptions):
     ] = "low"
 
 
-class ArchiveChangesBody(BaseModel):
+class ArchiveChangesBody(Body):
     """Body of ``PATCH /archives/{archiveId}``: what is not given stays."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     bucketAccess: Annotated[
         BucketAccessOptions | None, doc("New credentials, in the place of the old ones.")
@@ -161,33 +161,17 @@ class ArchiveJson(TypedDict):
     listedAt: Annotated[Timestamp | None, doc("When the last list was complete.")]
 
 
-class Archives(TypedDict):
-    """The account's archives, the oldest first."""
-
-    data: Annotated[list[ArchiveJson], Field(max_length=MOST_ARCHIVES)]
-    requestId: RequestId
-
-
-class ArchiveObjectJson(TypedDict):
-    """An object and what became of it."""
-
-    key: Annotated[str | None, doc("Null once it was erased with its job.", "2024/a.mp4")]
-    sizeBytes: Count
-    etag: str | None
-    modifiedAt: Timestamp | None
-    state: ObjectState
-    jobId: Annotated[Uuid | None, doc("Its last job.")]
-    errorCode: Annotated[str | None, doc("Of the job, or why there is none.", "OBJECT_EMPTY")]
-    errorMessage: Annotated[str | None, doc("For people.", "The object is empty.")]
-
-
-class ArchiveObjects(TypedDict):
-    """A page of objects, in the order in which they were found."""
-
-    data: list[ArchiveObjectJson]
-    hasMore: bool
-    nextCursor: str | None
-    requestId: RequestId
+_ARCHIVES = list_of(
+    "Archives",
+    Annotated[list[ArchiveJson], Field(max_length=MOST_ARCHIVES)],
+    "The account's archives, the oldest first.",
+)
+_OBJECTS = list_of(
+    "ArchiveObjects",
+    list[ArchiveObject],
+    "A page of objects, in the order in which they were found.",
+    **PAGE,
+)
 
 
 class DuplicateObjectJson(TypedDict):
@@ -203,16 +187,13 @@ class DuplicateGroupJson(TypedDict):
     objects: list[DuplicateObjectJson]
 
 
-class DuplicateGroups(TypedDict):
-    """A page of groups, the greatest first."""
-
-    data: list[DuplicateGroupJson]
-    hasMore: bool
-    nextCursor: str | None
-    complete: Annotated[bool, doc("Whether all pairs were looked at, 50,000 at most.", True)]
-    requestId: RequestId
-
-
+_DUPLICATES = list_of(
+    "DuplicateGroups",
+    list[DuplicateGroupJson],
+    "A page of groups, the greatest first.",
+    **PAGE,
+    complete=Annotated[bool, doc("Whether all pairs were looked at, 50,000 at most.", True)],
+)
 ArchiveId = Annotated[
     Uuid, Path(alias="archiveId", description="The archive's id; what is no UUID is not found.")
 ]
@@ -323,7 +304,7 @@ async def create_archive(
     return await create_once(request, "createArchive", key, create)
 
 
-@router.get("/archives", **answers(Archives, "The archives."))
+@router.get("/archives", **answers(_ARCHIVES, "The archives."))
 async def list_archives(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """List archives.
 
@@ -352,7 +333,7 @@ async def get_archive(
     return success(request, render_archive(found, context))
 
 
-@router.get("/archives/{archiveId}/objects", **answers(ArchiveObjects, "A page of objects."))
+@router.get("/archives/{archiveId}/objects", **answers(_OBJECTS, "A page of objects."))
 async def list_archive_objects(
     request: Request,
     context: Context,
@@ -388,10 +369,10 @@ async def list_archive_objects(
     shown, next_cursor = found[:limit], None
     if len(found) > limit:
         next_cursor = cursors.write(shown[-1].position.to_bytes(8))
-    return page(request, [rendered(ArchiveObjectJson, each) for each in shown], next_cursor)
+    return page(request, [each.json() for each in shown], next_cursor)
 
 
-@router.get("/archives/{archiveId}/duplicates", **answers(DuplicateGroups, "A page of groups."))
+@router.get("/archives/{archiveId}/duplicates", **answers(_DUPLICATES, "A page of groups."))
 async def list_archive_duplicates(
     request: Request,
     context: Context,

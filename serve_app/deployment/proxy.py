@@ -75,7 +75,10 @@ of text; the application's own errors are JSON, those of the dashboard pages."""
 _NO_APPLICATION = "http-request return status 503 errorfile {error}"
 """Serve answers 404 to every path while it has no application. Clients take 404 for final."""
 
-_LONG_WAITS = "http-request set-timeout server 3600s if { path_beg /v1/audio/ /v1/listen /v1/api/ask /dashboard/api/ask }"
+_LONG_WAITS = (
+    "http-request set-timeout server 3600s"
+    " if { path_beg /v1/audio/ /v1/listen /v1/api/ask /dashboard/api/ask }"
+)
 """OpenAI's interface answers once a job has ended."""
 
 _OWN_RECEIVE = "http-request set-header x-request-disconnect-disabled ?1"

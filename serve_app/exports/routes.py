@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -18,7 +18,7 @@ from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute
 from serve_app.api.downloads import FilePlace, LargeResults
 from serve_app.api.envelope import API_PREFIX, Context, public_url, success
 from serve_app.api.openapi import OF_RESULTS, answers, errors, headers
-from serve_app.api.schemas import Answer, Uuid, doc
+from serve_app.api.schemas import Answer, Body, Uuid, doc
 from serve_app.api.urls import parse_job_id
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.exports import comparisons
@@ -195,10 +195,9 @@ class ComparisonFormat(StrEnum):
     EDL = "edl"
 
 
-class ComparisonBody(BaseModel):
+class ComparisonBody(Body):
     """Body of ``POST /comparisons``."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
     before: Annotated[str, Field(alias="from"), doc("The job of the first cut.")]
     after: Annotated[str, Field(alias="to"), doc("The job of the second cut.")]
 

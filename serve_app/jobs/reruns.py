@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NotRequired
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -17,7 +17,7 @@ from serve_app import pricing
 from serve_app.api.authentication import CreationRoute, CurrentJob
 from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import OF_RESULTS, answers
-from serve_app.api.schemas import Answer, Count, Uuid, doc
+from serve_app.api.schemas import Answer, Body, Count, Uuid, doc
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.jobs.plans import JobPlan
@@ -34,10 +34,9 @@ from storage.types import ANALYSES, MODE_STAGES, JobState, Priority, ProcessingM
 Analysis = Literal["vision", "transcript"]
 
 
-class RerunBody(BaseModel):
+class RerunBody(Body):
     """Body of ``POST /jobs/{jobId}/rerun``."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
     dryRun: Annotated[bool, doc("Only say what would be done, and its price.")] = False
     stages: Annotated[
         Annotated[list[Analysis], Field(min_length=1, max_length=2)] | None,

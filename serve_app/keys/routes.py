@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -26,7 +26,7 @@ from serve_app.api.envelope import (
 )
 from serve_app.api.openapi import answers, headers, links
 from serve_app.api.parameters import WHOLE_NUMBER
-from serve_app.api.schemas import Answer, Count, RequestId, Url, Uuid, doc
+from serve_app.api.schemas import Answer, Body, Count, Url, Uuid, doc, list_of
 from serve_app.api.urls import parse_job_id
 from serve_app.errors import ApiError, ErrorCode, existing
 from storage import audit, keys, ledger
@@ -44,11 +44,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute, tags=["Dashboard
 open_router = APIRouter(prefix=API_PREFIX, route_class=KeylessRoute, tags=["Dashboard"])
 
 
-class KeyList(TypedDict):
-    """The account's keys."""
-
-    data: Annotated[list[Key], doc("Newest first.")]
-    requestId: RequestId
+_KEYS = list_of("KeyList", Annotated[list[Key], doc("Newest first.")], "The account's keys.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +63,7 @@ class PortalLink(TypedDict):
 @router.get(
     "/keys",
     **answers(
-        KeyList,
+        _KEYS,
         "The keys, newest first.",
         **_PRIVATE,
         links=links({"id": "$response.body#/data/0/id"}, "rotateKey"),
@@ -127,10 +123,8 @@ async def rotate_key(
     return success(request, {**rotated.json(), "key": issued.secret}, headers=NO_STORE)
 
 
-class SignInBody(BaseModel):
+class SignInBody(Body):
     """Body of ``POST /sessions``."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     token: Annotated[
         str, Field(min_length=1, max_length=200), doc("Of a sign-in link; works once.", "…")
@@ -168,19 +162,17 @@ MOST_ENTRIES = 1000
 """Of a page."""
 
 
-class AuditPage(TypedDict):
-    """Entries of the audit log."""
-
-    data: Annotated[list[AuditEntry], Field(max_length=MOST_ENTRIES)]
-    hasMore: Annotated[bool, doc("Whether there are later ones.")]
-    requestId: RequestId
-
-
+_AUDIT = list_of(
+    "AuditPage",
+    Annotated[list[AuditEntry], Field(max_length=MOST_ENTRIES)],
+    "Entries of the audit log.",
+    hasMore=Annotated[bool, doc("Whether there are later ones.")],
+)
 _STORED = TypeAdapter[dict[str, Any]](form_of(AuditEntry))
 
 
 @router.get(
-    "/audit", **answers(AuditPage, "Entries, the oldest first.", headers=headers("Cache-Control"))
+    "/audit", **answers(_AUDIT, "Entries, the oldest first.", headers=headers("Cache-Control"))
 )
 async def list_audit_log(
     request: Request,

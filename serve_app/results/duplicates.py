@@ -15,7 +15,7 @@ from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, page
 from serve_app.api.openapi import answers
 from serve_app.api.parameters import WHOLE_NUMBER, CursorQuery, Cursors, one_of
-from serve_app.api.schemas import Count, RequestId, Seconds, Share, Uuid, doc, rendered
+from serve_app.api.schemas import PAGE, Count, Seconds, Share, Uuid, doc, list_of, rendered
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.results.availability import no_result
 from storage import duplicates
@@ -49,21 +49,18 @@ class DuplicateJson(TypedDict):
     speed: Annotated[float, doc("How much faster the other one runs.", 1.04, ge=0)]
 
 
-class Duplicates(TypedDict):
-    """A page of duplicates, by the other job; a job's `file` comes first."""
-
-    data: list[DuplicateJson]
-    hasMore: bool
-    nextCursor: str | None
-    requestId: RequestId
-
-
+_DUPLICATES = list_of(
+    "Duplicates",
+    list[DuplicateJson],
+    "A page of duplicates, by the other job; a job's `file` comes first.",
+    **PAGE,
+)
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 
 @router.get(
     "/jobs/{jobId}/duplicates",
-    **answers(Duplicates, "A page of duplicates.", ErrorCode.RESULTS_NOT_READY),
+    **answers(_DUPLICATES, "A page of duplicates.", ErrorCode.RESULTS_NOT_READY),
 )
 async def list_duplicates(
     request: Request,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, NotRequired
 
 from fastapi import APIRouter, Path, Request
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
@@ -18,12 +18,13 @@ from serve_app.api.envelope import API_PREFIX, Context, public_url, success
 from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.schemas import (
     Answer,
+    Body,
     Count,
-    RequestId,
     Seconds,
     Url,
     Uuid,
     doc,
+    list_of,
     rendered,
 )
 from serve_app.api.urls import parse_job_id, still_path
@@ -121,10 +122,9 @@ async def delete_people(request: Request, context: Context, job: CurrentJob) -> 
     return success(request, {"jobId": str(job.id), "deleted": count})
 
 
-class VoiceBody(BaseModel):
+class VoiceBody(Body):
     """Body of ``PUT /jobs/{jobId}/speakers/{speakerId}/voice``."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
     name: Annotated[
         Annotated[
             str,
@@ -135,11 +135,11 @@ class VoiceBody(BaseModel):
     ]
 
 
-class VoiceList(TypedDict):
-    """The account's voices, the oldest first."""
-
-    data: Annotated[list[Voice], Field(max_length=MOST_VOICES)]
-    requestId: RequestId
+_VOICES = list_of(
+    "VoiceList",
+    Annotated[list[Voice], Field(max_length=MOST_VOICES)],
+    "The account's voices, the oldest first.",
+)
 
 
 @voice_router.put(
@@ -182,7 +182,7 @@ async def name_voice(
     return success(request, learnt.json())
 
 
-@voice_router.get("/voices", **answers(VoiceList, "The voices."))
+@voice_router.get("/voices", **answers(_VOICES, "The voices."))
 async def list_voices(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """List voices.
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Annotated, Literal, cast
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
@@ -21,7 +21,7 @@ from serve_app.api.downloads import LargeResults, ResultAnswer
 from serve_app.api.envelope import API_PREFIX, Context, public_url, success
 from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.parameters import WHOLE_NUMBER, matching
-from serve_app.api.schemas import Answer, doc, rendered
+from serve_app.api.schemas import Answer, Body, doc, rendered
 from serve_app.context import AppContext
 from serve_app.crypto import canonical
 from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, existing, invalid
@@ -72,10 +72,9 @@ _LanguagePath = Annotated[
 ]
 
 
-class SpeakerBody(BaseModel):
+class SpeakerBody(Body):
     """Body of ``PUT /jobs/{jobId}/speakers/{speakerId}``."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
     label: Annotated[
         Annotated[
             str,
@@ -282,10 +281,9 @@ async def get_summary(request: Request, context: Context, job: CurrentJob) -> Re
     return success(request, {"jobId": str(job.id), "sentences": sentences})
 
 
-class RedactionBody(BaseModel):
+class RedactionBody(Body):
     """Body of ``POST /jobs/{jobId}/redact``."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
     kinds: Annotated[redaction.RedactedKinds, doc("What to hide.", ["email", "phone", "name"])]
 
 
@@ -403,10 +401,9 @@ async def get_receipt_keys(context: Context) -> Response:
     return JSONResponse(keys, headers={"Cache-Control": "public, max-age=300"})
 
 
-class TranslationBody(BaseModel):
+class TranslationBody(Body):
     """Body of ``POST /jobs/{jobId}/translations``."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
     language: Annotated[LanguageTag, doc("BCP 47; its region makes no difference.", "en")]
 
 

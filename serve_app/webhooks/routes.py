@@ -11,7 +11,7 @@ from typing import Annotated, NotRequired
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -21,12 +21,13 @@ from serve_app.api.openapi import answers, headers
 from serve_app.api.parameters import one_of
 from serve_app.api.schemas import (
     Answer,
+    Body,
     Count,
-    RequestId,
     Timestamp,
     Uuid,
     doc,
     each_once,
+    list_of,
     rendered,
     timestamp,
 )
@@ -38,9 +39,9 @@ from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import endpoints, webhooks
 from storage.audit import AuditAction, record
 from storage.endpoints import MOST_ENDPOINTS
-from storage.tables import WebhookEndpoint
+from storage.tables import Delivery, WebhookEndpoint
 from storage.types import TERMINAL_EVENTS, DeliveryStatus, EventType
-from storage.webhooks import Delivery, EncryptedSecret, list_deliveries
+from storage.webhooks import EncryptedSecret, list_deliveries
 
 TEST_EVENT = "webhook.test"
 TEST_MESSAGE = "This is a test event. No job has ended."
@@ -73,14 +74,14 @@ class WebhookDelivery(TypedDict):
     createdAt: Annotated[Timestamp, doc("When the event was written.")]
 
 
-class WebhookDeliveries(TypedDict):
-    """The last deliveries, newest first."""
+_DELIVERIES = list_of(
+    "WebhookDeliveries",
+    Annotated[list[WebhookDelivery], Field(max_length=100)],
+    "The last deliveries, newest first.",
+)
 
-    data: Annotated[list[WebhookDelivery], Field(max_length=100)]
-    requestId: RequestId
 
-
-@router.get("/webhooks/deliveries", **answers(WebhookDeliveries, "The deliveries."))
+@router.get("/webhooks/deliveries", **answers(_DELIVERIES, "The deliveries."))
 async def list_webhook_deliveries(
     request: Request,
     context: Context,
@@ -108,10 +109,8 @@ def _record(delivery: Delivery) -> WebhookDelivery:
     return rendered(WebhookDelivery, delivery, urlHost=host, disabled=disabled)
 
 
-class TestWebhookBody(BaseModel):
+class TestWebhookBody(Body):
     """Body of ``POST /webhooks/test``."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     url: Annotated[
         CallbackUrl, doc("Public HTTPS endpoint, port 443.", "https://hooks.example.com/video")
@@ -247,19 +246,15 @@ Events = Annotated[
 EndpointUrl = Annotated[CallbackUrl, doc("A public HTTPS URL.", "https://hooks.example.com/events")]
 
 
-class NewEndpointBody(BaseModel):
+class NewEndpointBody(Body):
     """Body of ``POST /webhooks/endpoints``."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
-
     url: EndpointUrl
-    events: Events = [str(event) for event in TERMINAL_EVENTS.values()]
+    events: Events = [str(event) for event in TERMINAL_EVENTS.values()]  # noqa: RUF012 - pydantic copies it
 
 
-class EndpointChangesBody(BaseModel):
+class EndpointChangesBody(Body):
     """Body of ``PATCH /webhooks/endpoints/{endpointId}``: what is not given stays."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     url: EndpointUrl | None = None
     events: Events | None = None
@@ -272,19 +267,17 @@ class NewWebhookEndpoint(WebhookEndpoint):
     secret: SigningSecretText
 
 
-class WebhookEndpoints(TypedDict):
-    """The account's endpoints, the oldest first."""
-
-    data: Annotated[list[WebhookEndpoint], Field(max_length=MOST_ENDPOINTS)]
-    requestId: RequestId
-
-
+_ENDPOINTS = list_of(
+    "WebhookEndpoints",
+    Annotated[list[WebhookEndpoint], Field(max_length=MOST_ENDPOINTS)],
+    "The account's endpoints, the oldest first.",
+)
 EndpointId = Annotated[
     Uuid, Path(alias="endpointId", description="The endpoint's id; what is no UUID is not found.")
 ]
 
 
-@router.get("/webhooks/endpoints", **answers(WebhookEndpoints, "The endpoints."))
+@router.get("/webhooks/endpoints", **answers(_ENDPOINTS, "The endpoints."))
 async def list_webhook_endpoints(
     request: Request, context: Context, account_id: CurrentAccount
 ) -> Response:
