@@ -79,11 +79,9 @@ class JobSource(BaseModel):
     clips: tuple[SourceClip, ...] = ()
     audio: tuple[SourceAudio, ...] = ()
     keyterms: tuple[str, ...] = ()
-    """The request's own."""
     vocabulary: tuple[str, ...] = ()
-    """Further key terms, of its archive and its account as it was created."""
+    """Further ones: of its archive and its account when it was created, as the replacements."""
     replacements: tuple[tuple[str, str], ...] = ()
-    """Of these too: words that are heard, and what is written in their place."""
     people: bool = False
     voices: bool = False
     redact: tuple[str, ...] = ()

@@ -841,7 +841,6 @@ archives = _table(
     sa.Column("sealed_access", sa.Text),
     # What its jobs are created with.
     sa.Column("options", JSONB, nullable=False),
-    # As its account's.
     sa.Column("vocabulary", JSONB(none_as_null=True)),
     sa.Column("base_url", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False, server_default=types.ArchiveState.ACTIVE),
