@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -42,8 +42,6 @@ SESSION_LIFETIME = timedelta(hours=12)
 OPERATOR_SESSION_LIFETIME = timedelta(hours=4)
 
 
-Vocabulary = Mapping[str, Any]
-"""``keyterms`` and ``replacements``, as the API has them."""
 MOST_KEYS = 200
 """Active ones of an account that its owners may make; the operator's do not count."""
 
@@ -173,24 +171,8 @@ async def lock_account(connection: Connection, account_id: uuid.UUID) -> Account
     raise AccountNotFoundError(str(account_id))
 
 
-_VOCABULARIES = sa.text(
-    "SELECT vocabulary FROM (SELECT 1 AS place, vocabulary FROM archives"
-    " WHERE account_id = :account_id AND id = ANY(:archive_ids)"
-    " UNION ALL SELECT 2, vocabulary FROM accounts WHERE id = :account_id) AS found"
-    " WHERE vocabulary IS NOT NULL ORDER BY place"
-)
-
-
-async def list_vocabularies(
-    connection: Connection, account_id: uuid.UUID, archive_ids: Collection[uuid.UUID] = ()
-) -> list[Vocabulary]:
-    """Return those of these archives of the account, then its own, as far as they have any."""
-    of = {"account_id": account_id, "archive_ids": [*archive_ids]}
-    return [*(await connection.execute(_VOCABULARIES, of)).scalars()]
-
-
 async def replace_vocabulary(
-    connection: Connection, account_id: uuid.UUID, vocabulary: Vocabulary
+    connection: Connection, account_id: uuid.UUID, vocabulary: Mapping[str, Any]
 ) -> None:
     """Jobs that are created from now on have this one."""
     statement = sa.update(accounts).where(accounts.c.id == account_id)

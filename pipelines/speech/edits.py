@@ -89,15 +89,16 @@ def parted(text: str) -> tuple[str, str, str]:
     return text.partition(text.strip(_AROUND) or text)
 
 
-def compared(text: str) -> str:
-    """Return a text as replacements find it: in whatever case, without punctuation around it."""
-    return unicodedata.normalize("NFKC", parted(text)[1]).casefold()
+def plain(text: str) -> str:
+    """Return a text as replacements find it: without punctuation around it."""
+    return unicodedata.normalize("NFKC", parted(text)[1])
 
 
 def replaced(words: Words, pairs: Iterable[tuple[str, str]]) -> list[TranscriptWord]:
     """Return the words, those of one speaker that are a pair's first text as its second one, the
-    longest first. Punctuation around them stays, and an English genitive."""
-    table = {compared(heard): words_of(written) for heard, written in pairs}
+    longest first. A text in lower case is found in whatever case, others as they are: WAR is no
+    war. Punctuation around the words stays, and an English genitive."""
+    table = {plain(heard): words_of(written) for heard, written in pairs}
     lengths = sorted({len(words_of(heard)) for heard in table}, reverse=True)
     found, at = list[TranscriptWord](), 0
     while at < len(words):
@@ -114,7 +115,8 @@ def _others(run: Words, table: dict[str, list[str]]) -> list[TranscriptWord]:
     one. Return none where the words stay, or others would have less than a millisecond each."""
     before, heard, after = parted(joined(word.text for word in run))
     for end in ("", "'s", "’s"):
-        written = table.get(compared(heard.removesuffix(end)))
+        bare = plain(heard.removesuffix(end))
+        written = table.get(bare) or table.get(bare.lower())
         if written and len({(word.speaker, word.language) for word in run}) == 1:
             break
     else:

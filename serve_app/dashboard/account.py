@@ -326,13 +326,12 @@ async def change_vocabulary(context: Context, viewer: CurrentViewer, form: SentF
     except ValidationError as error:
         (name, *place), reason = error.errors()[0]["loc"], error.errors()[0]["msg"]
         line = f", line {int(place[0]) + 1}" if place else ""
-        raise invalid(f"{_FIELDS[str(name)]}{line}: {reason}.", str(name)) from None
+        raise invalid(f"{str(name).capitalize()}{line}: {reason}.", str(name)) from None
     async with context.database.transaction() as connection:
         await keys.replace_vocabulary(connection, viewer.account.id, {**given})
     return RedirectResponse(VOCABULARY_PATH, status_code=303)
 
 
-_FIELDS = {"keyterms": "Key terms", "replacements": "Replacements"}
 PEOPLE_PATH = f"{PATH}/people"
 AUDIT_PATH = f"{PATH}/audit"
 ENTRIES_SHOWN = 100

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from pipelines.speech.edits import compared
+from pipelines.speech.edits import plain
 from serve_app import pricing
 from serve_app.api.schemas import timestamp
 from serve_app.api.urls import parse_job_id
@@ -40,6 +40,7 @@ from storage import (
     translations,
     webhooks,
 )
+from storage.archives import list_archives
 from storage.cleaning import erase_content, is_held
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord, JobSource
@@ -88,9 +89,10 @@ async def create_jobs(
         connection, account_id, len(plans), settings, leaves_room=leaves_room
     )
     capped_key_id = await check_caps(connection, len(plans))
-    clips = [clip for plan in plans for clip in plan.job.source.clips]
-    from_archives = {clip.archive_id for clip in clips if clip.archive_id is not None}
-    vocabularies = await keys.list_vocabularies(connection, account_id, from_archives)
+    ids = {clip.archive_id for plan in plans for clip in plan.job.source.clips} - {None}
+    owners = [it for each in ids for it in await list_archives(connection, account_id, each)]
+    given = [*(each.vocabulary for each in owners), account.vocabulary]
+    vocabularies = [each for each in given if each is not None]
     created = []
     for plan in plans:
         require_priority(plan.job.priority, account, settings)
@@ -119,11 +121,11 @@ async def create_jobs(
     return created
 
 
-def with_vocabulary(source: JobSource, vocabularies: Sequence[keys.Vocabulary]) -> JobSource:
+def with_vocabulary(source: JobSource, vocabularies: Sequence[dict[str, Any]]) -> JobSource:
     """Return the source of a job that has these; the first ones count before the others."""
     further = [it for each in vocabularies for it in each["keyterms"] if it not in source.keyterms]
     replacements = {
-        compared(it["from"]): (it["from"], it["to"])
+        plain(it["from"]).lower(): (it["from"], it["to"])
         for each in reversed(vocabularies)
         for it in each["replacements"]
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Request
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from pipelines.codec import from_json
-from pipelines.speech.edits import changed_words, compared, parted
+from pipelines.speech.edits import changed_words, parted, plain
 from pipelines.speech.words import joined
 from pipelines.types import TranscriptSegment
 from serve_app.api.authentication import CurrentAccount, KeyedRoute
@@ -26,6 +26,7 @@ from serve_app.api.schemas import Answer, Count, Uuid, doc
 from serve_app.context import AppContext
 from serve_app.jobs.schemas import MAX_KEYTERMS
 from storage import history, keys
+from storage.history import ReadTranscript
 from storage.results import Element
 
 MOST_REPLACEMENTS = 200
@@ -46,15 +47,15 @@ Written = Annotated[
 ReplacementJson = TypedDict(
     "ReplacementJson",
     {
-        "from": Annotated[Written, doc("Whole words as they are transcribed.", "Webber")],
+        "from": Annotated[Written, doc("Whole words; in lower case: in whatever case.", "Webber")],
         "to": Annotated[Written, doc("In their place; punctuation around it stays.", "Weber")],
     },
 )
-ReplacementJson.__doc__ = "Words, in whatever case, and what is written in their place."
+ReplacementJson.__doc__ = "Words, and what is written in their place."
 
 
 def _from_once(value: list[ReplacementJson]) -> list[ReplacementJson]:
-    if len({compared(each["from"]) for each in value}) < len(value):
+    if len({plain(each["from"]).lower() for each in value}) < len(value):
         raise PydanticCustomError("from_once", "must name each from once, in whatever case")
     return value
 
@@ -122,11 +123,9 @@ async def read_vocabulary(
     """Return the account's vocabulary with proposals, which follow what is corrected, taken back,
     redacted or erased."""
     async with context.database.statement() as connection:
-        stored = await keys.list_vocabularies(connection, account_id)
+        account = await keys.get_account(connection, str(account_id))
         corrected = await history.list_corrected(connection, account_id, most=_MOST_CORRECTED)
-    found = cast("VocabularyJson", stored[0] if stored else {"keyterms": [], "replacements": []})
-    changes = Changes({compared(it["from"]) for it in found["replacements"]})
-    room = _MOST_BYTES
+    made, texts, room = _Made(list), list[str](), _MOST_BYTES
     async with turn_if_large(request, account_id, sum(size for *_, size in corrected)):
         for job_id, index, size in corrected:
             if (room := room - size) < 0:
@@ -135,58 +134,53 @@ async def read_vocabulary(
                 read = await history.read_transcript(connection, job_id, index)
             if read is not None:
                 of = context.database, job_id, index, read.document, read.revision
-                if (machine := await history.document_at(*of, 0)) is not None:
-                    await asyncio.to_thread(changes.add, str(job_id), machine, read.document)
-        proposals = await asyncio.to_thread(changes.proposals)
+                machine = await history.document_at(*of, 0) or read.document  # erased meanwhile
+                texts.append(await asyncio.to_thread(_compare, machine, read, made))
+        found = cast("VocabularyJson", account.vocabulary or {"keyterms": [], "replacements": []})
+        known = {plain(each["from"]).lower() for each in found["replacements"]}
+        proposals = await asyncio.to_thread(_proposals, made, texts, known)
     return {**found, "proposals": proposals}
 
 
-@dataclass(slots=True)
-class Changes:
-    """What people changed in transcripts, the last corrected first."""
+_Made = defaultdict[tuple[str, str], list[tuple[str, str]]]
+"""Changes by the words in lower case and what was written in their place: of each time the job and
+the words; the job that was corrected last comes first."""
 
-    known: set[str]
-    """What is replaced already."""
-    made: dict[tuple[str, str], list[tuple[str, str]]] = field(default_factory=dict)
-    """By words in lower case, and what was written in their place: jobs, and the words."""
-    texts: list[str] = field(default_factory=list)
-    """The words of the transcripts as they are now."""
 
-    def add(self, job_id: str, machine: Element, now: Element) -> None:
-        """Compare what the machine wrote with what it was corrected to."""
-        self.texts.append(_spaced(word["text"] for it in now["segments"] for word in it["words"]))
-        for first, count, new in history.difference(machine, now)["splices"]:
-            sides = (
-                [word for it in side for word in from_json(TranscriptSegment, it).words]
-                for side in (machine["segments"][first : first + count], new)
-            )
-            for change in changed_words(*sides):
-                both = [[word.text for word in it] for it in (change.before, change.after)]
-                if len(both[0]) in _FEW and len(both[1]) in _FEW:
-                    heard, written = (parted(joined(each))[1] for each in both)
-                    if heard[-2:] == written[-2:] in {"'s", "’s"}:
-                        heard, written = heard[:-2], written[:-2]
-                    words = _spaced(both[0]).lower()
-                    self.made.setdefault((words, written), []).append((job_id, heard))
+def _compare(machine: Element, now: ReadTranscript, made: _Made) -> str:
+    """Add what the machine's transcript was corrected to; return the words that it has now."""
+    segments = now.document["segments"]
+    for first, count, new in history.difference(machine, now.document)["splices"]:
+        sides = (
+            [word for it in side for word in from_json(TranscriptSegment, it).words]
+            for side in (machine["segments"][first : first + count], new)
+        )
+        for change in changed_words(*sides):
+            both = [[word.text for word in it] for it in (change.before, change.after)]
+            if len(both[0]) in _FEW and len(both[1]) in _FEW:
+                heard, written = (parted(joined(each))[1] for each in both)
+                if heard[-2:] == written[-2:] in {"'s", "’s"}:
+                    heard, written = heard[:-2], written[:-2]
+                made[_spaced(both[0]).lower(), written].append((str(now.job_id), heard))
+    return _spaced(word["text"] for it in segments for word in it["words"])
 
-    def proposals(self) -> list[ProposalJson]:
-        """Return the most frequent first.
 
-        Once is enough of what has a capital letter, as names have. Words in lower case that are
-        left elsewhere are words of their own, which a replacement would spoil.
-        """
-        made = [it for it in self.made.items() if len(it[1]) > 1 or it[0][1] != it[0][1].lower()]
-        made.sort(key=lambda it: -len(it[1]))
-        found = list[ProposalJson]()
-        for (words, written), pairs in made[:_MOST_TRIED]:
-            job_id, heard = pairs[0]
-            if compared(heard) not in self.known and not any(words in it for it in self.texts):
-                jobs = len({each for each, _ in pairs})
-                change: ReplacementJson = {"from": heard, "to": written}
-                found.append({**change, "times": len(pairs), "jobs": jobs, "jobId": job_id})
-        return found[:MOST_PROPOSALS]
+def _proposals(made: _Made, texts: Sequence[str], known: set[str]) -> list[ProposalJson]:
+    """Return the most frequent first. Once is enough of what has a capital letter, as names have.
+    Words in lower case that are left elsewhere are words of their own, which a replacement would
+    spoil."""
+    likely = [it for it in made.items() if len(it[1]) > 1 or it[0][1] != it[0][1].lower()]
+    likely.sort(key=lambda it: -len(it[1]))
+    found = list[ProposalJson]()
+    for (words, written), pairs in likely[:_MOST_TRIED]:
+        job_id, heard = pairs[0]
+        if plain(heard).lower() not in known and not any(words in text for text in texts):
+            counts = len(pairs), len({each for each, _ in pairs})
+            change: ReplacementJson = {"from": heard, "to": written}
+            found.append({**change, "times": counts[0], "jobs": counts[1], "jobId": job_id})
+    return found[:MOST_PROPOSALS]
 
 
 def _spaced(words: Iterable[str]) -> str:
-    plain = (parted(word)[1].removesuffix("'s").removesuffix("’s") for word in words)
-    return f" {' '.join(plain)} "
+    bare = (parted(word)[1].removesuffix("'s").removesuffix("’s") for word in words)
+    return f" {' '.join(bare)} "

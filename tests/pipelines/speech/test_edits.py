@@ -249,14 +249,15 @@ def test_of_a_long_segment_the_words_around_the_new_ones_are_aligned() -> None:
     assert splice.segments[0].words[49] == long.words[49]
 
 
-PAIRS = [("ben it", "Bennet"), ("WEBBER", "Weber"), ("New York", "York"), ("c", "sea")]
+PAIRS = [("ben it", "Bennet"), ("Webber", "Weber"), ("New York", "York"), ("c", "sea")]
 REPLACED = {
-    "in whatever case": ("webber said", "Weber said"),
+    "lower case in whatever case": ("BEN It said", "Bennet said"),
+    "others as they are": ("webber, WEBBER", "webber, WEBBER"),
     "punctuation stays": ("(Webber), so", "(Weber), so"),
     "a genitive stays": ("Webber’s ben it's", "Weber’s Bennet's"),
     "whole words": ("Webbers and C#", "Webbers and C#"),
     "not across a sentence": ("Ben. It rains", "Ben. It rains"),
-    "the longest first, and none twice": ("new York C", "York sea"),
+    "the longest first, and none twice": ("New York C", "York sea"),
 }
 
 
