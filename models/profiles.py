@@ -28,11 +28,12 @@ def has_task(profile: str, task: Task[Any], models_dir: Path | None) -> bool:
     row = registry.REGISTRY[profile].get(task)
     if row is None or not task.optional:
         return row is not None
-    from_hub = models_dir is None and registry.own_profile(profile) != "packaged"
-    if not row.is_packaged and row.remote is None and not _has_transformers():
+    is_hubs = bool(row.plugin) or registry.own_profile(profile) != "packaged"
+    if not row.is_packaged and not (row.remote or row.plugin) and not _has_transformers():
         return False
     return all(
-        each.is_installed(models_dir) or (from_hub and isinstance(each, Checkpoint))
+        each.is_installed(models_dir)
+        or (models_dir is None and is_hubs and isinstance(each, Checkpoint))
         for each in row.weights.values()
     )
 
@@ -103,15 +104,15 @@ class ListedWeights:
     role: str
     weights: Weights
     optional: bool = False
+    plugin: str = ""
 
 
 def listed_weights(profile: str) -> Iterator[ListedWeights]:
     """All weights of a profile, in the order of its tasks."""
     for task, row in registry.REGISTRY[profile].items():
         for role, weights in row.weights.items():
-            yield ListedWeights(
-                task.name, role, weights, task.optional or role in registry.OPTIONAL_ROLES
-            )
+            optional = task.optional or role in registry.OPTIONAL_ROLES
+            yield ListedWeights(task.name, role, weights, optional, row.plugin)
 
 
 def pulled_weights(profile: str, task: str | None, folder: Path) -> list[ListedWeights]:
@@ -128,7 +129,7 @@ def pulled_weights(profile: str, task: str | None, folder: Path) -> list[ListedW
         for each in listed
         if not each.optional
         or each.weights.is_installed(folder)
-        or (isinstance(each.weights, Checkpoint) and profile != "packaged")
+        or (isinstance(each.weights, Checkpoint) and registry.own_profile(profile) != "packaged")
     ]
 
 
@@ -193,6 +194,7 @@ def digest_of(profile: str, tasks: Iterable[Task[Any]], own: Path | None = None)
         if row is not None:
             module, _, opener = row.opener.partition(":")
             parts.append(f"{registry.FORMER_OPENERS.get(row.opener, module)}:{opener}")
+            parts += [row.plugin] if row.plugin else []
             parts += [each.identity for each in row.weights.values()]
             parts += [f"revision {row.revision}"] if row.revision else []
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -207,7 +209,7 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """For people: the profile without models of other servers."""
+        """For people: the profile without models of other servers and plug-ins."""
         return registry.own_profile(self.profile)
 
 

@@ -4,7 +4,6 @@ or through Ray Serve."""
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 import math
 import threading
@@ -18,6 +17,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from models.backends import Backend
 from models.contracts import DeviceMemoryError
+from models.isolation import IsolatedModel, load
 from models.profiles import has_task, is_one_actor, most_media_seconds, replicas_of
 from models.registry import REGISTRY
 from models.tasks import Contract, Shape, Task
@@ -30,25 +30,15 @@ def open_model(
     own: Path | None = None,
     workers: int = 1,
 ) -> Contract:
-    """The model of a task, loaded in this process; with weights of the user's ``own`` where a
-    folder of them is given, and for so many callers at once.
+    """The model of a task, loaded in this process, a plug-in's in one of its own; with weights of
+    the user's ``own`` where a folder of them is given, and for so many callers at once.
 
     Raises KeyError for an unknown profile or a task that it lacks, MissingCheckpointError where a
     models folder lacks the weights, WeightsError for packaged ones that are missing or altered.
     """
-    from threadpoolctl import ThreadpoolController
-
     row = replace(REGISTRY[profile][task], own=own, workers=workers)
-    if row.gpu_memory_bytes:
-        from models.backends.transformers import bound_memory
-
-        bound_memory(row)
-    module, _, name = row.opener.partition(":")
-    opener = getattr(importlib.import_module(module), name)
-    # A task has one processor. NumPy's OpenBLAS starts a thread for each processor of the machine
-    # instead; waiting for each other they took 0.8 of the 1.0 processor seconds of an embedding.
-    ThreadpoolController().select(internal_api="openblas").limit(limits=1)
-    return cast("Contract", opener(row, models_dir))
+    opened = IsolatedModel(row, models_dir) if row.plugin else load(row, models_dir)
+    return cast("Contract", opened)
 
 
 CALL_TIMEOUT_SECONDS = 600
@@ -288,17 +278,22 @@ class ServedModel:
 
 
 def _result(handle: Any, call: tuple[Any, ...], response: Any) -> Any:
-    """The model's answer to ``call``; called again where the replica that had it was lost."""
-    from ray.exceptions import RayActorError
+    """The model's answer to ``call``; called again where the replica that had it was lost. Raises
+    what the model raised, without Ray's text around it, which has the traceback."""
+    from ray.exceptions import RayActorError, RayTaskError
 
-    for pause_seconds in LOST_REPLICA_PAUSES_SECONDS:
+    for pause_seconds in (*LOST_REPLICA_PAUSES_SECONDS, None):
         try:
             return response.result(timeout_s=CALL_TIMEOUT_SECONDS)
         except RayActorError as error:
+            if pause_seconds is None:
+                raise
             log.warning("a model's replica was lost, calling another: %s", error)
             time.sleep(pause_seconds)
             response = handle.remote(*call)
-    return response.result(timeout_s=CALL_TIMEOUT_SECONDS)
+        except RayTaskError as error:
+            raise error.cause from error
+    raise AssertionError("unreachable")
 
 
 @functools.lru_cache(maxsize=16)

@@ -3,19 +3,19 @@
 First ``packaged``, what every installation can do: weights that installed packages carry, on any
 processor. Each file has the digest of the one that was published; the package is only its carrier.
 Then the profiles with neural networks of a hub, which do what ``packaged`` does where they have no
-row of their own. A profile in which other servers do some tasks has these in its name
-(``with_remote``), so that whoever is handed the name finds the same rows.
+row of their own. A profile in which other servers or plug-ins do some tasks has these in its name
+(``with_others``), so that whoever is handed the name finds the same rows.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from models import tasks
+from models import plugins, tasks
 from models.backends import Backend
 from models.weights import Carrier, Checkpoint, PackagedWeights, RemoteModel, WeightFile
 
@@ -557,50 +557,58 @@ REMOTE_TASKS = (
     tasks.EMBED_TEXT,
 )
 """What models of other servers can do."""
-_REMOTE_MARK = "+"
+_OTHERS_MARK = "+"
 _OF_WHO_LOADS = (
     "max_batch", "batch_wait_seconds", "memory_bytes", "gpu_memory_bytes", "own_files"
 )  # fmt: skip
 
 
-def with_remote(profile: str, models: Mapping[str, RemoteModel]) -> str:
-    """Return the name of a profile in which these replace its own models, by task name."""
-    given = {name: asdict(model) for name, model in models.items()}
-    return f"{profile}{_REMOTE_MARK}{json.dumps(given, sort_keys=True)}" if given else profile
+def with_others(
+    profile: str, remote: Mapping[str, RemoteModel], plugged: Sequence[str] = ()
+) -> str:
+    """Return the name of a profile in which models of other servers, by task name, and plug-ins, by
+    their own names, replace its models. Raises PluginError."""
+    given: dict[str, Any] = {name: asdict(model) for name, model in remote.items()}
+    given |= plugins.chosen(plugged, given)
+    return f"{profile}{_OTHERS_MARK}{json.dumps(given, sort_keys=True)}" if given else profile
 
 
 def own_profile(profile: str) -> str:
-    """The name without models of other servers."""
-    return profile.partition(_REMOTE_MARK)[0]
+    """The name without models of other servers and plug-ins."""
+    return profile.partition(_OTHERS_MARK)[0]
 
 
 @functools.cache
-def _rows_with_remote(profile: str) -> dict[tasks.Task[Any], Backend]:
-    """Raises KeyError for a profile that there is not."""
-    named, _, table = profile.partition(_REMOTE_MARK)
+def _rows_with_others(profile: str) -> dict[tasks.Task[Any], Backend]:
+    """Raises KeyError for a profile that there is not, and PluginError for a plug-in that is not
+    installed here as it is where the name was made."""
+    named, _, table = profile.partition(_OTHERS_MARK)
     if not table:
         raise KeyError(profile)
     rows = dict(REGISTRY[named])
-    models = {tasks.get_task(name): RemoteModel(**each) for name, each in json.loads(table).items()}
-    for task, model in models.items():
-        sharing = [each for each in rows if rows[each].shares is task]
+    others = {tasks.get_task(name): each for name, each in json.loads(table).items()}
+    for task, other in others.items():
+        sharing = [each for each in rows if rows[each].shares is task and each not in others]
         for each in sharing:
             rows[each] = replace(rows[each], shares=sharing[0])
         for each in sharing[:1]:  # it loads now what it shared
             kept = {name: getattr(rows[task], name) for name in _OF_WHO_LOADS}
             rows[each] = replace(rows[each], shares=None, **kept)
-        rows[task] = Backend(
-            "models.backends.remote:open_remote",
-            {"model": model},
-            max_batch=model.concurrency,
-            languages="those of its server's model",
-        )
-    return rows
+        if isinstance(other, dict):
+            model = RemoteModel(**other)
+            rows[task] = Backend(
+                "models.backends.remote:open_remote",
+                {"model": model},
+                max_batch=model.concurrency,
+                languages="those of its server's model",
+            )
+    plugged = {task: name for task, name in others.items() if isinstance(name, str)}
+    return rows | {task: plugins.rows_of(name)[task] for task, name in plugged.items()}
 
 
 class _Registry(dict[str, dict[tasks.Task[Any], Backend]]):
     def __missing__(self, profile: str) -> dict[tasks.Task[Any], Backend]:
-        return _rows_with_remote(profile)
+        return _rows_with_others(profile)
 
 
 REGISTRY = _Registry(

@@ -73,8 +73,10 @@ class ModelReplica:
                 batch_wait_timeout_s=row.batch_wait_seconds,
                 max_concurrent_batches=row.concurrent_batches,
             )(gathered)
-        # Warm up: the first real input must not pay for kernels, caches and lazy imports.
-        task.probe(self._model)
+        self._is_plugin = bool(row.plugin)
+        if not self._is_plugin:
+            # Warm up: the first real input must not pay for kernels, caches and lazy imports.
+            task.probe(self._model)
 
     async def __call__(self, item: Any, task: Task[Any] | None = None) -> Any:
         """The model's answer to one input. Raises what the model raises for it.
@@ -110,12 +112,14 @@ class ModelReplica:
         """A real inference where none has succeeded lately; its error makes Serve replace us.
 
         A call in progress shows more than a probe behind it. One that nobody waits for any more
-        hangs, and its place is taken until the process ends. Raises RuntimeError then.
+        hangs, and its place is taken until the process ends. Raises RuntimeError then. A plug-in's
+        model is started anew where it fails: that must not end the replica, nor keep a service from
+        its start.
         """
         now = time.monotonic()
         if any(now - begun > CALL_TIMEOUT_SECONDS for begun in self._begun.values()):
             raise RuntimeError("A call of the model does not come to an end.")
-        if self._begun or time.monotonic() - self._answered_at < _PROBE_SECONDS:
+        if self._begun or self._is_plugin or time.monotonic() - self._answered_at < _PROBE_SECONDS:
             return
         await asyncio.to_thread(self._task.probe, self._model)
         self._answered_at = time.monotonic()

@@ -363,6 +363,11 @@ class Settings(BaseSettings):
         "`most_media_seconds` and `body`. Only these servers ever get media; without it none "
         "does. For transcribe, describe_scenes, summarize, translate_text, embed_text and answer.",
     )
+    model_plugins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Installed plug-ins whose models do their tasks in place of the profile's own, "
+        "e.g. `pysilero,sphinx`; `vas models list` lists them.",
+    )
     model_replicas: dict[TaskName, Annotated[int, Field(ge=1, le=256)]] = Field(
         {},
         description='Most replicas of each model task: {"transcribe": 4, "describe_scenes": 2}; '
@@ -476,14 +481,14 @@ class Settings(BaseSettings):
                 values = {name: value} | values
         return values
 
-    @field_validator("trusted_proxies", "allowed_networks", mode="before")
+    @field_validator("trusted_proxies", "allowed_networks", "model_plugins", mode="before")
     @classmethod
-    def _networks_of_a_text(cls, networks: object) -> object:
-        if not isinstance(networks, str):
-            return networks
-        if networks.lstrip().startswith("["):
-            return json.loads(networks)
-        return [each.strip() for each in networks.split(",") if each.strip()]
+    def _several_of_a_text(cls, given: object) -> object:
+        if not isinstance(given, str):
+            return given
+        if given.lstrip().startswith("["):
+            return json.loads(given)
+        return [each.strip() for each in given.split(",") if each.strip()]
 
     @field_validator("model_profile", mode="before")
     @classmethod

@@ -48,6 +48,10 @@ class Backend:
     """Calls that one loaded model works on at once, on a processor; set where it is opened."""
     own: Path | None = None
     """That folder, in place of the role ``model``; set where the backend is opened."""
+    plugin: str = ""
+    """``name==version`` of the plug-in that the row is of; set where it is loaded."""
+    call_seconds: float = 300.0
+    """Of a plug-in, after which a call, with the opening before the first, is ended."""
 
     @property
     def gpus(self) -> float:

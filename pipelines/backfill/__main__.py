@@ -32,8 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from models import profiles
+from models.plugins import PluginError
 from models.provider import LocalModels
-from models.registry import REGISTRY, own_profile, with_remote
+from models.registry import REGISTRY, own_profile, with_others
 from models.tasks import TRANSCRIBE, Purpose, tasks_for
 from models.weights import RemoteModel, WeightsError
 from pipelines.backfill import driver, places
@@ -59,7 +60,9 @@ from storage.types import StageStatus
 ALL_DONE, WITH_ERRORS, NOT_BEGUN, NOT_FINISHED = 0, 1, 2, 3
 
 GIB = 1024**3
-CANNOT_BEGIN = (ManifestError, places.OutputError, places.PlaceError, BlocklistError, WeightsError)
+CANNOT_BEGIN = (
+    ManifestError, places.OutputError, places.PlaceError, BlocklistError, PluginError, WeightsError
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -207,10 +210,11 @@ def _profile(options: argparse.Namespace) -> str:
             raise places.OutputError(
                 f"{options.models_dir} lacks weights of {choice.profile}: {names}."
             )
-    profiles.check_weights(choice.profile, options.models_dir)
+    profile = with_others(choice.profile, options.remote_models, options.model_plugins)
+    profiles.check_weights(profile, options.models_dir)
     if options.whisper_weights is not None:
         profiles.check_own_weights(choice.profile, TRANSCRIBE, options.whisper_weights)
-    return with_remote(choice.profile, options.remote_models)
+    return profile
 
 
 def _kind(profile: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -219,6 +223,9 @@ def _kind(profile: str, options: argparse.Namespace) -> dict[str, Any]:
     kind: dict[str, Any] = {"profile": own_profile(profile), "cuts": str(options.cuts)}
     if options.remote_models:
         kind["remote_models"] = {name: it.identity for name, it in options.remote_models.items()}
+    if options.model_plugins:
+        plugged = {task.name: row.plugin for task, row in REGISTRY[profile].items() if row.plugin}
+        kind["model_plugins"] = plugged
     return kind if own is None else kind | {"whisper_weights": profiles.own_digest(own)}
 
 
@@ -287,6 +294,13 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         default=os.environ.get("VAS_REMOTE_MODELS", "{}"),
         metavar="JSON",
         help="tasks that models of other servers do, as VAS_REMOTE_MODELS has it (the default)",
+    )
+    add(
+        "--model-plugins",
+        type=lambda names: [each.strip() for each in names.split(",") if each.strip()],
+        default=os.environ.get("VAS_MODEL_PLUGINS", ""),
+        metavar="NAMES",
+        help="installed plug-ins whose models do their tasks (VAS_MODEL_PLUGINS is the default)",
     )
     add("--blocked-hashes", type=Path, help="pictures that are not permitted (vas policy hash)")
     add("--segment-seconds", type=_positive, default=60.0, help="length of a video segment")

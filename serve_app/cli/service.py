@@ -121,7 +121,11 @@ def doctor(data: DataOption = None, as_json: JsonOption = False) -> None:
     """Check ports, disk, GPU, codecs, database, and each model with one real inference."""
     from serve_app.deployment.doctor import examine
 
-    findings = examine(settings_with(data))
+    show_checks(examine(settings_with(data)), as_json=as_json)
+
+
+def show_checks(findings: list[Record], *, as_json: bool) -> None:
+    """Print findings. Raises Exit of typer with status 1 where one is not ok."""
     if as_json:
         show({"checks": findings}, as_json=True)
     else:
@@ -181,16 +185,21 @@ def models_list(
     profile: ProfileOption = None, to: FolderOption = None, as_json: JsonOption = False
 ) -> None:
     """Show a profile's models: repository, revision, licence, whether they are here."""
+    from models.plugins import installed, version_of
     from models.registry import own_profile
 
     folder = to or settings_with().models_dir
     chosen = _profile(profile)
     rows = _rows(chosen, folder)
+    plugins = [version_of(each) for each in installed().values()]
     if as_json:
-        show({"profile": own_profile(chosen), "models": rows}, as_json=True)
+        found = {"profile": own_profile(chosen), "models": rows, "plugins": plugins}
+        show(found, as_json=True)
         return
     console.print(f"Profile {own_profile(chosen)}", highlight=False)
     show_rows(rows, "models")
+    if plugins:
+        console.print(f"Installed plug-ins: {', '.join(plugins)}", highlight=False)
 
 
 def _rows(profile: str, folder: Path | None) -> list[Record]:
@@ -204,10 +213,37 @@ def _rows(profile: str, folder: Path | None) -> list[Record]:
             "licence": each.weights.licence,
             "carrier": each.weights.carrier,
             "optional": "yes" if each.optional else "no",
+            "plugin": each.plugin,
             "here": each.weights.state(folder),
         }
         for each in listed_weights(profile)
     ]
+
+
+def models_check(
+    plugin: Annotated[str, typer.Argument(help="Name of an installed plug-in.")],
+    to: FolderOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Try a plug-in's models by the contracts of their tasks, whether or not it is in use."""
+    from models.conformance import examinations
+    from models.plugins import rows_of
+    from models.profiles import check_weights
+    from models.provider import open_model
+    from models.registry import with_others
+
+    profile, folder = with_others("packaged", {}, [plugin]), to or settings_with().models_dir
+    check_weights(profile, folder)
+    found: list[Record] = []
+    for task, row in rows_of(plugin).items():
+        model = open_model(profile, row.shares or task, folder)
+        for name, examine in examinations(task, model):
+            try:
+                ok, detail = True, examine()
+            except Exception as error:  # whatever it is, it is reported
+                ok, detail = False, str(error)
+            found.append({"check": f"{task.name}: {name}", "ok": ok, "detail": detail})
+    show_checks(found, as_json=as_json)
 
 
 def models_pull(
@@ -267,14 +303,14 @@ def _pull_all(wanted: list[ListedWeights], folder: Path, *, quiet: bool) -> list
 
 def _profile(name: str | None) -> str:
     from models.profiles import profile_named
-    from serve_app.deployment.model_choice import ModelProfileError, chosen_models
+    from serve_app.deployment.model_choice import ModelProfileError, chosen_models, with_others_of
 
     if name is None:
         return chosen_models(settings_with()).profile
     name = profile_named(name)
     if name not in PROFILES:
         raise ModelProfileError(f"--profile: {name!r} is none of {', '.join(PROFILES)}.")
-    return name
+    return with_others_of(settings_with().model_copy(update={"remote_models": {}}), name)
 
 
 async def replay(
@@ -360,7 +396,9 @@ def _write(line: str) -> None:
 
 
 policy_app = group("Content policy.", {"hash": policy_hash})
-models_app = group("Model weights.", {"list": models_list, "pull": models_pull})
+models_app = group(
+    "Model weights.", {"list": models_list, "pull": models_pull, "check": models_check}
+)
 webhooks_app = group(
     "Webhooks.", {"replay": replay, "secret": signing_secret, "listen": webhooks_listen}
 )

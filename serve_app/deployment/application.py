@@ -19,7 +19,7 @@ from ray.serve import Application
 
 from models.profiles import concurrent_inputs, has_task, is_one_actor, replicas_of
 from models.provider import ServedModels
-from models.registry import REGISTRY, own_profile, with_remote
+from models.registry import REGISTRY
 from models.replica import ModelReplica
 from models.tasks import RECOGNIZE_ENTITIES, Task
 from serve_app.deployment.ray_metrics import ModelObserver, RayMetrics
@@ -293,10 +293,12 @@ def build_named_app(settings: Settings) -> Application:
     """Return the application graph for settings that name their models, which may serve on other
     nodes.
 
-    Raises ContentPolicyError where the settings' content policy cannot be applied, and
-    TagBankError.
+    Raises ContentPolicyError where the settings' content policy cannot be applied, TagBankError,
+    and ModelProfileError for plug-ins that cannot be used.
     """
-    profile = with_remote(own_profile(settings.model_profile), settings.remote_models)
+    from serve_app.deployment.model_choice import with_others_of
+
+    profile = with_others_of(settings, settings.model_profile)
     settings = settings.model_copy(update={"model_profile": profile})
     models = _checked_models(settings, _replicated(settings))
     runner = serve.deployment(

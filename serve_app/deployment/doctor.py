@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from models.plugins import installed, version_of
 from models.profiles import Choice, has_task, how_to_add, listed_weights
 from models.provider import open_model
 from models.registry import REGISTRY, own_profile
@@ -186,6 +187,16 @@ def _model(task: Task[Any]) -> Check:
     return check
 
 
+def _plugins(machine: MachineFacts) -> str:
+    """Return those that are installed, and what those in use do."""
+    rows = REGISTRY[machine.models.profile].items()
+    found = []
+    for name in map(version_of, installed().values()):
+        used = ", ".join(task.name for task, row in rows if row.plugin == name)
+        found.append(f"{name} ({used or 'not in use'})")
+    return "; ".join(found) or "none installed"
+
+
 CHECKS: dict[str, Check] = {
     "port": _port,
     "disk": _disk,
@@ -194,5 +205,6 @@ CHECKS: dict[str, Check] = {
     "database": _database,
     "objects": _objects,
     "models": lambda machine: f"profile {machine.models.name}: {machine.models.reason}",
+    "plug-ins": _plugins,
     **{f"model: {task.name}": _model(task) for task in TASKS},
 }

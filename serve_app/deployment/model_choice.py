@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from models.plugins import PluginError
 from models.profiles import (
     Choice,
     check_own_weights,
@@ -22,7 +23,7 @@ from models.profiles import (
     missing_checkpoints,
 )
 from models.provider import LocalModels, ServedModels
-from models.registry import REGISTRY, own_profile, with_remote
+from models.registry import REGISTRY, own_profile, with_others
 from models.tasks import ANSWER, EMBED_FACES, EMBED_PHRASES, EMBED_PICTURES, EMBED_TEXT, Task
 from models.weights import WeightsError
 from serve_app.context import Answerer, PictureEncoder, TextEncoder
@@ -43,9 +44,18 @@ def chosen_models(settings: Settings) -> Choice:
         choice = Choice("packaged", f"{', '.join(lacking)} not installed (extra models)")
     else:
         choice = choose_profile(wanted, gpus=visible_gpus(), models_dir=settings.models_dir)
-    profile = with_remote(choice.profile, settings.remote_models)
+    profile = with_others_of(settings, choice.profile)
     _require(profile, settings, lacking)
     return replace(choice, profile=profile)
+
+
+def with_others_of(settings: Settings, profile: str) -> str:
+    """Return the profile with the settings' models of other servers and plug-ins. Raises
+    ModelProfileError."""
+    try:
+        return with_others(own_profile(profile), settings.remote_models, settings.model_plugins)
+    except PluginError as error:
+        raise ModelProfileError(f"VAS_MODEL_PLUGINS: {error}.") from error
 
 
 def with_models_chosen(settings: Settings) -> Settings:
@@ -69,9 +79,7 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
         how = how_to_add(profile, EMBED_FACES, settings.models_dir)
         raise ModelProfileError(f"VAS_PEOPLE needs the task embed_faces: {how}.")
     named = own_profile(profile)
-    if named == "packaged":
-        return
-    if lacking:
+    if named != "packaged" and lacking:
         message = f"VAS_MODEL_PROFILE={named} needs {', '.join(lacking)}: install extra models."
         raise ModelProfileError(message)
     if settings.models_dir is None:

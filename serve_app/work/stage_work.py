@@ -604,9 +604,10 @@ class Recorder:
         profile = self.settings.model_profile
         own = self.settings.whisper_weights if purpose is Purpose.TRANSCRIPT else None
         elsewhere: dict[str, Setting] = {
-            f"remote.{task.name}": row.remote.model
+            f"{where}.{task.name}": name
             for task, row in REGISTRY[profile].items()
-            if task.purpose is purpose and row.remote is not None
+            for where, name in (("remote", row.remote and row.remote.model), ("plugin", row.plugin))
+            if task.purpose is purpose and name
         }
         models = {
             task.name: digest_of(profile, (task,), own if task.own_weights else None)

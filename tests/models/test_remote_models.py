@@ -32,7 +32,7 @@ from models.contracts import (
 )
 from models.profiles import digest_of, has_task, listed_weights, replicas_of
 from models.provider import GatheredModels, LocalModels, open_model
-from models.registry import REGISTRY, own_profile, with_remote
+from models.registry import REGISTRY, own_profile, with_others
 from models.tasks import (
     ALIGN,
     DESCRIBE_SCENES,
@@ -423,7 +423,7 @@ MODEL = RemoteModel("http://127.0.0.1:9/v1", "some-model", most_media_seconds=60
 
 def test_a_row_of_another_server_is_one_like_any() -> None:
     given = dict.fromkeys(("transcribe", "summarize", "embed_text"), MODEL)
-    profile = with_remote("packaged", given)
+    profile = with_others("packaged", given)
     rows = REGISTRY[profile]
     assert own_profile(profile) == "packaged"
     assert rows.keys() == REGISTRY["packaged"].keys() | {SUMMARIZE}
@@ -448,7 +448,7 @@ def test_a_row_of_another_server_is_one_like_any() -> None:
 
 
 def test_nothing_leaves_where_no_server_is_named() -> None:
-    assert with_remote("gpu", {}) == "gpu"
+    assert with_others("gpu", {}) == "gpu"
     rows = [row for profile in REGISTRY.values() for row in profile.values()]
     assert not [row for row in rows if row.remote or "remote" in row.opener]
     assert not has_task("packaged", TRANSLATE_TEXT, None)
@@ -465,7 +465,7 @@ def test_a_video_whose_server_dies_fails_and_is_described_where_it_is_asked_agai
     def stages(model: RemoteModel) -> MediaStages:
         return MediaStages(
             workspace=Workspace(store, "job"),
-            models=LocalModels(with_remote("packaged", {"describe_scenes": model})),
+            models=LocalModels(with_others("packaged", {"describe_scenes": model})),
             mode=ProcessingMode.VISION,
             ingest_config=IngestConfig(),
             vision_config=VisionConfig(),

@@ -16,7 +16,7 @@ from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer._key import SSlibKey
 from typer.testing import CliRunner
 
-from models.registry import with_remote
+from models.registry import with_others
 from models.weights import RemoteModel
 from pipelines.execution.chain import FreeRun
 from pipelines.ingest.pipeline import IngestConfig
@@ -63,7 +63,7 @@ def test_a_receipt_names_the_models_of_other_servers(api: RunningApi, customer: 
     assert found is not None
     model = RemoteModel("http://gpu:8000/v1", "qwen3-vl")
     made = []
-    for profile in ("packaged", with_remote("packaged", {"describe_scenes": model})):
+    for profile in ("packaged", with_others("packaged", {"describe_scenes": model})):
         settings = api.settings.model_copy(update={"model_profile": profile})
         scenes = scenes_of(json.dumps(stored([*SCENES, SCENES[0]])))
         made.append(Recorder(settings, found).vision(scenes))

@@ -15,7 +15,7 @@ import pytest
 import ray
 
 from models.provider import LocalModels
-from models.registry import with_remote
+from models.registry import with_others
 from models.weights import RemoteModel
 from pipelines.execution import ray_data
 from pipelines.execution.chain import Control, FreeRun, Resources, Workspace
@@ -331,7 +331,7 @@ def test_every_replica_has_an_input_and_the_next_one() -> None:
     assert transcribe_concurrency(settings) == 6
     on_gpu = Settings(model_profile="gpu", model_replicas={"transcribe": 1})
     assert transcribe_concurrency(on_gpu) > 16
-    elsewhere = with_remote("packaged", {"transcribe": RemoteModel("http://gpu/v1", "m", None, 7)})
+    elsewhere = with_others("packaged", {"transcribe": RemoteModel("http://gpu/v1", "m", None, 7)})
     remote = settings.model_copy(update={"model_profile": elsewhere})
     assert transcribe_concurrency(remote) == 7
 
