@@ -15,7 +15,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from pipelines.codec import from_json
-from pipelines.speech.edits import changed_words, parted, plain
+from pipelines.speech.edits import changed_words, common_places, parted, plain
 from pipelines.speech.words import joined
 from pipelines.types import TranscriptSegment
 from serve_app.api.authentication import CurrentAccount, KeyedRoute
@@ -32,8 +32,8 @@ from storage.results import Element
 MOST_REPLACEMENTS = 200
 MOST_PROPOSALS = 100
 _MOST_CORRECTED = 200
-_MOST_BYTES = 8 * 2**20
-"""Of corrected transcripts that are looked at for proposals, as they are stored: compressed."""
+_MOST_BYTES = 2 * 2**20
+"""Of transcripts that are looked at for proposals, as they are stored: ten hours of speech."""
 _MOST_TRIED = 500
 """Changes that are looked for in these transcripts, the most frequent ones."""
 _FEW = range(1, 4)
@@ -97,9 +97,9 @@ async def get_vocabulary(
 ) -> Response:
     """Read the vocabulary.
 
-    `proposals` are replacements of one to three words that people made in the 200 transcripts that
-    were corrected last, the most frequent first: twice, or with a capital letter, and of words that
-    are nowhere else left as they are. Redacted jobs propose nothing."""
+    `proposals` are replacements of one to three words that people made in the transcripts that were
+    corrected last (200, of some ten hours), the most frequent first: twice, or with a capital
+    letter, and of words that do not stay in lower case elsewhere. Redacted jobs propose nothing."""
     return success(request, await read_vocabulary(request, context, account_id))
 
 
@@ -149,11 +149,13 @@ the words; the job that was corrected last comes first."""
 
 def _compare(machine: Element, now: ReadTranscript, made: _Made) -> str:
     """Add what the machine's transcript was corrected to; return the words that it has now."""
-    segments = now.document["segments"]
-    for first, count, new in history.difference(machine, now.document)["splices"]:
+    before, after = machine["segments"], now.document["segments"]
+    texts = [[it["text"] for it in side] for side in (before, after)]
+    first = start = 0
+    for end, stop in [*common_places(*texts), (len(before), len(after))]:
         sides = (
             [word for it in side for word in from_json(TranscriptSegment, it).words]
-            for side in (machine["segments"][first : first + count], new)
+            for side in (before[first:end], after[start:stop])
         )
         for change in changed_words(*sides):
             both = [[word.text for word in it] for it in (change.before, change.after)]
@@ -162,7 +164,8 @@ def _compare(machine: Element, now: ReadTranscript, made: _Made) -> str:
                 if heard[-2:] == written[-2:] in {"'s", "’s"}:
                     heard, written = heard[:-2], written[:-2]
                 made[_spaced(both[0]).lower(), written].append((str(now.job_id), heard))
-    return _spaced(word["text"] for it in segments for word in it["words"])
+        first, start = end + 1, stop + 1
+    return _spaced(word["text"] for it in after for word in it["words"])
 
 
 def _proposals(made: _Made, texts: Sequence[str], known: set[str]) -> list[ProposalJson]:
