@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from models.backends import Backend
+from models.backends.plugins import PluginError
 from models.conformance import check_answers
 from models.contracts import DeviceMemoryError
-from models.plugins import PluginError
 from models.tasks import TASKS, Shape, Task
 
 log = logging.getLogger("vas.models")

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from models import plugins, tasks
-from models.backends import Backend
+from models import tasks
+from models.backends import Backend, plugins
 from models.weights import Carrier, Checkpoint, PackagedWeights, RemoteModel, WeightFile
 
 

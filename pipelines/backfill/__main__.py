@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from models import profiles
-from models.plugins import PluginError
+from models.backends.plugins import PluginError
 from models.provider import LocalModels
 from models.registry import REGISTRY, own_profile, with_others
 from models.tasks import TRANSCRIBE, Purpose, tasks_for

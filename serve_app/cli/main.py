@@ -118,7 +118,7 @@ COMMANDS = {
 
 USER_ERRORS = {
     "httpx": ("TransportError",),
-    "models.plugins": ("PluginError",),
+    "models.backends.plugins": ("PluginError",),
     "models.weights": (
         "GatedCheckpointError",
         "HubError",

@@ -185,7 +185,7 @@ def models_list(
     profile: ProfileOption = None, to: FolderOption = None, as_json: JsonOption = False
 ) -> None:
     """Show a profile's models: repository, revision, licence, whether they are here."""
-    from models.plugins import installed
+    from models.backends.plugins import installed
     from models.registry import REGISTRY, own_profile
 
     folder = to or settings_with().models_dir
@@ -226,8 +226,8 @@ def models_check(
     as_json: JsonOption = False,
 ) -> None:
     """Try a plug-in's models by the contracts of their tasks, whether or not it is in use."""
+    from models.backends.plugins import rows_of
     from models.conformance import examinations
-    from models.plugins import rows_of
     from models.provider import LocalModels
     from models.registry import with_others
     from serve_app.deployment.doctor import finding

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from models.plugins import installed
+from models.backends.plugins import installed
 from models.profiles import Choice, has_task, how_to_add, listed_weights
 from models.provider import open_model
 from models.registry import REGISTRY, own_profile

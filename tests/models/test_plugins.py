@@ -13,9 +13,10 @@ import numpy as np
 import psutil
 import pytest
 
-from models import plugins, provider, registry
+from models import provider, registry
+from models.backends import plugins
+from models.backends.plugins import PluginError
 from models.contracts import AudioChunk
-from models.plugins import PluginError
 from models.profiles import digest_of, replicas_of
 from models.provider import LocalModels
 from models.registry import REGISTRY, own_profile, with_others
