@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from models.backends import Backend
+from models.backends.plugins import PluginError
 from models.conformance import check_answers
 from models.contracts import DeviceMemoryError
-from models.plugins import PluginError
 from models.tasks import TASKS, Shape, Task
 
 log = logging.getLogger("vas.models")
@@ -29,8 +29,6 @@ log = logging.getLogger("vas.models")
 _MOST_REASON = 300
 """Characters of a plug-in's own message, which is shown to the job's owner."""
 _EXIT_SECONDS = 5.0
-_ORPHAN_SECONDS = 60.0
-"""After the limit of a call, at which nobody ended the process."""
 _PROGRAM = "import sys; sys.path[:] = {}; from models.isolation import serve; serve({})"
 
 
@@ -51,11 +49,11 @@ def load(row: Backend, models_dir: Path | None) -> Any:
 
 
 class IsolatedModel:
-    """A task's contract, and those of the tasks that share its model; each answer is checked.
+    """The contract of a task and of those that share its model, whose answers are checked.
 
-    Raises DeviceMemoryError where the model does, else PluginError: where the model raises or its
-    answers are not as the contract requires, and where its process dies or a call takes longer than
-    its row allows. The next call then starts another process.
+    Raises PluginError where an answer is not as the contract requires, the model raises (but for
+    DeviceMemoryError), its process dies, or a call takes longer than its row allows. The next call
+    then starts another process.
     """
 
     def __init__(self, row: Backend, models_dir: Path | None) -> None:
@@ -76,12 +74,10 @@ class IsolatedModel:
         except DeviceMemoryError:
             raise
         except Exception as error:
-            if process is not None and process.has_ended:
-                process = None
             reason = f"{error}".strip().partition("\n")[0][:_MOST_REASON] or type(error).__name__
             raise PluginError(f"plug-in {self._row.plugin}, {task.name}: {reason}") from None
         finally:
-            self._places.put(process)
+            self._places.put(None if process is None or process.has_ended else process)
         return task.gathered(answers)
 
 
@@ -99,37 +95,37 @@ class _Process:
         self._pipe.send((row, models_dir))
 
     def answers(self, task: Task[Any], inputs: Sequence[Any]) -> list[Any]:
+        self.has_ended = True  # until it has answered
         try:
             self._pipe.send((task, inputs))
             if not self._pipe.poll(self._seconds):
-                self._end(0)
                 raise PluginError(f"a call took longer than {self._seconds:g} s")
             answers, error, trace = self._pipe.recv()
+            self.has_ended = False
         except (EOFError, OSError):
-            self._end(_EXIT_SECONDS)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(_EXIT_SECONDS)
             raise PluginError(f"its process ended ({self._child.returncode})") from None
+        finally:
+            if self.has_ended:
+                self._child.kill()
+                self._child.wait()
+                self._pipe.close()
         if error is not None:
             log.warning("%s", trace)
             raise error
         return list(answers)
-
-    def _end(self, patience_seconds: float) -> None:
-        self.has_ended = True
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(patience_seconds)
-        self._child.kill()
-        self._child.wait()
-        self._pipe.close()
 
 
 def serve(descriptor: int) -> None:
     """Answer calls until the caller has ended. The model is opened with the first."""
     pipe, model = Connection(descriptor), None
     row, models_dir = pipe.recv()
-    with contextlib.suppress(EOFError, BrokenPipeError):
+    with contextlib.suppress(EOFError, OSError):
         while True:
             task, inputs = pipe.recv()
-            faulthandler.dump_traceback_later(row.call_seconds + _ORPHAN_SECONDS, exit=True)
+            # Where the caller has ended meanwhile, nobody else ends a call that hangs.
+            faulthandler.dump_traceback_later(2 * row.call_seconds, exit=True)
             try:
                 model = load(row, models_dir) if model is None else model
                 message = pickle.dumps((task.answers(model, inputs), None, ""))

@@ -28,12 +28,11 @@ def has_task(profile: str, task: Task[Any], models_dir: Path | None) -> bool:
     row = registry.REGISTRY[profile].get(task)
     if row is None or not task.optional:
         return row is not None
-    is_hubs = bool(row.plugin) or registry.own_profile(profile) != "packaged"
+    from_hub = models_dir is None and (row.plugin or registry.own_profile(profile) != "packaged")
     if not row.is_packaged and not (row.remote or row.plugin) and not _has_transformers():
         return False
     return all(
-        each.is_installed(models_dir)
-        or (models_dir is None and is_hubs and isinstance(each, Checkpoint))
+        each.is_installed(models_dir) or (from_hub and isinstance(each, Checkpoint))
         for each in row.weights.values()
     )
 
@@ -104,7 +103,6 @@ class ListedWeights:
     role: str
     weights: Weights
     optional: bool = False
-    plugin: str = ""
 
 
 def listed_weights(profile: str) -> Iterator[ListedWeights]:
@@ -112,7 +110,7 @@ def listed_weights(profile: str) -> Iterator[ListedWeights]:
     for task, row in registry.REGISTRY[profile].items():
         for role, weights in row.weights.items():
             optional = task.optional or role in registry.OPTIONAL_ROLES
-            yield ListedWeights(task.name, role, weights, optional, row.plugin)
+            yield ListedWeights(task.name, role, weights, optional)
 
 
 def pulled_weights(profile: str, task: str | None, folder: Path) -> list[ListedWeights]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from models import plugins, tasks
-from models.backends import Backend
+from models import tasks
+from models.backends import Backend, plugins
 from models.weights import Carrier, Checkpoint, PackagedWeights, RemoteModel, WeightFile
 
 
@@ -564,12 +564,18 @@ _OF_WHO_LOADS = (
 
 
 def with_others(
-    profile: str, remote: Mapping[str, RemoteModel], plugged: Sequence[str] = ()
+    profile: str, remote: Mapping[str, RemoteModel], plugged: Iterable[str] = ()
 ) -> str:
-    """Return the name of a profile in which models of other servers, by task name, and plug-ins, by
-    their own names, replace its models. Raises PluginError."""
+    """Return the name of a profile in which models of other servers, by task name, and those of
+    plug-ins replace its own. Raises PluginError, also where a task is done by two of them."""
     given: dict[str, Any] = {name: asdict(model) for name, model in remote.items()}
-    given |= plugins.chosen(plugged, given)
+    for task, row in [
+        each for name in dict.fromkeys(plugged) for each in plugins.rows_of(name).items()
+    ]:
+        other = given.setdefault(task.name, row.plugin)
+        if other != row.plugin:
+            other = other if isinstance(other, str) else "VAS_REMOTE_MODELS"
+            raise plugins.PluginError(f"both {row.plugin} and {other} do {task.name}")
     return f"{profile}{_OTHERS_MARK}{json.dumps(given, sort_keys=True)}" if given else profile
 
 
@@ -594,16 +600,17 @@ def _rows_with_others(profile: str) -> dict[tasks.Task[Any], Backend]:
         for each in sharing[:1]:  # it loads now what it shared
             kept = {name: getattr(rows[task], name) for name in _OF_WHO_LOADS}
             rows[each] = replace(rows[each], shares=None, **kept)
-        if isinstance(other, dict):
-            model = RemoteModel(**other)
-            rows[task] = Backend(
-                "models.backends.remote:open_remote",
-                {"model": model},
-                max_batch=model.concurrency,
-                languages="those of its server's model",
-            )
-    plugged = {task: name for task, name in others.items() if isinstance(name, str)}
-    return rows | {task: plugins.rows_of(name)[task] for task, name in plugged.items()}
+        if isinstance(other, str):
+            rows[task] = plugins.rows_of(other)[task]
+            continue
+        model = RemoteModel(**other)
+        rows[task] = Backend(
+            "models.backends.remote:open_remote",
+            {"model": model},
+            max_batch=model.concurrency,
+            languages="those of its server's model",
+        )
+    return rows
 
 
 class _Registry(dict[str, dict[tasks.Task[Any], Backend]]):

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from models import profiles
-from models.plugins import PluginError
+from models.backends.plugins import PluginError
 from models.provider import LocalModels
 from models.registry import REGISTRY, own_profile, with_others
 from models.tasks import TRANSCRIBE, Purpose, tasks_for
@@ -224,8 +224,7 @@ def _kind(profile: str, options: argparse.Namespace) -> dict[str, Any]:
     if options.remote_models:
         kind["remote_models"] = {name: it.identity for name, it in options.remote_models.items()}
     if options.model_plugins:
-        plugged = {task.name: row.plugin for task, row in REGISTRY[profile].items() if row.plugin}
-        kind["model_plugins"] = plugged
+        kind["model_plugins"] = sorted({row.plugin for row in REGISTRY[profile].values()} - {""})
     return kind if own is None else kind | {"whisper_weights": profiles.own_digest(own)}
 
 
@@ -297,7 +296,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--model-plugins",
-        type=lambda names: [each.strip() for each in names.split(",") if each.strip()],
+        type=lambda names: names.replace(",", " ").split(),
         default=os.environ.get("VAS_MODEL_PLUGINS", ""),
         metavar="NAMES",
         help="installed plug-ins whose models do their tasks (VAS_MODEL_PLUGINS is the default)",

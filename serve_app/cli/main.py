@@ -123,7 +123,7 @@ COMMANDS = {
 
 USER_ERRORS = {
     "httpx": ("TransportError",),
-    "models.plugins": ("PluginError",),
+    "models.backends.plugins": ("PluginError",),
     "models.weights": (
         "GatedCheckpointError",
         "HubError",

@@ -185,21 +185,22 @@ def models_list(
     profile: ProfileOption = None, to: FolderOption = None, as_json: JsonOption = False
 ) -> None:
     """Show a profile's models: repository, revision, licence, whether they are here."""
-    from models.plugins import installed, version_of
-    from models.registry import own_profile
+    from models.backends.plugins import installed
+    from models.registry import REGISTRY, own_profile
 
     folder = to or settings_with().models_dir
     chosen = _profile(profile)
     rows = _rows(chosen, folder)
-    plugins = [version_of(each) for each in installed().values()]
+    uses = {plugin: [task.name for task, row in REGISTRY[chosen].items() if row.plugin == plugin]
+            for plugin, _ in installed()}  # fmt: skip
     if as_json:
-        found = {"profile": own_profile(chosen), "models": rows, "plugins": plugins}
-        show(found, as_json=True)
+        show({"profile": own_profile(chosen), "models": rows, "plugins": uses}, as_json=True)
         return
     console.print(f"Profile {own_profile(chosen)}", highlight=False)
     show_rows(rows, "models")
-    if plugins:
-        console.print(f"Installed plug-ins: {', '.join(plugins)}", highlight=False)
+    for plugin, done in uses.items():
+        use = f"does {', '.join(done)}" if done else "is installed, not in use"
+        console.print(f"Plug-in {plugin} {use}", highlight=False)
 
 
 def _rows(profile: str, folder: Path | None) -> list[Record]:
@@ -213,7 +214,6 @@ def _rows(profile: str, folder: Path | None) -> list[Record]:
             "licence": each.weights.licence,
             "carrier": each.weights.carrier,
             "optional": "yes" if each.optional else "no",
-            "plugin": each.plugin,
             "here": each.weights.state(folder),
         }
         for each in listed_weights(profile)
@@ -226,23 +226,18 @@ def models_check(
     as_json: JsonOption = False,
 ) -> None:
     """Try a plug-in's models by the contracts of their tasks, whether or not it is in use."""
+    from models.backends.plugins import rows_of
     from models.conformance import examinations
-    from models.plugins import rows_of
-    from models.profiles import check_weights
-    from models.provider import open_model
+    from models.provider import LocalModels
     from models.registry import with_others
+    from serve_app.deployment.doctor import finding
 
-    profile, folder = with_others("packaged", {}, [plugin]), to or settings_with().models_dir
-    check_weights(profile, folder)
-    found: list[Record] = []
-    for task, row in rows_of(plugin).items():
-        model = open_model(profile, row.shares or task, folder)
-        for name, examine in examinations(task, model):
-            try:
-                ok, detail = True, examine()
-            except Exception as error:  # whatever it is, it is reported
-                ok, detail = False, str(error)
-            found.append({"check": f"{task.name}: {name}", "ok": ok, "detail": detail})
+    models = LocalModels(with_others("packaged", {}, [plugin]), to or settings_with().models_dir)
+    found = [
+        finding(f"{task.name}: {name}", examine)
+        for task in rows_of(plugin)
+        for name, examine in examinations(task, models.get(task))
+    ]
     show_checks(found, as_json=as_json)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from models.plugins import installed, version_of
+from models.backends.plugins import installed
 from models.profiles import Choice, has_task, how_to_add, listed_weights
 from models.provider import open_model
 from models.registry import REGISTRY, own_profile
@@ -67,16 +67,17 @@ def examine(settings: Settings) -> list[dict[str, Any]]:
     """
     machine = MachineFacts(settings)
     with ThreadPoolExecutor(1) as aside:
-        begun = {name: aside.submit(_finding, name, CHECKS[name], machine) for name in CHECKS
+        begun = {name: aside.submit(finding, name, CHECKS[name], machine) for name in CHECKS
                  if CHECKS[name] is _database}  # fmt: skip
-        found = {name: _finding(name, check, machine)
+        found = {name: finding(name, check, machine)
                  for name, check in CHECKS.items() if name not in begun}  # fmt: skip
         return [found[name] if name in found else begun[name].result() for name in CHECKS]
 
 
-def _finding(name: str, check: Check, machine: MachineFacts) -> dict[str, Any]:
+def finding(name: str, check: Callable[..., str], *facts: MachineFacts) -> dict[str, Any]:
+    """Return how a check ends."""
     try:
-        return {"check": name, "ok": True, "detail": check(machine)}
+        return {"check": name, "ok": True, "detail": check(*facts)}
     except Exception as error:  # whatever it is, it is reported
         return {"check": name, "ok": False, "detail": f"{type(error).__name__}: {error}"}
 
@@ -187,16 +188,6 @@ def _model(task: Task[Any]) -> Check:
     return check
 
 
-def _plugins(machine: MachineFacts) -> str:
-    """Return those that are installed, and what those in use do."""
-    rows = REGISTRY[machine.models.profile].items()
-    found = []
-    for name in map(version_of, installed().values()):
-        used = ", ".join(task.name for task, row in rows if row.plugin == name)
-        found.append(f"{name} ({used or 'not in use'})")
-    return "; ".join(found) or "none installed"
-
-
 CHECKS: dict[str, Check] = {
     "port": _port,
     "disk": _disk,
@@ -205,6 +196,9 @@ CHECKS: dict[str, Check] = {
     "database": _database,
     "objects": _objects,
     "models": lambda machine: f"profile {machine.models.name}: {machine.models.reason}",
-    "plug-ins": _plugins,
+    "plug-ins": lambda machine: (
+        f"installed: {', '.join(name for name, _ in installed()) or 'none'}; "
+        f"in use: {', '.join(machine.settings.model_plugins) or 'none'}"
+    ),
     **{f"model: {task.name}": _model(task) for task in TASKS},
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from models.plugins import PluginError
+from models.backends.plugins import PluginError
 from models.profiles import (
     Choice,
     check_own_weights,

@@ -6,8 +6,8 @@ loaded from a models folder; the embedded profile runs as it is shipped.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,14 @@ import pytest
 import torch
 
 from models.backends.questions import MOST_SENTENCES, QUOTE_CHARACTERS
+from models.conformance import check_answers, examinations
 from models.contracts import (
-    ACTIVITY_FRAMES,
-    LOCAL_SPEAKERS,
-    PICTURE_DIMENSIONS,
+    ACTIVITY_WINDOW_SAMPLES,
     SAMPLE_RATE_HZ,
-    SPEECH_FRAME_SAMPLES,
-    TEXT_DIMENSIONS,
     AudioChunk,
-    CameraMotion,
-    Excerpt,
     Picture,
     Question,
     Samples,
-    SceneStills,
-    ShotAngle,
-    ShotType,
-    SoundKind,
     SpokenText,
 )
 from models.provider import LocalModels
@@ -42,17 +33,13 @@ from models.tasks import (
     ALIGN,
     ANSWER,
     CLASSIFY_CONTENT,
-    DESCRIBE_SCENES,
     DETECT_OBJECTS,
-    DETECT_SOUNDS,
     DETECT_SPEECH,
     EMBED_PHRASES,
     EMBED_PICTURES,
     EMBED_TEXT,
-    EMBED_VOICE,
     READ_TEXT,
     SEGMENT_SPEAKERS,
-    SUMMARIZE,
     TASKS,
     TRANSCRIBE,
     TRANSLATE_SPEECH,
@@ -117,14 +104,28 @@ def picture(seed: int) -> Picture:
 
 
 @of_every_transcriber
+@every("task", TASKS, ids=lambda task: task.name)
+def test_every_model_keeps_to_the_contract_of_its_task(
+    models: LocalModels, task: Task[Any]
+) -> None:
+    """As `vas models check` tries a plug-in, but for the report of the sample: tiny random models
+    find speech and objects in noise."""
+    if models.profile == OTHER_NEURAL and REGISTRY[NEURAL].get(task) == REGISTRY[OTHER_NEURAL].get(
+        task
+    ):
+        return
+    model = models.find(task)
+    assert model is not None or task.optional or task not in REGISTRY[models.profile]
+    for name, examine in examinations(task, model) if model is not None else ():
+        if name != "sample":
+            examine()
+
+
+@of_every_transcriber
 @every("seconds", [0.0, 0.1, 1.0, 7.3, 30.0])
 def test_words_are_in_order_inside_the_chunk(models: LocalModels, seconds: float) -> None:
-    [result] = models.get(TRANSCRIBE).transcribe([AudioChunk(sound(seconds))])
-    edges = [edge for word in result.words for edge in (word.start_seconds, word.end_seconds)]
-    assert all(before <= after for before, after in pairwise(edges))
-    assert all(-1e-6 <= edge <= seconds + 1e-6 for edge in edges)
-    assert all(0 <= word.confidence <= 1 for word in result.words)
-    assert all(word.text == word.text.strip() != "" for word in result.words)
+    chunk = AudioChunk(sound(seconds))
+    check_answers(TRANSCRIBE, [chunk], models.get(TRANSCRIBE).transcribe([chunk]))
 
 
 @of_every_transcriber
@@ -132,35 +133,16 @@ def test_words_are_in_order_inside_the_chunk(models: LocalModels, seconds: float
 def test_known_words_are_in_order_inside_the_sound(models: LocalModels, seconds: float) -> None:
     """Or none has a time, as beyond what a model takes."""
     words = ("Good", "mor-ning,", "42", "Zürich", "–", "你好。")
-    [found] = models.get(ALIGN).align([SpokenText(sound(seconds), words, "en")])
-    assert tuple(word.text for word in found) in {words, ()}
+    passage = SpokenText(sound(seconds), words, "en")
+    [found] = models.get(ALIGN).align([passage])
+    check_answers(ALIGN, [passage], [found])
     assert bool(found) == (0 < seconds <= 30)
-    edges = [edge for word in found for edge in (word.start_seconds, word.end_seconds)]
-    assert all(before <= after for before, after in pairwise(edges))
-    assert all(-1e-6 <= edge <= seconds + 1e-6 for edge in edges)
 
 
 @of_every_transcriber
 def test_more_words_than_a_model_takes_get_no_times(models: LocalModels) -> None:
     passage = SpokenText(sound(5.0), ("word",) * 600, "en")
     assert models.get(ALIGN).align([passage]) == [()]
-
-
-@of_every_transcriber
-def test_each_chunk_gets_its_own_transcript_in_order(models: LocalModels) -> None:
-    chunks = [AudioChunk(sound(seconds, seed)) for seed, seconds in enumerate([2.0, 0.5, 3.0])]
-    together = models.get(TRANSCRIBE).transcribe(chunks)
-    alone = [models.get(TRANSCRIBE).transcribe([chunk])[0] for chunk in chunks]
-    assert [[w.text for w in one.words] for one in together] == [
-        [w.text for w in one.words] for one in alone
-    ]
-
-
-@of_every_transcriber
-@every("hint", ["en", "de", "zz"])
-def test_any_language_hint_and_any_keyterms_are_borne(models: LocalModels, hint: str) -> None:
-    chunk = AudioChunk(sound(1.0), hint, ("Kubernetes", "Zürich", "音楽", "x" * 100))
-    assert len(models.get(TRANSCRIBE).transcribe([chunk])) == 1
 
 
 def test_nothing_is_said_in_digital_silence(models: LocalModels) -> None:
@@ -172,52 +154,9 @@ def test_nothing_is_said_in_digital_silence(models: LocalModels) -> None:
 @every("seconds", [0.0, 0.01, 1.0, 2.0, 11.7])
 def test_speech_has_a_probability_for_each_frame(models: LocalModels, seconds: float) -> None:
     samples = sound(seconds)
-    probabilities = models.get(DETECT_SPEECH).find_speech(samples)
-    assert len(probabilities) == -(-len(samples) // SPEECH_FRAME_SAMPLES)
-    assert ((probabilities >= 0) & (probabilities <= 1)).all()
-
-
-@every("seconds", [0.0, 0.01, 1.0, 10.0])
-def test_activity_has_a_row_a_frame_whatever_the_window_lacks(
-    models: LocalModels, seconds: float
-) -> None:
-    answers = models.get(SEGMENT_SPEAKERS).segment([sound(seconds), sound(1.0)])
-    assert len(answers) == 2
-    for activity in answers:
-        assert activity.speech.dtype == np.float32
-        assert activity.speech.shape == (ACTIVITY_FRAMES,)
-        assert activity.speaking.shape == (ACTIVITY_FRAMES, LOCAL_SPEAKERS)
-        assert ((activity.speech >= 0) & (activity.speech <= 1)).all()
-
-
-def test_sounds_have_a_probability_a_kind_in_every_frame(models: LocalModels) -> None:
-    found = models.get(DETECT_SOUNDS).find_sounds(sound(2.0))
-    assert found.dtype == np.float32
-    assert found.shape == (198, len(SoundKind))
-    assert ((found >= 0) & (found <= 1)).all()
-
-
-def test_voices_are_unit_vectors_of_one_size_a_row_each(models: LocalModels) -> None:
-    lengths = [1.5, 0.4, 3.5]
-    vectors = models.get(EMBED_VOICE).embed([sound(each, n) for n, each in enumerate(lengths)])
-    assert vectors.dtype == np.float32
-    assert vectors.shape[0] == 3
-    assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(3), abs=1e-3)
-
-
-@every("stills", [1, 3, 5])
-def test_descriptions_keep_to_the_schema(models: LocalModels, stills: int) -> None:
-    scenes = [
-        SceneStills(tuple(picture(10 * n + k) for k in range(stills)), 2.0, CameraMotion.STATIC)
-        for n in range(2)
-    ]
-    answers = models.get(DESCRIBE_SCENES).describe(scenes)
-    assert len(answers) == 2
-    for answer in answers:
-        assert answer.description.strip() == answer.description != ""
-        assert list(answer.objects) == sorted({each.lower() for each in answer.objects})
-        assert answer.shot_type in ShotType
-        assert answer.shot_angle in ShotAngle
+    check_answers(DETECT_SPEECH, [samples], [models.get(DETECT_SPEECH).find_speech(samples)])
+    windows = [samples[:ACTIVITY_WINDOW_SAMPLES], sound(1.0)]
+    check_answers(SEGMENT_SPEAKERS, windows, models.get(SEGMENT_SPEAKERS).segment(windows))
 
 
 def test_classifiers_score_the_same_labels_for_every_still(models: LocalModels) -> None:
@@ -226,9 +165,7 @@ def test_classifiers_score_the_same_labels_for_every_still(models: LocalModels) 
             models.get(CLASSIFY_CONTENT)
         return
     scores = models.get(CLASSIFY_CONTENT).classify([picture(1), picture(2)])
-    assert len(scores) == 2
     assert scores[0].keys() == scores[1].keys() == {"normal", "nsfw"}
-    assert all(0 <= value <= 1 for each in scores for value in each.values())
 
 
 def test_lines_of_text_lie_in_the_picture_top_to_bottom(models: LocalModels) -> None:
@@ -239,44 +176,19 @@ def test_lines_of_text_lie_in_the_picture_top_to_bottom(models: LocalModels) -> 
     assert nothing == ()
     assert [line.text for line in lines] == ["HARBOUR", "STREET"]
     assert lines[0].box.top < lines[1].box.top
-    for line in lines:
-        assert 0.9 <= line.confidence <= 1
-        assert 0 <= line.box.left < line.box.left + line.box.width <= 1
+    assert all(line.confidence >= 0.9 for line in lines)
 
 
 def test_things_that_are_found_have_labels_and_lie_inside_the_picture(models: LocalModels) -> None:
     detector = models.get(DETECT_OBJECTS)
     stills = [picture(seed) for seed in range(5)]
     found = detector.find(stills)
-    assert len(found) == 5
+    check_answers(DETECT_OBJECTS, stills, found)
     # The tiny models find objects in noise.
     assert any(found) != (models.profile == "packaged")
-    for objects in found:
-        confidences = [item.confidence for item in objects]
-        assert confidences == sorted(confidences, reverse=True)
-        for item in objects:
-            assert item.label in {"person", "dog", "car"}
-            assert 0.5 <= item.confidence <= 1
-            assert 0 <= item.box.left <= item.box.left + item.box.width <= 1 + 1e-6
-            assert 0 <= item.box.top <= item.box.top + item.box.height <= 1 + 1e-6
-    alone = [detector.find([still])[0] for still in stills]
-    assert [[item.label for item in one] for one in alone] == [
-        [item.label for item in one] for one in found
-    ]
-
-
-def test_sentences_of_a_summary_rest_on_lines(models: LocalModels) -> None:
-    summarizer = models.find(SUMMARIZE)
-    assert (summarizer is None) == (SUMMARIZE not in REGISTRY[models.profile])
-    if summarizer is None:
-        return
-    excerpts = [Excerpt(("Good morning.", "It rains."), 1), Excerpt(("Guten Morgen.",), 3)]
-    answers = summarizer.summarize(excerpts)
-    assert len(answers) == 2
-    for excerpt, sentences in zip(excerpts, answers, strict=True):
-        assert 1 <= len(sentences) <= excerpt.max_sentences
-        assert all(0 <= each.line < len(excerpt.lines) for each in sentences)
-        assert all(each.text == each.text.strip() != "" for each in sentences)
+    for item in itertools.chain(*found):
+        assert item.label in {"person", "dog", "car"}
+        assert item.confidence >= 0.5
 
 
 def test_an_answer_quotes_passages_that_there_are(models: LocalModels) -> None:
@@ -299,9 +211,7 @@ def test_texts_are_unit_vectors_that_do_not_depend_on_their_neighbours(models: L
     assert embedder is not None
     texts = ["the fox runs", "a red car stops here", "fox", "good " * 500]
     together = embedder.embed_texts(texts)
-    assert together.dtype == np.float32
-    assert together.shape == (4, TEXT_DIMENSIONS)
-    assert np.linalg.norm(together, axis=1) == pytest.approx(np.ones(4), abs=1e-3)
+    check_answers(EMBED_TEXT, texts, list(together))
     alone = np.concatenate([embedder.embed_texts([text]) for text in texts])
     assert together == pytest.approx(alone, abs=1e-3)
 
@@ -318,9 +228,7 @@ def test_pictures_are_unit_vectors_that_are_near_where_they_look_alike(models: L
     darker = (picture(1) * 0.9).astype(np.uint8)
     stills = [picture(1), darker, picture(2), np.zeros((90, 160, 3), np.uint8)] * 2
     together = embedder.embed_pictures(stills)
-    assert together.dtype == np.float32
-    assert together.shape == (8, PICTURE_DIMENSIONS)
-    assert np.linalg.norm(together, axis=1) == pytest.approx(np.ones(8), abs=1e-3)
+    check_answers(EMBED_PICTURES, stills, list(together))
     alone = np.concatenate([embedder.embed_pictures([still]) for still in stills])
     assert together == pytest.approx(alone, abs=1e-3)
     one, alike, other, black = together[:4]
@@ -332,10 +240,8 @@ def test_phrases_are_unit_vectors_of_the_space_of_pictures(models: LocalModels) 
     embedder = models.get(EMBED_PHRASES)
     phrases = ["a red car", "a blue car on the beach", "A RED CAR", "night " * 500]
     together = embedder.embed_phrases(phrases)
+    check_answers(EMBED_PHRASES, phrases, together)
     vectors = np.array([each.vector for each in together])
-    assert vectors.dtype == np.float32
-    assert vectors.shape == (4, PICTURE_DIMENSIONS)
-    assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(4), abs=1e-3)
     alone = [embedder.embed_phrases([phrase])[0].vector for phrase in phrases]
     assert vectors == pytest.approx(np.array(alone), abs=1e-3)
     assert vectors[0] == pytest.approx(vectors[2])
@@ -381,9 +287,3 @@ def test_sentences_that_mean_alike_are_near() -> None:
     )
     assert one @ alike > 0.7
     assert one @ other < 0.3
-
-
-@every("task", TASKS, ids=lambda task: task.name)
-def test_no_inputs_give_no_outputs(models: LocalModels, task: Task[Any]) -> None:
-    model = models.find(task)
-    assert model is None or task.answers(model, []) == []
