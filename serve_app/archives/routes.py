@@ -299,8 +299,7 @@ async def list_archives(request: Request, context: Context, account_id: CurrentA
     """List archives.
 
     At most 100, the oldest first."""
-    async with context.database.statement() as connection:
-        found = await archives.list_archives(connection, account_id)
+    found = await context.database.read(archives.list_archives, account_id)
     return success(request, [render_archive(each, context) for each in found])
 
 
@@ -318,8 +317,7 @@ async def get_archive(
     """Read an archive.
 
     With how many of its objects are in each state."""
-    async with context.database.statement() as connection:
-        found = await _get(connection, account_id, archive_id)
+    found = await context.database.read(_get, account_id, archive_id)
     return success(request, render_archive(found, context))
 
 
