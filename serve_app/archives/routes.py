@@ -308,9 +308,7 @@ async def _get(connection: Connection, account_id: uuid.UUID, archive_id: str) -
     return _found(found[0] if found else None)
 
 
-@router.get(
-    "/archives/{archiveId}", **answers(Answer[ArchiveJson], "The archive.", ErrorCode.NOT_FOUND)
-)
+@router.get("/archives/{archiveId}", **answers(Answer[ArchiveJson], "The archive."))
 async def get_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
 ) -> Response:
@@ -429,10 +427,7 @@ async def change_archive(
     return success(request, render_archive(changed, context))
 
 
-@router.post(
-    "/archives/{archiveId}/pause",
-    **answers(Answer[ArchiveJson], "The archive.", ErrorCode.NOT_FOUND),
-)
+@router.post("/archives/{archiveId}/pause", **answers(Answer[ArchiveJson], "The archive."))
 async def pause_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
 ) -> Response:
@@ -465,7 +460,7 @@ async def resume_archive(
 
 @router.delete(
     "/archives/{archiveId}",
-    **answers(Answer[ArchiveJson], "The archive that was removed.", ErrorCode.NOT_FOUND),
+    **answers(Answer[ArchiveJson], "The archive that was removed."),
 )
 async def delete_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId

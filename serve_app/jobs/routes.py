@@ -43,7 +43,6 @@ from storage.queue import find_place
 from storage.types import JobState
 
 _CREATION_ERRORS = (
-    ErrorCode.INVALID_REQUEST,
     ErrorCode.INVALID_CALLBACK_URL,
     ErrorCode.INSUFFICIENT_CREDITS,
     ErrorCode.IDEMPOTENCY_IN_PROGRESS,
@@ -200,7 +199,6 @@ _STATES = [*JobState, *STATE_ALIASES]
 _CANCELLED = (
     Answer[Job],
     "The cancelled job, without `processedData`.",
-    ErrorCode.NOT_FOUND,
     ErrorCode.JOB_NOT_CANCELLABLE,
 )
 
