@@ -16,11 +16,18 @@ import subprocess
 import threading
 import time
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+)
 from contextlib import asynccontextmanager, contextmanager
 from logging.handlers import BufferingHandler
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import Any, Concatenate, LiteralString, ParamSpec, TypeVar
 
 import psutil
 import psycopg
@@ -37,6 +44,8 @@ from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLA
 from sqlalchemy.exc import TimeoutError as EngineTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 Row = dict[str, Any]
 DirectConnection = DriverConnection[Row]
 
@@ -304,6 +313,26 @@ class Database:
             closing = asyncio.create_task(_close(opening))
             if opening.done():
                 await asyncio.shield(closing)
+
+    async def read(
+        self,
+        function: Callable[Concatenate[AsyncConnection, Given], Awaitable[Result]],
+        *args: Given.args,
+        **kwargs: Given.kwargs,
+    ) -> Result:
+        """Await a function of this package by itself: in a ``statement``."""
+        async with self.statement() as connection:
+            return await function(connection, *args, **kwargs)
+
+    async def write(
+        self,
+        function: Callable[Concatenate[AsyncConnection, Given], Awaitable[Result]],
+        *args: Given.args,
+        **kwargs: Given.kwargs,
+    ) -> Result:
+        """As ``read``, in a transaction."""
+        async with self.transaction() as connection:
+            return await function(connection, *args, **kwargs)
 
     async def query(self, query: Select[Any] | TextClause, **parameters: Any) -> list[Row]:
         """Run one query by itself and return its rows: the way of the hot paths.

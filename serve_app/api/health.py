@@ -77,8 +77,7 @@ async def _database(context: AppContext) -> None:
 
 async def _migrations(context: AppContext) -> None:
     """A newer schema is fine: the next version migrates first, and only ever adds to it."""
-    async with context.database.statement() as connection:
-        found = await database_revision(connection)
+    found = await context.database.read(database_revision)
     expected = newest_revision()
     if found is None or found < expected:
         raise NotReadyError(f"the schema is at {found}, the code needs {expected}")
@@ -89,8 +88,7 @@ async def _object_store(context: AppContext) -> None:
 
 
 async def _secret(context: AppContext) -> None:
-    async with context.database.statement() as connection:
-        encrypted = await find_any_encrypted_secret(connection)
+    encrypted = await context.database.read(find_any_encrypted_secret)
     if encrypted is None:
         return
     try:

@@ -309,8 +309,7 @@ async def list_archives(request: Request, context: Context, account_id: CurrentA
     """List archives.
 
     At most 100, the oldest first."""
-    async with context.database.statement() as connection:
-        found = await archives.list_archives(connection, account_id)
+    found = await context.database.read(archives.list_archives, account_id)
     return success(request, [render_archive(each, context) for each in found])
 
 
@@ -319,17 +318,14 @@ async def _get(connection: Connection, account_id: uuid.UUID, archive_id: str) -
     return _found(found[0] if found else None)
 
 
-@router.get(
-    "/archives/{archiveId}", **answers(Answer[ArchiveJson], "The archive.", ErrorCode.NOT_FOUND)
-)
+@router.get("/archives/{archiveId}", **answers(Answer[ArchiveJson], "The archive."))
 async def get_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
 ) -> Response:
     """Read an archive.
 
     With how many of its objects are in each state."""
-    async with context.database.statement() as connection:
-        found = await _get(connection, account_id, archive_id)
+    found = await context.database.read(_get, account_id, archive_id)
     return success(request, render_archive(found, context))
 
 
@@ -443,10 +439,7 @@ async def change_archive(
     return success(request, render_archive(changed, context))
 
 
-@router.post(
-    "/archives/{archiveId}/pause",
-    **answers(Answer[ArchiveJson], "The archive.", ErrorCode.NOT_FOUND),
-)
+@router.post("/archives/{archiveId}/pause", **answers(Answer[ArchiveJson], "The archive."))
 async def pause_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
 ) -> Response:
@@ -479,7 +472,7 @@ async def resume_archive(
 
 @router.delete(
     "/archives/{archiveId}",
-    **answers(Answer[ArchiveJson], "The archive that was removed.", ErrorCode.NOT_FOUND),
+    **answers(Answer[ArchiveJson], "The archive that was removed."),
 )
 async def delete_archive(
     request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId

@@ -78,8 +78,7 @@ def import_backfill(settings: Settings, address: str, account_name: str) -> dict
 async def _import(settings: Settings, output: Output, account_name: str) -> ImportCounts:
     database, counts = Database(settings.database_url or "", pool_size=2), ImportCounts()
     try:
-        async with database.transaction() as connection:
-            account = await keys.get_account(connection, account_name)
+        account = await database.write(keys.get_account, account_name)
         importer = _Importer(database, settings.object_store, output, account.id, counts)
         for outcomes in output.outcomes():
             await importer.take(outcomes)
@@ -101,15 +100,13 @@ class _Importer:
     async def take(self, outcomes: Iterable[ItemOutcome]) -> None:
         """Import one part: stills first, which are not visible before their job is."""
         jobs = list(self._jobs(outcomes))
-        async with self.database.statement() as connection:
-            known = await known_jobs(connection, [job.id for job, _ in jobs])
+        known = await self.database.read(known_jobs, [job.id for job, _ in jobs])
         for job, outcome in jobs:
             if job.id in known:
                 self.counts.there_before += 1
                 continue
             copied = await asyncio.to_thread(self._with_stills, job, outcome)
-            async with self.database.transaction() as connection:
-                new = await import_job(connection, copied)
+            new = await self.database.write(import_job, copied)
             self.counts.imported += new
             self.counts.there_before += not new
 

@@ -340,10 +340,9 @@ def _rerun_all(
     async def one(context: AppContext, job_id: UUID) -> Record:
         row = {"jobId": str(job_id), "stages": "", "cents": 0, "rerunJobId": None, "error": None}
         try:
-            async with context.database.transaction() as connection:
-                made = await reruns.rerun(
-                    connection, job_id, context, wanted=stages, dry_run=dry_run
-                )
+            made = await context.database.write(
+                reruns.rerun, job_id, context, wanted=stages, dry_run=dry_run
+            )
         except ApiError as error:
             return row | {"error": str(error.code)}
         found: Record = {**made["stages"]}

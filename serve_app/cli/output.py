@@ -209,8 +209,7 @@ def in_service(
         act_as(Actor(ActorKind.OPERATOR, address=socket.gethostname()))
         database = Database(complete.database_url or "", pool_size=2)
         try:
-            async with database.transaction() as connection:
-                return await work(connection, complete)
+            return await database.write(work, complete)
         finally:
             await database.close()
 

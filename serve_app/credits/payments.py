@@ -84,8 +84,7 @@ async def receive_event(request: Request, context: Context, provider: str) -> Re
         log.warning("payment event refused: %s", error)
         raise invalid(str(error)) from error
     try:
-        async with context.database.transaction() as connection:
-            changed = await _apply(connection, provider, event, change)
+        changed = await context.database.write(_apply, provider, event, change)
     except AccountNotFoundError as error:
         log.exception("payment event %s cannot be credited", event["id"])
         raise invalid(f"Event {event['id']} names no account of this service.") from error

@@ -118,8 +118,7 @@ async def _read_quota(context: AppContext, account_id: uuid.UUID) -> QuotaResult
 async def _plan(context: AppContext, account_id: uuid.UUID) -> Literal["free", "pro"]:
     """For display only: a ledger that cannot be read does not make the balance unavailable."""
     try:
-        async with context.database.statement() as connection:
-            purchased = await ledger.has_purchases(connection, account_id)
+        purchased = await context.database.read(ledger.has_purchases, account_id)
     except DatabaseError:
         log.exception("purchases could not be read")
         return "free"

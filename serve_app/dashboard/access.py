@@ -340,10 +340,9 @@ class SessionApiRoute(KeyedRoute):
         act_as(session_actor(request, viewer.user_id))
         job_id = request.path_params.get("jobId")
         if job_id is not None:
-            async with context_of(request).database.statement() as connection:
-                request.state.job = await jobs.find_job(
-                    connection, parse_job_id(job_id), account_id=viewer.account.id
-                )
+            request.state.job = await context_of(request).database.read(
+                jobs.find_job, parse_job_id(job_id), account_id=viewer.account.id
+            )
 
     @classmethod
     def of(cls, operation: OperationRoute, path: str) -> SessionApiRoute:

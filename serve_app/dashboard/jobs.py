@@ -125,14 +125,13 @@ async def _jobs_page(
         wanted = types.JobState(state) if state else None
     except (BadCursorError, ValueError):
         raise invalid("There is no such page of the list.") from None
-    async with context.database.statement() as connection:
-        found = await list_jobs(
-            connection,
-            account_id,
-            limit=PAGE_SIZE + 1,
-            after=None if after is None else (after.created_at, after.job_id),
-            state=wanted,
-        )
+    found = await context.database.read(
+        list_jobs,
+        account_id,
+        limit=PAGE_SIZE + 1,
+        after=None if after is None else (after.created_at, after.job_id),
+        state=wanted,
+    )
     shown, last = found[:PAGE_SIZE], None
     if len(found) > PAGE_SIZE:
         last = Cursor(shown[-1].created_at, shown[-1].id)
@@ -172,8 +171,7 @@ async def create_from_urls(
     planner = Planner(context.settings, context.encrypter, account_id, base_url(request))
     try:
         plans = _plans(planner, form)
-        async with context.database.transaction() as connection:
-            created = await service.create_jobs(connection, account_id, plans, context)
+        created = await context.database.write(service.create_jobs, account_id, plans, context)
     except ApiError as error:
         return await _jobs_page(request, context, account_id, problem=error)
     target = f"{PATH}/jobs/{created[0].id}" if len(created) == 1 else PATH
@@ -341,8 +339,7 @@ async def _add_results(
 @router.post(f"{PATH}/jobs/{{jobId}}/erase")
 async def erase_job(context: Context, viewer: CurrentViewer, jobId: str) -> Response:
     """Erase a job's content and show what is left of it."""
-    async with context.database.transaction() as connection:
-        await service.erase_job(connection, viewer.account.id, jobId)
+    await context.database.write(service.erase_job, viewer.account.id, jobId)
     return RedirectResponse(f"{PATH}/jobs/{jobId}", status_code=303)
 
 
@@ -350,8 +347,7 @@ async def erase_job(context: Context, viewer: CurrentViewer, jobId: str) -> Resp
 async def cancel_job(context: Context, viewer: CurrentViewer, jobId: str) -> Response:
     """Cancel, and show the job again; one that has just ended is shown as it ended."""
     try:
-        async with context.database.transaction() as connection:
-            job = await service.cancel_job(connection, viewer.account.id, jobId)
+        job = await context.database.write(service.cancel_job, viewer.account.id, jobId)
         record_job_end(context.metrics, job.state)
     except ApiError as error:
         if error.code is not ErrorCode.JOB_NOT_CANCELLABLE:

@@ -74,10 +74,9 @@ async def get_queue(request: Request, context: Context) -> Response:
 async def get_accounts(request: Request, context: Context, first: str = "") -> Response:
     """Accounts by name, from ``first`` on, with their jobs of this month."""
     month = Month.of(datetime.now(UTC))
-    async with context.database.statement() as connection:
-        found = await metrics.list_accounts(
-            connection, first=first, since=month.start, limit=ACCOUNTS_SHOWN + 1
-        )
+    found = await context.database.read(
+        metrics.list_accounts, first=first, since=month.start, limit=ACCOUNTS_SHOWN + 1
+    )
     following = found[ACCOUNTS_SHOWN].name if len(found) > ACCOUNTS_SHOWN else None
     return await _page(
         request, context.settings, "accounts.html", accounts=found[:ACCOUNTS_SHOWN], first=first,
@@ -153,8 +152,7 @@ def _place(profile: str, task: Task[Any]) -> str:
 async def get_throughput(request: Request, context: Context) -> Response:
     """What each stage got through in a day, and the models that do its work."""
     settings = context.settings
-    async with context.database.statement() as connection:
-        work = await metrics.list_stage_work(connection)
+    work = await context.database.read(metrics.list_stage_work)
     return await _page(
         request, context.settings, "throughput.html", work=work,
         profile=own_profile(settings.model_profile),
@@ -184,8 +182,7 @@ async def get_system(request: Request, context: Context) -> Response:
     probe: ReadinessProbe = request.app.state.readiness
     readiness = await probe.examine()
     counts = await metrics.count_now(context.database)
-    async with context.database.statement() as connection:
-        revision = await database_revision(connection)
+    revision = await context.database.read(database_revision)
     return await _page(
         request, context.settings, "system.html", checks=readiness.document()["checks"],
         counts=counts, revision=revision, settings=context.settings)  # fmt: skip
@@ -194,8 +191,7 @@ async def get_system(request: Request, context: Context) -> Response:
 @router.post(f"{OPERATOR_PATH}/sign-out")
 async def sign_out(context: Context, operator: access.CurrentOperator) -> Response:
     """End the operator's session, here and wherever else its token was copied to."""
-    async with context.database.transaction() as connection:
-        await keys.end_operator_session(connection, operator.session)
+    await context.database.write(keys.end_operator_session, operator.session)
     return access.forget_session(access.OPERATOR_COOKIE, path=OPERATOR_PATH, ended="operator-out")
 
 

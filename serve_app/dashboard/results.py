@@ -153,8 +153,7 @@ async def get_captions(
     track: Annotated[int | None, WHOLE_NUMBER] = None,
 ) -> Response:
     """Captions by a house's rules: files of them, and what a person is to mend."""
-    async with context.database.statement() as connection:
-        job = await service.get_job(connection, viewer.account.id, jobId)
+    job = await context.database.read(service.get_job, viewer.account.id, jobId)
     found = await lint(context, job, track, rules)
     houses = {name: languages[""].title for name, languages in context.caption_rules.items()}
     return await page(request, "captions.html", job=job, lint=found, houses=houses, track=track)
@@ -263,8 +262,7 @@ async def get_part(
     if kind == "scenes":
         part = scenes_part(context.signer, job, parts, first)
     else:
-        async with context.database.statement() as connection:
-            tracks = await list_tracks(connection, job.id)
+        tracks = await context.database.read(list_tracks, job.id)
         [shown] = [each for each in tracks if each.track_index == track]
         part = lines_part(job, shown, parts, first)
     if not part.rows:
@@ -295,8 +293,7 @@ async def get_whole(
 async def _find(
     context: AppContext, viewer: Viewer, job_id: str, kind: str, track: int
 ) -> tuple[JobRecord, Parts]:
-    async with context.database.statement() as connection:
-        job = await service.get_job(connection, viewer.account.id, job_id)
+    job = await context.database.read(service.get_job, viewer.account.id, job_id)
     parts = None
     if kind == "scenes":
         parts = await context.parts.find_scenes(job.id)
@@ -332,13 +329,11 @@ async def get_compare(
         except ApiError as error:
             problem = error
         else:
-            async with context.database.statement() as connection:
-                document = await get_document(connection, asked.id)
+            document = await context.database.read(get_document, asked.id)
             if document is not None:
                 make = partial(comparisons.result_json, asked, document, context, "")
                 found = await answer.prepared(request, len(document), make)
-    async with context.database.statement() as connection:
-        listed = await list_jobs(connection, viewer.account.id, limit=_JOBS_SHOWN)
+    listed = await context.database.read(list_jobs, viewer.account.id, limit=_JOBS_SHOWN)
     shown = await page(
         request,
         "compare.html",

@@ -64,8 +64,7 @@ async def get_sign_in(
     use it up."""
     invited = None
     if invitation:
-        async with context.database.statement() as connection:
-            invited = await storage.people.find_invitation(connection, invitation)
+        invited = await context.database.read(storage.people.find_invitation, invitation)
         if invited is None:
             raise ApiError(ErrorCode.INVITATION_NOT_VALID)
     return await page(
@@ -146,8 +145,7 @@ async def _end_former_session(
 @router.post(f"{PATH}/sign-out")
 async def sign_out(context: Context, viewer: access.CurrentViewer) -> Response:
     """End the session, here and wherever else its token was copied to."""
-    async with context.database.transaction() as connection:
-        await keys.end_session(connection, viewer.session)
+    await context.database.write(keys.end_session, viewer.session)
     return access.forget_session(access.COOKIE, path=PATH, ended="out")
 
 

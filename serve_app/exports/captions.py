@@ -247,8 +247,7 @@ async def _json_response(
     if which.original and job.source.redact:
         # Whoever may correct it may read it; keys have no scopes.
         require(getattr(request.state, "role", Role.OWNER), Permission.WRITE)
-    async with context.database.statement() as connection:
-        tracks = await transcripts.read_tracks(connection, job)
+    tracks = await context.database.read(transcripts.read_tracks, job)
     is_whole = which == _Which() and len(tracks) > 1
     chosen = tracks[0] if is_whole else await _chosen(context.database, job, tracks, which)
     if which.original and job.source.redact:
@@ -351,8 +350,7 @@ async def _chosen(
     """Raises ApiError."""
     track = transcripts.choose_track(job, tracks, which.track)
     if which.language is not None:
-        async with database.statement() as connection:
-            return await in_language(connection, job, track, which.language)
+        return await database.read(in_language, job, track, which.language)
     return await transcripts.at_revision(
         database, job, track, which.revision, original=which.original
     )

@@ -292,8 +292,7 @@ async def read_cuts(
     context: AppContext, account_id: uuid.UUID, before: uuid.UUID, after: uuid.UUID
 ) -> tuple[JobCut, JobCut]:
     """Both, with what both have. Raises as ``read_jobs``."""
-    async with context.database.statement() as connection:
-        listed, both = await read_jobs(connection, account_id, str(before), str(after))
+    listed, both = await context.database.read(read_jobs, account_id, str(before), str(after))
     one, other = [await _cut(context, side, job, both) for side, job in listed.items()]
     return one, other
 

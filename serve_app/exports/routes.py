@@ -146,8 +146,7 @@ async def export_job(
         content = "chapters" if format in _LISTS else "scenes"
     async with place.turn(request):
         if content == "scenes":
-            async with context.database.statement() as connection:
-                spans = await list_scene_spans(connection, job)
+            spans = await context.database.read(list_scene_spans, job)
             sections = [
                 Section(each.start_ms, each.end_ms, f"Scene {each.index + 1}", each.description)
                 for each in spans
@@ -158,8 +157,7 @@ async def export_job(
         if not sections:  # no cuts, or no speech: the whole media is one
             name = "Scene 1" if content == "scenes" else "Chapter 1"
             sections = [Section(0, max(1, job.duration_ms or 0), name)]
-        async with context.database.statement() as connection:
-            ingested = await find_ingest_result(connection, job.id)
+        ingested = await context.database.read(find_ingest_result, job.id)
         text = await run_in_threadpool(_written, format, job, ingested, sections)
     file = _FILES[format]
     return Response(

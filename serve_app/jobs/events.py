@@ -146,8 +146,7 @@ async def _stream(
         while True:
             changed.clear()
             try:
-                async with context.database.statement() as connection:
-                    now = await jobs.find_job(connection, job.id)
+                now = await context.database.read(jobs.find_job, job.id)
             except UNAVAILABLE:
                 return  # the client comes again
             event_id, event = _event(now or job, base)

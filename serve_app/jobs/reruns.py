@@ -104,8 +104,7 @@ async def rerun_job(
     they replaced. A transcript that was corrected stays. Until then this job's results are as they
     were, and if it fails they remain."""
     wanted = None if body.stages is None else frozenset(map(StageName, body.stages))
-    async with context.database.transaction() as connection:
-        made = await rerun(connection, job.id, context, wanted=wanted, dry_run=body.dryRun)
+    made = await context.database.write(rerun, job.id, context, wanted=wanted, dry_run=body.dryRun)
     return success(request, made, status=202)
 
 

@@ -43,7 +43,6 @@ from storage.queue import find_place
 from storage.types import JobState
 
 _CREATION_ERRORS = (
-    ErrorCode.INVALID_REQUEST,
     ErrorCode.INVALID_CALLBACK_URL,
     ErrorCode.INSUFFICIENT_CREDITS,
     ErrorCode.IDEMPOTENCY_IN_PROGRESS,
@@ -200,7 +199,6 @@ _STATES = [*JobState, *STATE_ALIASES]
 _CANCELLED = (
     Answer[Job],
     "The cancelled job, without `processedData`.",
-    ErrorCode.NOT_FOUND,
     ErrorCode.JOB_NOT_CANCELLABLE,
 )
 
@@ -255,15 +253,14 @@ async def list_jobs(
     if state is not None and status is not None:
         raise invalid("state and status cannot be combined.", "status")
     after = None if cursor is None else _read_cursor(context, account_id, cursor)
-    async with context.database.statement() as connection:
-        found = await job_records.list_jobs(
-            connection,
-            account_id,
-            limit=limit + 1,
-            after=None if after is None else (after.created_at, after.job_id),
-            state=None if state is None else STATE_ALIASES.get(state) or JobState(state),
-            legacy_status=status,
-        )
+    found = await context.database.read(
+        job_records.list_jobs,
+        account_id,
+        limit=limit + 1,
+        after=None if after is None else (after.created_at, after.job_id),
+        state=None if state is None else STATE_ALIASES.get(state) or JobState(state),
+        legacy_status=status,
+    )
     shown_jobs, next_cursor = found[:limit], None
     if len(found) > limit:
         last = parameters.Cursor(shown_jobs[-1].created_at, shown_jobs[-1].id)
@@ -299,8 +296,7 @@ async def get_job(
     To poll, use `include=none` every 5 to 15 seconds."""
     data = render_job(job, base_url(request))
     if job.state is JobState.QUEUED:
-        async with context.database.statement() as connection:
-            place = await find_place(connection, job.id)
+        place = await context.database.read(find_place, job.id)
         if place is not None:
             data["queuePosition"] = place.position
             data["estimatedStartSeconds"] = place.start_seconds(context.settings.jobs_at_once)
@@ -312,12 +308,10 @@ async def get_job(
         processed = service.processed_data(public_url(request), context.signer, job, found)
         return success(request, {**data, "processedData": processed}, large=True)
 
-    async with context.database.statement() as connection:
-        seen, spoken = await results.stored_bytes(connection, job.id)
+    seen, spoken = await context.database.read(results.stored_bytes, job.id)
     size = ("scenes" in wanted) * seen + ("transcript" in wanted) * spoken
     async with answer.turn(request, size):
-        async with context.database.statement() as connection:
-            stored = await service.read_results(connection, job, wanted)
+        stored = await context.database.read(service.read_results, job, wanted)
         return await run_in_threadpool(shown_with_results, stored)
 
 
@@ -353,15 +347,13 @@ async def erase_job(request: Request, context: Context, job: CurrentJob) -> Resp
     Endpoints that subscribe get `job.erased`.
 
     State, times and charges stay. Backups that were made before still have it."""
-    async with context.database.transaction() as connection:
-        erased = await service.erase_job(connection, job.account_id, str(job.id))
+    erased = await context.database.write(service.erase_job, job.account_id, str(job.id))
     if job.completed_at is None:
         record_job_end(context.metrics, erased.state)
     return success(request, render_job(erased, base_url(request)), status=202)
 
 
 async def _cancel(request: Request, context: AppContext, job: JobRecord) -> Response:
-    async with context.database.transaction() as connection:
-        ended = await service.cancel_job(connection, job.account_id, str(job.id))
+    ended = await context.database.write(service.cancel_job, job.account_id, str(job.id))
     record_job_end(context.metrics, ended.state)
     return success(request, render_job(ended, base_url(request)))

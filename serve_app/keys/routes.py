@@ -73,8 +73,7 @@ async def list_keys(request: Request, context: Context, account_id: CurrentAccou
     """List API keys.
 
     Never with their secrets."""
-    async with context.database.statement() as connection:
-        found = await keys.list_keys(connection, account_id)
+    found = await context.database.read(keys.list_keys, account_id)
     return success(request, [each.json() for each in found], headers=NO_STORE)
 
 
@@ -146,8 +145,7 @@ async def create_session(request: Request, context: Context, body: SignInBody) -
     """Exchange a sign-in token for a session.
 
     The operator issues sign-in links (`vas sessions create`); no other credential."""
-    async with context.database.transaction() as connection:
-        session = await keys.exchange_sign_in_link(connection, body.token)
+    session = await context.database.write(keys.exchange_sign_in_link, body.token)
     if session is None:
         raise ApiError(
             ErrorCode.UNAUTHORIZED,

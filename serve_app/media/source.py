@@ -180,8 +180,7 @@ async def get_thumbnail(
         context.signer.check_path(STILL_PURPOSE, path, expires=expires, signature=signature)
     except BadSignatureError:
         raise missing from None
-    async with context.database.statement() as connection:
-        await require_active_owner(connection, parse_job_id(job_id))
+    await context.database.read(require_active_owner, parse_job_id(job_id))
     try:
         key = await _key(context, parse_job_id(job_id), str(name))
         picture = await run_in_threadpool(context.objects.read_bytes, key)

@@ -53,8 +53,7 @@ class Spoken:
 
 async def read_spoken(database: Database, job: JobRecord, language: str | None = None) -> Spoken:
     """Return what is spoken, translated into the ``language`` if one is given."""
-    async with database.statement() as connection:
-        return await _spoken(connection, job, language)
+    return await database.read(_spoken, job, language)
 
 
 async def _spoken(connection: Connection, job: JobRecord, language: str | None = None) -> Spoken:

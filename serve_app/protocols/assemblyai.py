@@ -242,8 +242,7 @@ async def _start(
             raise invalid("The upload was used: send the file again.", "audio_url")
     key = f"{resumable_key(job.id, MEDIA_SLOT)}-{mark}"
     await record_complete(context, job.id, MEDIA_SLOT, size_bytes, key)
-    async with context.database.statement() as connection:
-        return await service.get_job(connection, account_id, job_id)
+    return await context.database.read(service.get_job, account_id, job_id)
 
 
 @router.get("/transcript/{jobId}")
@@ -299,8 +298,7 @@ async def read_captions(
 @router.delete("/transcript/{jobId}")
 async def delete_transcript(context: Context, job: CurrentJob) -> Response:
     """Erase the job, which is cancelled first where it has not ended."""
-    async with context.database.transaction() as connection:
-        erased = await service.erase_job(connection, job.account_id, str(job.id))
+    erased = await context.database.write(service.erase_job, job.account_id, str(job.id))
     return ExactJSONResponse(_document(erased, None))
 
 

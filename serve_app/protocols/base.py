@@ -140,8 +140,7 @@ async def create(
     planned = plan(planner)
     if protocol is not None:
         planned = replace(planned, job=through(planned.job, protocol))
-    async with context.database.transaction() as connection:
-        [created] = await service.create_jobs(connection, account_id, [planned], context)
+    [created] = await context.database.write(service.create_jobs, account_id, [planned], context)
     return created
 
 
@@ -285,8 +284,7 @@ async def progress(
 async def _read(context: AppContext, job_id: uuid.UUID) -> JobRecord | None:
     """Return the job; None while the database is away. Raises NOT_FOUND."""
     try:
-        async with context.database.statement() as connection:
-            job = await jobs.find_job(connection, job_id)
+        job = await context.database.read(jobs.find_job, job_id)
     except UNAVAILABLE:
         return None
     if job is None or job.erased_at is not None:

@@ -227,8 +227,7 @@ async def _create_fetched(
     """Create the job; an address in a bucket that is an archive of the account is read with the
     archive's credentials."""
     body = checked(CreateJobFromUrlBody, asked.job(context) | {"url": asked.inputUri})
-    async with context.database.statement() as connection:
-        owned = await archives.list_archives(connection, account_id)
+    owned = await context.database.read(archives.list_archives, account_id)
     archive = next((each for each in owned if asked.inputUri.startswith(each.url)), None)
 
     def plan(planner: Planner) -> JobPlan:
@@ -300,8 +299,7 @@ async def cancel_operation(context: Context, job: CurrentJob) -> Response:
 @router.delete(f"/operations{_OPERATION}")
 async def delete_operation(context: Context, job: CurrentJob) -> Response:
     """Erase the job, which is cancelled first where it has not ended."""
-    async with context.database.transaction() as connection:
-        await service.erase_job(connection, job.account_id, str(job.id))
+    await context.database.write(service.erase_job, job.account_id, str(job.id))
     return ExactJSONResponse({})
 
 
@@ -313,8 +311,7 @@ async def list_operations(
 ) -> Response:
     """List the latest operations, the newest first."""
     limit = min(page_size or _MOST_OPERATIONS, _MOST_OPERATIONS)
-    async with context.database.statement() as connection:
-        found = await job_records.list_jobs(connection, account_id, limit=_MOST_OPERATIONS)
+    found = await context.database.read(job_records.list_jobs, account_id, limit=_MOST_OPERATIONS)
     shown = [
         _operation(each) | {"done": each.completed_at is not None}
         for each in found

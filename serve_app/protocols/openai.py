@@ -376,8 +376,7 @@ async def _translated(request: Request, context: AppContext, job: JobRecord) -> 
     await create_translation(request, context, job, TranslationBody(language="en"))
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
-        async with context.database.statement() as connection:
-            found = await find_translation(connection, job.id, "en")
+        found = await context.database.read(find_translation, job.id, "en")
         if found is None or found.status is not TranslationStatus.PENDING:
             return "en"
         if await request.is_disconnected():

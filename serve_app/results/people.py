@@ -83,8 +83,7 @@ async def get_people(request: Request, context: Context, job: CurrentJob) -> Res
     The same face across the scenes of a job that was created with `people`; nobody is named.
     Faces that are small, in profile or like no other one are left out."""
     require_stage(job, StageName.VISION)
-    async with context.database.statement() as connection:
-        stored = await results.find_people(connection, job.id)
+    stored = await context.database.read(results.find_people, job.id)
     if stored is None:
         message = "The job was not created with people, or they were deleted."
         raise no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED)
@@ -187,8 +186,7 @@ async def list_voices(request: Request, context: Context, account_id: CurrentAcc
     """List voices.
 
     All that the account has named, the oldest first."""
-    async with context.database.statement() as connection:
-        found = await voices.list_voices(connection, account_id)
+    found = await context.database.read(voices.list_voices, account_id)
     return success(request, [each.json() for each in found])
 
 

@@ -93,8 +93,7 @@ async def get_review(
     Segments that were corrected count as right. Expected errors follow from the confidences of
     words and of cuts."""
     transcripts.require_choice(job, track)
-    async with context.database.statement() as connection:
-        seen, spoken = await results.stored_bytes(connection, job.id)
+    seen, spoken = await context.database.read(results.stored_bytes, job.id)
     async with answer.turn(request, seen + spoken):
         async with context.database.statement() as connection:
             tracks = await transcripts.read_tracks(connection, job)

@@ -114,11 +114,9 @@ async def get_scenes(
         overview = {} if whole is None else {"overview": whole}
         return success(request, {"jobId": str(job.id), "scenes": scenes, **overview}, large=True)
 
-    async with context.database.statement() as connection:
-        size, _ = await stored.stored_bytes(connection, job.id)
+    size, _ = await context.database.read(stored.stored_bytes, job.id)
     async with answer.turn(request, size):
-        async with context.database.statement() as connection:
-            found = await read_seen(connection, job)
+        found = await context.database.read(read_seen, job)
         return await run_in_threadpool(shown, found)
 
 
@@ -185,11 +183,9 @@ async def _of_tracks(
     answer: ResultAnswer,
     shown: Callable[[Sequence[TrackTranscript]], Response],
 ) -> Response:
-    async with context.database.statement() as connection:
-        _, size = await stored.stored_bytes(connection, job.id)
+    _, size = await context.database.read(stored.stored_bytes, job.id)
     async with answer.turn(request, size):
-        async with context.database.statement() as connection:
-            found = await transcripts.read_audio_tracks(connection, job)
+        found = await context.database.read(transcripts.read_audio_tracks, job)
         return await run_in_threadpool(shown, found)
 
 
@@ -276,8 +272,7 @@ async def get_summary(request: Request, context: Context, job: CurrentJob) -> Re
 
     Made with the transcript, in its language, by services that have a language model; elsewhere
     there is none."""
-    async with context.database.statement() as connection:
-        sentences = await transcripts.read_summary(connection, job)
+    sentences = await context.database.read(transcripts.read_summary, job)
     return success(request, {"jobId": str(job.id), "sentences": sentences})
 
 
@@ -361,8 +356,7 @@ async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Re
     for stage in ANALYSES:
         if job.stages[stage].status not in ENDED_STATUSES:
             require_stage(job, stage)
-    async with context.database.statement() as connection:
-        stages = await history.find_receipts(connection, job.id)
+    stages = await context.database.read(history.find_receipts, job.id)
     if StageName.INGEST not in stages:
         message = "The job was analysed before there were receipts: rerun it as a new job."
         raise no_result(job, StageName.INGEST, message, SkipReason.STAGE_SKIPPED)
@@ -494,8 +488,7 @@ async def list_translations(request: Request, context: Context, job: CurrentJob)
 
     Those that were requested."""
     require_stage(job, StageName.TRANSCRIPT)
-    async with context.database.statement() as connection:
-        found = await translations.list_translations(connection, job.id)
+    found = await context.database.read(translations.list_translations, job.id)
     listed = [each.json() for each in found]
     return success(request, {"jobId": str(job.id), "translations": listed})
 
@@ -517,6 +510,5 @@ async def get_translation(
 
     Its text is a transcript's: `GET …/transcript?language=`, in every format."""
     require_stage(job, StageName.TRANSCRIPT)
-    async with context.database.statement() as connection:
-        found = await find_requested(connection, job, language)
+    found = await context.database.read(find_requested, job, language)
     return success(request, found.json())

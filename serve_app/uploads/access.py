@@ -259,8 +259,7 @@ class DirectUploadWatcher:
 
     async def look(self) -> None:
         """Look for the files that are due; an unavailable store is retried later."""
-        async with self._context.database.transaction() as connection:
-            awaited = await lease_awaited_uploads(connection, limit=_LOOKS_A_ROUND)
+        awaited = await self._context.database.write(lease_awaited_uploads, limit=_LOOKS_A_ROUND)
         for start in range(0, len(awaited), _LOOKS_AT_ONCE):
             some = awaited[start : start + _LOOKS_AT_ONCE]
             try:
@@ -315,8 +314,7 @@ class DirectUploadWatcher:
             await self._hold(held, _AGAIN)
 
     async def _hold(self, item: AwaitedUpload, lease: timedelta) -> AwaitedUpload | None:
-        async with self._context.database.transaction() as connection:
-            return await extend_awaited_upload(connection, item, lease=lease)
+        return await self._context.database.write(extend_awaited_upload, item, lease=lease)
 
     async def _refuse(self, item: AwaitedUpload, upload: objects.DirectUpload) -> None:
         """Queue the job, which ingest fails for the size that is recorded here; delete the file.

@@ -67,15 +67,14 @@ class UploadLease:
     async def keep(self, arriving: bool) -> bool:
         """Return the heartbeat; False once the lease is lost."""
         job_id, name = self.slot.job.id, self.slot.upload.slot
-        async with self.context.database.statement() as connection:
-            return await uploads.keep_writer(
-                connection,
-                job_id,
-                name,
-                self.token,
-                lease=_lease_time(self.context),
-                arriving=arriving,
-            )
+        return await self.context.database.read(
+            uploads.keep_writer,
+            job_id,
+            name,
+            self.token,
+            lease=_lease_time(self.context),
+            arriving=arriving,
+        )
 
     async def set_unverified(self, offset_bytes: int | None) -> None:
         """Set the offset from which bytes do not count yet; ApiError 423 if the lease is lost."""

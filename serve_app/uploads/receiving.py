@@ -406,10 +406,9 @@ def _over(slot: Slot, limit_bytes: int) -> ApiError:
 
 async def _keep_arriving(context: AppContext, slot: Slot, arriving: bool) -> bool:
     lease = timedelta(seconds=context.settings.upload_lease_seconds)
-    async with context.database.statement() as connection:
-        return await uploads.keep_arriving(
-            connection, slot.job.id, slot.upload.slot, lease=lease, arriving=arriving
-        )
+    return await context.database.read(
+        uploads.keep_arriving, slot.job.id, slot.upload.slot, lease=lease, arriving=arriving
+    )
 
 
 _EXPOSED = (

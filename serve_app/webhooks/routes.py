@@ -99,8 +99,7 @@ async def list_webhook_deliveries(
 
     The account's last 100, newest first."""
     wanted = None if job_id is None else parse_job_id(job_id)
-    async with context.database.statement() as connection:
-        found = await list_deliveries(connection, account_id, job_id=wanted)
+    found = await context.database.read(list_deliveries, account_id, job_id=wanted)
     return success(request, [_record(delivery) for delivery in found])
 
 
@@ -198,8 +197,7 @@ async def get_webhook_secret(
 
     Made on the first call."""
     fresh = context.encrypter.encrypt(new_signing_secret())
-    async with context.database.transaction() as connection:
-        stored = await webhooks.get_or_create_signing_secret(connection, account_id, fresh)
+    stored = await context.database.write(webhooks.get_or_create_signing_secret, account_id, fresh)
     return _secret_response(request, context, stored)
 
 
@@ -214,8 +212,7 @@ async def rotate_webhook_secret(
 
     For 24 hours deliveries are signed with both the new and the previous secret."""
     fresh = context.encrypter.encrypt(new_signing_secret())
-    async with context.database.transaction() as connection:
-        stored = await webhooks.rotate_signing_secret(connection, account_id, fresh)
+    stored = await context.database.write(webhooks.rotate_signing_secret, account_id, fresh)
     return _secret_response(request, context, stored)
 
 
@@ -284,8 +281,7 @@ async def list_webhook_endpoints(
     """List webhook endpoints.
 
     At most 10, the oldest first."""
-    async with context.database.statement() as connection:
-        found = await endpoints.list_endpoints(connection, account_id)
+    found = await context.database.read(endpoints.list_endpoints, account_id)
     return success(request, [each.json() for each in found])
 
 
@@ -308,14 +304,13 @@ async def create_webhook_endpoint(
     this once. An account has at most 10; `callbackUrl` of jobs goes on beside them."""
     require_callback_url(body.url, "url", context.settings)
     secret = new_signing_secret()
-    async with context.database.transaction() as connection:
-        added = await endpoints.add_endpoint(
-            connection,
-            account_id,
-            url=body.url,
-            event_types=body.events,
-            secret=context.encrypter.encrypt(secret),
-        )
+    added = await context.database.write(
+        endpoints.add_endpoint,
+        account_id,
+        url=body.url,
+        event_types=body.events,
+        secret=context.encrypter.encrypt(secret),
+    )
     if added is None:
         raise invalid(f"An account has at most {MOST_ENDPOINTS} endpoints.", "url")
     return success(request, {**added.json(), "secret": secret}, status=201, headers=NO_STORE)
@@ -329,8 +324,7 @@ async def get_webhook_endpoint(
 
     Without its secret."""
     known_id = parse_job_id(endpoint_id)
-    async with context.database.statement() as connection:
-        found = await endpoints.list_endpoints(connection, account_id, known_id)
+    found = await context.database.read(endpoints.list_endpoints, account_id, known_id)
     return success(request, existing(found[0] if found else None, "endpoint").json())
 
 
@@ -387,12 +381,11 @@ async def rotate_webhook_endpoint(
 
     Shown this once. For 24 hours its deliveries are signed with the old secret too."""
     secret = new_signing_secret()
-    async with context.database.transaction() as connection:
-        changed = await endpoints.change_endpoint(
-            connection,
-            account_id,
-            parse_job_id(endpoint_id),
-            secret=context.encrypter.encrypt(secret),
-        )
+    changed = await context.database.write(
+        endpoints.change_endpoint,
+        account_id,
+        parse_job_id(endpoint_id),
+        secret=context.encrypter.encrypt(secret),
+    )
     rotated = existing(changed, "endpoint").json()
     return success(request, {**rotated, "secret": secret}, headers=NO_STORE)

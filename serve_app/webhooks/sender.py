@@ -95,10 +95,9 @@ class Attempts:
         encrypted = [event.current_secret, event.previous_secret]
         if event.current_secret is None:
             fresh = self.context.encrypter.encrypt(new_signing_secret())
-            async with self.context.database.transaction() as connection:
-                stored = await webhooks.get_or_create_signing_secret(
-                    connection, event.account_id, fresh
-                )
+            stored = await self.context.database.write(
+                webhooks.get_or_create_signing_secret, event.account_id, fresh
+            )
             encrypted = [stored.current, stored.previous]
         return [
             self.context.encrypter.decrypt(secret) for secret in encrypted if secret is not None
@@ -276,10 +275,9 @@ class Sender:
             task.cancel()
         async with asyncio.timeout(FINAL_RECORD_SECONDS):
             await self._ended.join()
-            async with self._context.database.transaction() as connection:
-                await webhooks.requeue(
-                    connection, list(self._held.values()), ahead=self._clock.ahead
-                )
+            await self._context.database.write(
+                webhooks.requeue, list(self._held.values()), ahead=self._clock.ahead
+            )
 
     async def _wake_when_notified(self) -> None:
         """Polling covers for it whenever this connection is down."""
@@ -291,8 +289,7 @@ class Sender:
         accounts, self._untrimmed = self._untrimmed, set()
         if accounts is None or accounts:
             try:
-                async with self._context.database.transaction() as connection:
-                    await webhooks.trim_logs(connection, accounts)
+                await self._context.database.write(webhooks.trim_logs, accounts)
             except BaseException:
                 self._untrimmed = None
                 raise

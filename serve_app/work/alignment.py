@@ -68,8 +68,7 @@ async def _store(
             await jobs.find_job(connection, read.job_id, for_update=True)
             stored = await history.store_aligned(connection, prepared)
         if stored:
-            async with work.context.database.statement() as connection:
-                await extend(connection, work.held, align.lease)
+            await work.context.database.read(extend, work.held, align.lease)
             return True
 
 

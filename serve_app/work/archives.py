@@ -61,8 +61,7 @@ _PASSING = frozenset(
 )
 async def read_archive(work: Work) -> None:
     """Do what is due for an archive."""
-    async with work.context.database.transaction() as connection:
-        archive = await archives.take_archive(connection, work.held)
+    archive = await work.context.database.write(archives.take_archive, work.held)
     if archive is None:
         return
     step = _Step(work.context, work.held, archive)

@@ -103,8 +103,7 @@ def media_print(found: StoredPrints) -> MediaPrint:
 async def _give_up_seeking(work: Work, error: BaseException | None) -> None:
     """A job that cannot be compared has nothing in common with others."""
     log.warning("it could not be compared: %s", error or "whoever compared was lost")
-    async with work.context.database.transaction() as connection:
-        await stored.replace_duplicates(connection, work.held, [], {})
+    await work.context.database.write(stored.replace_duplicates, work.held, [], {})
 
 
 @work(stored.KIND, lease=_LEASE, attempts=3, give_up=_give_up_seeking)
@@ -114,26 +113,22 @@ async def seek_duplicates(work: Work) -> None:
     async for other_id, version, same in seek(work.context.database, work.held):
         versions[other_id] = version
         found += same
-    async with work.context.database.transaction() as connection:
-        await stored.replace_duplicates(connection, work.held, found, versions)
+    await work.context.database.write(stored.replace_duplicates, work.held, found, versions)
 
 
 async def seek(
     database: Database, held: Held
 ) -> AsyncIterator[tuple[uuid.UUID, str, list[StoredDuplicate]]]:
     """Versions of its own results, then of each other job's and what they have in common."""
-    async with database.statement() as connection:
-        prints = await stored.find_prints(connection, held.subject_id)
+    prints = await database.read(stored.find_prints, held.subject_id)
     if prints is None:
         return
     yield held.subject_id, prints.version, []
     mine = await asyncio.to_thread(media_print, prints)
     probes = await asyncio.to_thread(_probes, mine)
-    async with database.statement() as connection:
-        candidates = await stored.find_candidates(connection, held, probes)
+    candidates = await database.read(stored.find_candidates, held, probes)
     for other_id in candidates:
-        async with database.statement() as connection:
-            others = await stored.find_prints(connection, other_id)
+        others = await database.read(stored.find_prints, other_id)
         if others is not None:
             same = await asyncio.to_thread(_same, mine, others)
             numbered = [
@@ -148,8 +143,7 @@ async def _give_up_comparing(work: Work, error: BaseException | None) -> None:
     if error is not None:
         message = f"Comparing broke ({type(error).__name__})."
     refusal = {"code": ErrorCode.INTERNAL_ERROR, "message": message}
-    async with work.context.database.transaction() as connection:
-        await comparisons.end(connection, work.held, None, None, refusal)
+    await work.context.database.write(comparisons.end, work.held, None, None, refusal)
 
 
 @work(
@@ -164,8 +158,7 @@ async def _give_up_comparing(work: Work, error: BaseException | None) -> None:
 async def compare_cuts(work: Work) -> None:
     """Make a comparison of two cuts that somebody waits for."""
     work.check()
-    async with work.context.database.transaction() as connection:
-        pair = await comparisons.begin(connection, work.held)
+    pair = await work.context.database.write(comparisons.begin, work.held)
     if pair is None:
         return
     document, error = None, None
@@ -175,8 +168,7 @@ async def compare_cuts(work: Work) -> None:
     except ApiError as refused:
         about = {} if refused.param is None else {"param": refused.param}
         error = {"code": refused.code, "message": refused.message, **about, **refused.extra}
-    async with work.context.database.transaction() as connection:
-        await comparisons.end(connection, work.held, pair, document, error)
+    await work.context.database.write(comparisons.end, work.held, pair, document, error)
 
 
 def _compared(cuts: tuple[JobCut, JobCut], check: Check) -> dict[str, object]:

@@ -61,14 +61,12 @@ class SearchIndexer:
 
     async def index(self) -> bool:
         """Merge, and index some older results where a pass is due; False after its end."""
-        async with self._database.statement() as connection:
-            await merge_pending_rows(connection)
+        await self._database.read(merge_pending_rows)
         if time.monotonic() < self._next_pass_at:
             return False
-        async with self._database.transaction() as connection:
-            reached = await index_older_results(
-                connection, self._position, look_at=_LOOK_AT, index=_AT_ONCE
-            )
+        reached = await self._database.write(
+            index_older_results, self._position, look_at=_LOOK_AT, index=_AT_ONCE
+        )
         self._position = reached or BEGINNING
         if reached is None:
             self._next_pass_at = time.monotonic() + _NEXT_PASS_SECONDS
@@ -102,8 +100,7 @@ class _Maker(ABC):
     async def make(self) -> bool:
         """Return one step; False after the last."""
         if time.monotonic() >= self._next_pass_at:
-            async with self._database.transaction() as connection:
-                self._has_tables = await search_vectors.make_tables(connection)
+            self._has_tables = await self._database.write(search_vectors.make_tables)
             self._next_pass_at = time.monotonic() + _NEXT_PASS_SECONDS
             self._reached, self._looked_at = 0, -1
         if not self._has_tables:

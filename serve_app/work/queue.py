@@ -53,8 +53,7 @@ IsWanted = Callable[[Connection, Held], Awaitable[bool]]
 async def _forget(work: Work, error: BaseException | None) -> None:
     """Give work up that nobody has to learn about."""
     log.warning("%s is given up: %s", work.held.kind, error or "whoever did it was lost")
-    async with work.context.database.transaction() as connection:
-        await queued.end(connection, work.held)
+    await work.context.database.write(queued.end, work.held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +107,7 @@ async def perform(kind: Kind, work: Work) -> None:
         with contextlib.suppress(StageStoppedError):
             await _run(kind, work)
         with contextlib.suppress(WorkLostError):  # mostly it has ended itself
-            async with work.context.database.transaction() as connection:
-                await queued.end(connection, work.held)
+            await work.context.database.write(queued.end, work.held)
     except WorkLostError:
         log.info("%s %s: no longer ours", kind.name, work.held.subject_id)
     except BaseException as error:

@@ -64,11 +64,9 @@ class Reaper:
         """Queue the removal of objects that is due, and settle what lost writers left."""
         await finish_for_lost_writers(self._context)
         database, retention = self._context.database, self._context.settings.retention
-        async with database.statement() as connection:
-            due = await cleaning.list_due_rounds(connection, retention, limit=_ROUNDS_A_SWEEP)
+        due = await database.read(cleaning.list_due_rounds, retention, limit=_ROUNDS_A_SWEEP)
         for job_id in due:
-            async with database.transaction() as connection:
-                await cleaning.queue_round(connection, job_id, retention)
+            await database.write(cleaning.queue_round, job_id, retention)
         if self._direct and time.monotonic() >= self._leftovers_at:
             # Nothing else records a multipart upload that a killed writer left in a bucket.
             await asyncio.to_thread(self._context.objects.remove_leftovers, JOBS_PREFIX)
@@ -133,8 +131,7 @@ class Reaper:
             log.warning("no upload expires while the store cannot say what is there: %s", error)
             return
         database = self._context.database
-        async with database.statement() as connection:
-            expired = await uploads.list_expired_jobs(connection, grace=self._grace, among=among)
+        expired = await database.read(uploads.list_expired_jobs, grace=self._grace, among=among)
         for job_id in expired:
             async with database.transaction() as connection:
                 job = await jobs.find_job(connection, job_id, for_update=True)
@@ -157,10 +154,9 @@ class Reaper:
         """Erase jobs whose retention is over, or whose accounts are erased; twice does no harm."""
         if time.monotonic() < self._erase_at:
             return
-        async with self._context.database.statement() as connection:
-            due = await cleaning.list_due_erasures(
-                connection, self._context.settings.retention, limit=_ROUNDS_A_SWEEP
-            )
+        due = await self._context.database.read(
+            cleaning.list_due_erasures, self._context.settings.retention, limit=_ROUNDS_A_SWEEP
+        )
         for account_id, job_id in due:
             async with self._context.database.transaction() as connection:
                 before = await jobs.find_job(connection, job_id, for_update=True)
@@ -179,10 +175,9 @@ class Reaper:
         store = self._context.objects
         if not isinstance(store, DirectUploadStore):
             return None
-        async with self._context.database.statement() as connection:
-            missing = await list_expired_awaited_uploads(
-                connection, grace=self._grace, limit=_LOOKS_A_SWEEP
-            )
+        missing = await self._context.database.read(
+            list_expired_awaited_uploads, grace=self._grace, limit=_LOOKS_A_SWEEP
+        )
         arrived = {
             job_id
             for job_id, slot, too_late in missing
@@ -210,14 +205,12 @@ async def clean(work: Work) -> None:
     def is_stopped() -> bool:
         return work.stopped.is_set() or asyncio.run_coroutine_threadsafe(look(), loop).result()
 
-    async with context.database.statement() as connection:
-        due = await cleaning.find_round(connection, job_id)
+    due = await context.database.read(cleaning.find_round, job_id)
     if due is None:
         return
     kept = await _results(context, job_id)
     if await asyncio.to_thread(remove_objects, context.objects, due, kept, is_stopped):
-        async with context.database.transaction() as connection:
-            await cleaning.end_round(connection, work.held, due)
+        await context.database.write(cleaning.end_round, work.held, due)
 
 
 async def _results(context: AppContext, job_id: uuid.UUID) -> set[str]:

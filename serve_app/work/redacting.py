@@ -119,8 +119,7 @@ async def _give_up(work: Work, error: BaseException | None) -> None:
     reason = "Who redacted it was lost again and again."
     if error is not None:
         reason = f"Redacting broke ({type(error).__name__})."
-    async with work.context.database.transaction() as connection:
-        await history.end_redaction(connection, work.held, reason)
+    await work.context.database.write(history.end_redaction, work.held, reason)
 
 
 @work(history.REDACTION, lease=timedelta(minutes=1), attempts=3, give_up=_give_up)

@@ -156,8 +156,7 @@ class Runner:
             log.exception("job %s: could not be requeued", driver.lease.job_id)
 
     async def _record_versions(self) -> None:
-        async with self._context.database.transaction() as connection:
-            await history.publish_versions(connection, made_with(self._context))
+        await self._context.database.write(history.publish_versions, made_with(self._context))
 
     async def _measure_disks(self) -> None:
         context = self._context
@@ -172,8 +171,7 @@ class Runner:
                 # A job that is requeued at a stop frees its slot: nothing new is taken then.
                 if not self._stopping.is_set():
                     duration = timedelta(seconds=self._context.settings.lease_seconds)
-                    async with self._context.database.transaction() as connection:
-                        leased = await jobs.lease_next(connection, lease=duration)
+                    leased = await self._context.database.write(jobs.lease_next, lease=duration)
                     lease = None if leased is None else Lease(*leased)
             finally:
                 if lease is None:
@@ -315,17 +313,15 @@ class JobDriver:
 
     async def _extend_lease(self) -> None:
         try:
-            async with self.context.database.transaction() as connection:
-                await jobs.extend_lease(
-                    connection,
-                    self.lease.job_id,
-                    self.lease.token,
-                    lease=timedelta(seconds=self.context.settings.lease_seconds),
-                    progress=dict(self.progress),
-                )
+            await self.context.database.write(
+                jobs.extend_lease,
+                self.lease.job_id,
+                self.lease.token,
+                lease=timedelta(seconds=self.context.settings.lease_seconds),
+                progress=dict(self.progress),
+            )
         except LeaseLostError:
-            async with self.context.database.statement() as connection:
-                job = await jobs.find_job(connection, self.lease.job_id)
+            job = await self.context.database.read(jobs.find_job, self.lease.job_id)
             if job is not None and job.state in (JobState.COMPLETED, JobState.FAILED):
                 # As a rule its own end, with no task left to stop: ``_run`` cancels this meanwhile.
                 await asyncio.sleep(RETURN_SECONDS)
@@ -432,8 +428,7 @@ class JobDriver:
         metrics.record_job_end(self.context.metrics, end)
 
     async def _start(self, stage: StageName) -> None:
-        async with self.context.database.transaction() as connection:
-            await publishing.start_stage(connection, self.lease, stage)
+        await self.context.database.write(publishing.start_stage, self.lease, stage)
 
     def _work(self, stage: StageName) -> StageWork:
         deadline = time.monotonic() + self.context.settings.stage_timeout_seconds

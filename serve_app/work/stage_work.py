@@ -159,20 +159,17 @@ class StageWork:
         expected = self.calibration.expected_seconds(machine.work_seconds(result))
         for name, value in timings_of(machine.gain, expected).items():
             self.timings.add(name, value)
-        async with self.context.database.transaction() as connection:
-            return await publishing.publish_ingest(
-                connection,
-                self.lease,
-                media=media,
-                result=to_json(result),
-                track_names=track_names(result),
-                warnings=[
-                    warning_document(warning, StageName.INGEST) for warning in result.warnings
-                ],
-                timings=self.timings.values,
-                preview_of=self._preview_of(job, found),
-                receipt=receipt,
-            )
+        return await self.context.database.write(
+            publishing.publish_ingest,
+            self.lease,
+            media=media,
+            result=to_json(result),
+            track_names=track_names(result),
+            warnings=[warning_document(warning, StageName.INGEST) for warning in result.warnings],
+            timings=self.timings.values,
+            preview_of=self._preview_of(job, found),
+            receipt=receipt,
+        )
 
     def _preview_of(self, job: JobRecord, found: ProbedMedia) -> str | None:
         """Return the file that browsers cannot play; a timeline of several clips has none."""
@@ -184,15 +181,13 @@ class StageWork:
         return main.key
 
     async def _uploads(self, job: JobRecord) -> list[Upload]:
-        async with self.context.database.statement() as connection:
-            return await list_uploads(connection, job.id)
+        return await self.context.database.read(list_uploads, job.id)
 
     async def _archive_access(self, job: JobRecord) -> str | None:
         archive_id = next((clip.archive_id for clip in job.source.clips), None)
         if archive_id is None:
             return None
-        async with self.context.database.statement() as connection:
-            return await find_access(connection, archive_id)
+        return await self.context.database.read(find_access, archive_id)
 
     async def run_vision(self, job: JobRecord, ingested: types.IngestResult) -> JobState | None:
         """Find and describe the scenes; publish them."""
@@ -211,28 +206,26 @@ class StageWork:
             await self._in_thread(lambda: cover_pictures(self.workspace.store, places))
         receipt = await self._in_thread(lambda: self._recorder(job).vision(seen))
         shot_keys = await self._in_thread(lambda: parts_of_shots(found.fingerprints))
-        async with self.context.database.transaction() as connection:
-            end = await publishing.publish_scenes(
-                connection,
-                self.lease,
-                to_json(seen[:-1]),
-                self.timings.values,
-                made_with=made_with(self.context)[StageName.VISION],
-                overview=to_json(seen[-1]),
-                people=None if found.people is None else to_json(found.people),
-                warnings=warnings,
-                receipt=receipt,
-                fingerprints=found.fingerprints,
-                shot_keys=shot_keys,
-                known=known,
-            )
+        end = await self.context.database.write(
+            publishing.publish_scenes,
+            self.lease,
+            to_json(seen[:-1]),
+            self.timings.values,
+            made_with=made_with(self.context)[StageName.VISION],
+            overview=to_json(seen[-1]),
+            people=None if found.people is None else to_json(found.people),
+            warnings=warnings,
+            receipt=receipt,
+            fingerprints=found.fingerprints,
+            shot_keys=shot_keys,
+            known=known,
+        )
         record_media(self.context.metrics, StageName.VISION, ingested.media.duration_seconds)
         return end
 
     async def run_transcript(self, job: JobRecord, ingested: types.IngestResult) -> JobState | None:
         """Transcribe every track and sum them up; publish them unless all failed."""
-        async with self.context.database.statement() as connection:
-            spoken = await usual_languages(connection, job.account_id, job.created_at)
+        spoken = await self.context.database.read(usual_languages, job.account_id, job.created_at)
         stages = self._stages(job, spoken)
         summarizes = SUMMARIZE in REGISTRY[self.context.settings.model_profile]
         transcribed = 1.0 - _SUMMARY_SHARE if summarizes else 1.0

@@ -212,8 +212,7 @@ def fresh_rates(api: ContractApi) -> Iterator[None]:
 
 def test_the_tables_hold_every_operation_and_every_page() -> None:
     keyed = {each.operation_id for each in DOCUMENTED if each.auth is not Auth.NONE}
-    aliases = {"list_audio_tracks_alias", "get_audio_track"}
-    assert keyed == ALLOWED[Role.OWNER] == set(OPERATIONS) - aliases
+    assert keyed == ALLOWED[Role.OWNER] >= set(OPERATIONS)
     assert {route.name for route in page_routes()} == set(PAGES)
     assert set(PAGES) == ALLOWED_PAGES[Role.OWNER] | EVERYBODY
 
