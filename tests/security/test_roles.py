@@ -53,6 +53,8 @@ READ = [
     "listDuplicates",
     "listArchiveDuplicates",
     "getVocabulary",
+    "ask",
+    "listComments",
 ]
 WRITE = [
     "createJob",
@@ -77,6 +79,10 @@ WRITE = [
     "resumeArchive",
     "deleteArchive",
     "replaceVocabulary",
+    "addComment",
+    "changeComment",
+    "deleteComment",
+    "shareJob",
 ]
 BILLING = ["getQuota", "getKeysPortal"]
 OWNERS = [
@@ -111,6 +117,7 @@ READ_PAGES = [
     "get_archives",
     "get_compare",
     "get_vocabulary",
+    "get_editors",
 ]
 WRITE_PAGES = [
     "create_from_urls",
