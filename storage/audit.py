@@ -61,6 +61,7 @@ class AuditAction(StrEnum):
     RESET_SPEAKER = "resetSpeaker"
     REPLACE_VOCABULARY = "replaceVocabulary"
     ADD_COMMENT = "addComment"
+    CHANGE_COMMENT = "changeComment"
     DELETE_COMMENT = "deleteComment"
     SHARE_JOB = "shareJob"
     NAME_VOICE = "nameVoice"

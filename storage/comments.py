@@ -54,13 +54,23 @@ async def add_comment(
 
 
 async def resolve_comment(
-    connection: Connection, job_id: uuid.UUID, comment_id: uuid.UUID, *, resolved: bool
+    connection: Connection,
+    account_id: uuid.UUID,
+    job_id: uuid.UUID,
+    comment_id: uuid.UUID,
+    *,
+    resolved: bool,
 ) -> Comment | None:
     """Mark it as resolved or open again; None where the job has no such comment."""
     own = comments.c.job_id == job_id, comments.c.id == comment_id
     resolved_at = func.coalesce(comments.c.resolved_at, func.now()) if resolved else None
     await connection.execute(update(comments).where(*own).values(resolved_at=resolved_at))
-    return await read_one(connection, Comment, _comments(job_id).where(comments.c.id == comment_id))
+    changed = await read_one(
+        connection, Comment, _comments(job_id).where(comments.c.id == comment_id)
+    )
+    if changed is not None:
+        await record(connection, account_id, AuditAction.CHANGE_COMMENT, job_id=job_id)
+    return changed
 
 
 async def delete_comment(

@@ -100,13 +100,13 @@ async def add_comment(
 
 @router.patch("/jobs/{jobId}/comments/{commentId}", **answers(Answer[Comment], "The comment."))
 async def change_comment(
-    request: Request, context: Context, job: CurrentJob, comment_id: CommentId,
-    body: CommentChangesBody,
+    request: Request, context: Context, account_id: CurrentAccount, job: CurrentJob,
+    comment_id: CommentId, body: CommentChangesBody,
 ) -> Response:  # fmt: skip
     """Resolve a comment, or open it again."""
     async with context.database.transaction() as connection:
         changed = await comments.resolve_comment(
-            connection, job.id, parse_job_id(comment_id), resolved=body.resolved
+            connection, account_id, job.id, parse_job_id(comment_id), resolved=body.resolved
         )
     return success(request, existing(changed, "comment").json())
 

@@ -54,7 +54,8 @@ HOOK = {"url": "https://hooks.example.com/x"}
 CLIPS = [{"sourceUrl": "https://example.com/a.mp4"}]
 BATCH = {"mode": "independent", "clips": CLIPS}
 EDIT = {"revision": 0, "trackIndex": 0, "segments": [{"index": 0, "text": "Something else."}]}
-STORING_NOTHING = {"compareJobs"}
+STORING_NOTHING = {"compareJobs", "ask"}
+COMMENT, NO_COMMENT = f"{JOB}/comments/{{comment}}", f"{JOB}/comments/{uuid.uuid4()}"
 CHANGES: dict[str, Change] = {
     "createJob": Change("/jobs", {"fileName": "a.mp4"}, wrong_body={"fileName": 5}),
     "createJobFromUrl": Change(
@@ -84,6 +85,12 @@ CHANGES: dict[str, Change] = {
         "/jobs/{german}/translations", {"language": "en"}, wrong_body={"language": "tlh"}
     ),
     "rerunJob": Change(f"{JOB}/rerun", {"stages": ["vision"]}, wrong_path=f"{NO_JOB}/rerun"),
+    "addComment": Change(
+        f"{JOB}/comments", {"time": 1.0, "text": "Anna?"}, wrong_body={"time": 1.0, "text": ""}
+    ),
+    "changeComment": Change(COMMENT, {"resolved": True}, wrong_path=NO_COMMENT),
+    "deleteComment": Change(COMMENT, wrong_path=NO_COMMENT),
+    "shareJob": Change(f"{JOB}/share", {"days": 1}, wrong_body={"days": 0}),
     "redactJob": Change(
         "/jobs/{other}/redact", {"kinds": ["email"]}, wrong_path=f"{NO_JOB}/redact"
     ),
@@ -149,6 +156,12 @@ def changing(api: ContractApi, runner: RunnerSide) -> Changing:
     link = api.transact(lambda c: keys.create_sign_in_link(c, caller.customer.account_id))
     german = runner.complete(caller)
     api.sql("UPDATE transcripts SET language = 'de' WHERE job_id = :id", id=german)
+    comment = uuid.uuid4()
+    api.sql(
+        "INSERT INTO comments (id, job_id, time_ms, text) VALUES (:id, :job_id, 0, 'Who?')",
+        id=comment,
+        job_id=account.finished["jobId"],
+    )
     clips = [job["jobId"] for job in account.batch["jobs"]]
     names = {
         "done": account.finished["jobId"],
@@ -156,6 +169,7 @@ def changing(api: ContractApi, runner: RunnerSide) -> Changing:
         "german": german,
         "first": account.uploading["jobId"],
         "second": clips[0],
+        "comment": str(comment),
         "voice": account.voice_id,
         "endpoint": account.endpoint_id,
         "archive": account.archive_id,
