@@ -71,15 +71,9 @@ class FurnishedAccount:
         scenes = shown(caller.get(f"/jobs/{job_id}/scenes"))["scenes"]
         ids = [job_id, uploading["jobId"], *(job["jobId"] for job in batch["jobs"])]
         words = [f"{word}-film", f"{word}-upload", f"{word}-metadata", f"{word}-receipt",
-                 f"{word}-path", f"{word}.example.com", f"{word}.customers"]  # fmt: skip
-        ids += [
-            endpoint_id,
-            voice_id,
-            f"{word}-voice",
-            f"{word}-term",
-            archive_id,
-            f"{word}-bucket",
-        ]
+                 f"{word}-path", f"{word}-term", f"{word}.example.com",
+                 f"{word}.customers"]  # fmt: skip
+        ids += [endpoint_id, voice_id, f"{word}-voice", archive_id, f"{word}-bucket"]
         marks = {
             *ids,
             *words,

@@ -120,12 +120,8 @@ READ_PAGES = [
     "get_editors",
 ]
 WRITE_PAGES = [
-    "create_from_urls",
-    "erase_job",
-    "cancel_job",
-    "change_archive",
-    "change_vocabulary",
-]
+    "create_from_urls", "erase_job", "cancel_job", "change_archive", "change_vocabulary"
+]  # fmt: skip
 OWNER_PAGES = [
     "get_keys",
     "create_key",

@@ -12,7 +12,6 @@ import pytest
 
 from pipelines.codec import encode
 from pipelines.types import Speaker, TranscriptResult
-from serve_app.jobs.service import with_vocabulary
 from storage import jobs, keys
 from storage.audit import list_entries
 from storage.cleaning import erase_account
@@ -118,21 +117,6 @@ def test_every_later_job_has_it_behind_its_own_list(api: RunningApi, customer: C
     assert source.replacements == (("Webber", "Weber"),)
     for job in (before, created(api, api.customer())):
         assert source_of(api, job).replacements == ()
-
-
-def test_an_archive_s_counts_before_the_account_s(api: RunningApi, customer: Customer) -> None:
-    own = {"keyterms": ["archive"], "replacements": [{"from": "webber", "to": "Webern"}]}
-    body = {"url": "s3://films/", "vocabulary": own}
-    made = api.client.post("/archives", json=body, headers=customer.headers).json()["data"]
-    path = f"/archives/{made['archiveId']}"
-    for given, kept in (({}, own), ({"vocabulary": None}, None), ({"vocabulary": own}, own)):
-        answer = api.client.patch(path, json=given, headers=customer.headers)
-        assert answer.json()["data"]["vocabulary"] == kept
-    of_account = {"keyterms": ["account"], "replacements": [WEBER, {"from": "a", "to": "b"}]}
-    source = with_vocabulary(JobSource(kind="url", keyterms=("job",)), [own, of_account])
-    assert source.vocabulary == ("archive", "account")
-    assert dict(source.replacements) == {"webber": "Webern", "a": "b"}
-    assert with_vocabulary(source, []).replacements == ()
 
 
 def test_what_people_correct_is_proposed(api: RunningApi, customer: Customer) -> None:

@@ -177,6 +177,24 @@ def test_each_object_has_one_ordinary_job_of_low_priority(
     assert first["fileName"] in {"a.mp4", "b.MOV"}
 
 
+def test_an_archive_s_vocabulary_counts_before_the_account_s(
+    api: RunningApi, customer: Customer, bucket: S3Place
+) -> None:
+    own = {"keyterms": ["archive"], "replacements": [{"from": "webber", "to": "Webern"}]}
+    others = [{"from": "Webber", "to": "Weber"}, {"from": "a", "to": "b"}]
+    account = {"keyterms": ["account", "job"], "replacements": others}
+    api.client.put("/vocabulary", json=account, headers=customer.headers)
+    put(bucket, "a.mp4")
+    archive = of_bucket(api, customer, bucket, keyterms=["job"])
+    for body, kept in (({"vocabulary": own}, own), ({}, own)):
+        assert archive.call("PATCH", f"/{archive.id}", body)["vocabulary"] == kept
+    worked(api.settings)
+    [[source]] = rows(api.settings, "SELECT source FROM jobs")
+    assert (source["keyterms"], source["vocabulary"]) == (["job"], ["archive", "account"])
+    assert dict(source["replacements"]) == {"webber": "Webern", "a": "b"}
+    assert archive.call("PATCH", f"/{archive.id}", {"vocabulary": None})["vocabulary"] is None
+
+
 def kill_at_random(settings: Settings, objects: int, statements: int, seed: int) -> int:
     """Work in processes that are killed, until all is done; how many were."""
     processes = multiprocessing.get_context("forkserver")
