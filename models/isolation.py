@@ -49,12 +49,9 @@ def load(row: Backend, models_dir: Path | None) -> Any:
 
 
 class IsolatedModel:
-    """The contract of a task and of those that share its model, whose answers are checked.
-
-    Raises PluginError where an answer is not as the contract requires, the model raises (but for
-    DeviceMemoryError), its process dies, or a call takes longer than its row allows. The next call
-    then starts another process.
-    """
+    """The contract of a task, and of those that share its model. Raises DeviceMemoryError, and
+    PluginError where an answer is not as the contract requires, the model raises, its process ends,
+    or a call takes longer than its row allows."""
 
     def __init__(self, row: Backend, models_dir: Path | None) -> None:
         self._row, self._models_dir = row, models_dir

@@ -37,8 +37,7 @@ def open_model(
     models folder lacks the weights, WeightsError for packaged ones that are missing or altered.
     """
     row = replace(REGISTRY[profile][task], own=own, workers=workers)
-    opened = IsolatedModel(row, models_dir) if row.plugin else load(row, models_dir)
-    return cast("Contract", opened)
+    return cast("Contract", (IsolatedModel if row.plugin else load)(row, models_dir))
 
 
 CALL_TIMEOUT_SECONDS = 600
@@ -278,22 +277,17 @@ class ServedModel:
 
 
 def _result(handle: Any, call: tuple[Any, ...], response: Any) -> Any:
-    """The model's answer to ``call``; called again where the replica that had it was lost. Raises
-    what the model raised, without Ray's text around it, which has the traceback."""
-    from ray.exceptions import RayActorError, RayTaskError
+    """The model's answer to ``call``; called again where the replica that had it was lost."""
+    from ray.exceptions import RayActorError
 
-    for pause_seconds in (*LOST_REPLICA_PAUSES_SECONDS, None):
+    for pause_seconds in LOST_REPLICA_PAUSES_SECONDS:
         try:
             return response.result(timeout_s=CALL_TIMEOUT_SECONDS)
         except RayActorError as error:
-            if pause_seconds is None:
-                raise
             log.warning("a model's replica was lost, calling another: %s", error)
             time.sleep(pause_seconds)
             response = handle.remote(*call)
-        except RayTaskError as error:
-            raise error.cause from error
-    raise AssertionError("unreachable")
+    return response.result(timeout_s=CALL_TIMEOUT_SECONDS)
 
 
 @functools.lru_cache(maxsize=16)

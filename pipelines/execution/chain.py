@@ -185,7 +185,8 @@ def attempt(step: Step[In, Out], item: In) -> Out | Failure:
             except (StageError, StageStoppedError) as error:
                 return Failure(error)
             except Exception as error:
-                message = f"{step.name} failed: {type(error).__name__}: {error}"
+                seen = getattr(error, "cause", error)  # Ray's own text has the traceback
+                message = f"{step.name} failed: {type(seen).__name__}: {seen}"
                 failed: Exception = StageError(step.code, message)
                 if is_outage(error) or isinstance(error, DeviceMemoryError):
                     failed = ObjectStoreUnavailableError(message)

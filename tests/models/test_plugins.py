@@ -34,7 +34,7 @@ SECOND = np.zeros(16_000, np.float32)
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of installed packages, with the plug-in ``trouble``, which does as told."""
     folder = tmp_path / "packages"
-    write_plugin(folder, "trouble", trouble(1.5))
+    write_plugin(folder, "trouble", trouble(6.0))
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("TROUBLE", str(tmp_path / "trouble.txt"))
     (tmp_path / "trouble.txt").write_text("")
@@ -136,8 +136,8 @@ def test_one_task_has_one_model_and_one_name_one_plugin(packages: Path) -> None:
         ("transcribe exits", r"transcribe: its process ended \(3\)"),
         ("transcribe dies", r"transcribe: its process ended \(7\)"),
         ("open dies", r"transcribe: its process ended \(7\)"),
-        ("transcribe hangs", r"transcribe: a call took longer than 1.5 s"),
-        ("transcribe holds", r"transcribe: a call took longer than 1.5 s"),
+        ("transcribe hangs", r"transcribe: a call took longer than 6 s"),
+        ("transcribe holds", r"transcribe: a call took longer than 6 s"),
         ("transcribe strays", "transcribe: no answer as in: One transcript a chunk"),
         ("transcribe types", "transcribe: answer: a NoneType in place of ChunkTranscript"),
         ("transcribe miscounts", "transcribe: 0 answers to 1 inputs"),
@@ -152,7 +152,7 @@ def test_what_goes_wrong_is_an_error_of_one_line_and_the_next_call_works(
     started = time.monotonic()
     with pytest.raises(PluginError, match=f"^plug-in trouble==1.2, {reason}[^\n]*$"):
         model.transcribe([AudioChunk(SECOND)])
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 60
     notes.write_text("")
     [found] = model.transcribe([AudioChunk(SECOND)])
     assert [word.text for word in found.words] == ["hello"]
