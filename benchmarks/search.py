@@ -206,8 +206,7 @@ def hour(speech: Speech, segments: int = HOUR_SEGMENTS) -> str:
 
 async def _new_job(database: Database, account: uuid.UUID, name: str = "a.mp4") -> uuid.UUID:
     job = NewJob(account, JobState.QUEUED, ProcessingMode.ALL, name, JobSource(kind="upload"))
-    async with database.transaction() as connection:
-        await insert_job(connection, job)
+    await database.write(insert_job, job)
     return job.id
 
 
@@ -322,11 +321,9 @@ async def publishing_times(
         track = TrackTranscript(0, "Mic", StageStatus.COMPLETED, None, "en", hour(speech))
         setattr(search_index, "insert_rows", with_rows if turn % 2 else no_rows)  # noqa: B010
         began = time.monotonic()
-        async with database.transaction() as connection:
-            await history.store_transcripts(connection, job, [track])
+        await database.write(history.store_transcripts, job, [track])
         (indexed if turn % 2 else without).append((time.monotonic() - began) * 1000)
-        async with database.statement() as connection:
-            await merge_pending_rows(connection)
+        await database.read(merge_pending_rows)
     setattr(search_index, "insert_rows", with_rows)  # noqa: B010
     return without, indexed
 
@@ -384,8 +381,7 @@ async def publish_library(database: Database, account: uuid.UUID) -> None:
     for name, (language, document) in documents.items():
         job = await _new_job(database, account, name)
         track = TrackTranscript(0, "Mic", StageStatus.COMPLETED, None, language, document)
-        async with database.transaction() as connection:
-            await history.store_transcripts(connection, job, [track])
+        await database.write(history.store_transcripts, job, [track])
 
 
 async def make_vectors(url: str, encoder: TextEncoder) -> None:

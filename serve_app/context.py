@@ -220,8 +220,7 @@ def load_content_policy(settings: Settings) -> ContentPolicy:
     """Return the content policy of the settings. Raises ContentPolicyError."""
     profile = own_profile(settings.model_profile)
     if settings.blocked_labels and CLASSIFY_CONTENT not in REGISTRY.get(profile, {}):
-        message = f"VAS_BLOCKED_LABELS: no classifier in model profile {profile}."
-        raise ContentPolicyError(message)
+        raise ContentPolicyError(f"VAS_BLOCKED_LABELS: no classifier in model profile {profile}.")
     path = settings.blocked_hashes_file
     try:
         hashes = b"" if path is None else read_blocklist(path)

@@ -92,8 +92,7 @@ def billable_seconds(prices: PriceTable, duration_seconds: float) -> int:
     Counted in milliseconds, as durations are stored and shown: an estimate
     for a job's ``durationSeconds`` is what the job was charged.
     """
-    duration_ms = round(duration_seconds * 1000)
-    return max(prices.min_billable_seconds, -(-duration_ms // 1000))
+    return max(prices.min_billable_seconds, -(-round(duration_seconds * 1000) // 1000))
 
 
 def quote(

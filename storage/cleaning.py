@@ -332,8 +332,7 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
     for table in tables:  # Labels and voices go with their transcripts, vectors with rows.
         await connection.execute(sa.delete(table).where(table.c.job_id == job.id))
     await withdraw(connection, job.id)
-    erased = ResultChange(job.id, frozenset(ANALYSES), Cause.ERASED)
-    await result_changed(connection, erased)
+    await result_changed(connection, ResultChange(job.id, frozenset(ANALYSES), Cause.ERASED))
     learnt = sa.exists().where(speaker_voices.c.voice_id == voices.c.id)
     await connection.execute(
         sa.delete(voices).where(voices.c.account_id == job.account_id, ~learnt, ~_IS_VOICE_HELD)

@@ -126,8 +126,7 @@ class DirectConnections:
             async with asyncio.timeout(_WAIT_SECONDS):
                 await self._turns.acquire()
         except TimeoutError:
-            message = f"no connection was free for {_WAIT_SECONDS} s"
-            raise PoolTimeout(message) from None
+            raise PoolTimeout(f"no connection was free for {_WAIT_SECONDS} s") from None
 
     def _keep(self, connection: DirectConnection) -> None:
         self._kept.append(connection)

@@ -74,8 +74,7 @@ async def store_keys(
     parts: Sequence[Keys],
 ) -> None:
     """In the place of what there is of the kind; a job that has ended is due to be compared."""
-    own = delete(fingerprint_keys).filter_by(job_id=job_id, kind=kind)
-    await connection.execute(own)
+    await connection.execute(delete(fingerprint_keys).filter_by(job_id=job_id, kind=kind))
     rows = [
         {"part": part, "keys": mixed(account_id, kind, keys)}
         for part, keys in enumerate(parts)

@@ -551,8 +551,7 @@ async def request_redaction(
 async def list_hidden(connection: Connection, job: JobRecord) -> dict[Phrase, str]:
     """Kinds of the phrases that are hidden in texts of a job; its reruns have the same."""
     query = select(hidden_phrases).where(hidden_phrases.c.job_id == (job.rerun_of or job.id))
-    rows = await connection.execute(query)
-    return {(row.words, row.digest): row.kind for row in rows}
+    return {(row.words, row.digest): row.kind for row in await connection.execute(query)}
 
 
 _HIDE = text(

@@ -235,8 +235,7 @@ async def _insert_key(
         .returning(api_keys.c.created_at)
     )
     created_at = (await connection.execute(statement)).scalar_one()
-    shown = display_key(secret[-4:])
-    return IssuedKey(key_id, secret, shown, created_at, expires_at, benefit_id)
+    return IssuedKey(key_id, secret, display_key(secret[-4:]), created_at, expires_at, benefit_id)
 
 
 async def has_active_key(connection: Connection, account_id: uuid.UUID, secret: str) -> bool:

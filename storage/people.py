@@ -152,8 +152,7 @@ async def withdraw_invitation(
     )
     withdrawn = (await connection.execute(statement)).rowcount == 1
     if withdrawn:
-        action = AuditAction.WITHDRAW_INVITATION
-        await record(connection, account_id, action, target=invitation_id)
+        await record(connection, account_id, AuditAction.WITHDRAW_INVITATION, target=invitation_id)
     return withdrawn
 
 

@@ -58,8 +58,7 @@ def timestamp(moment: datetime | None) -> str | None:
     """Return ISO 8601 in UTC with milliseconds."""
     if moment is None:
         return None
-    text = moment.astimezone(UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +223,7 @@ async def read(
     connection: Connection, record: type[Stored], query: sa.Executable, **values: Any
 ) -> list[Stored]:
     """Return the rows of a query, or of what a statement returns, as records."""
-    rows = (await connection.execute(query, values)).mappings()
-    return [from_row(record, row) for row in rows]
+    return [from_row(record, row) for row in (await connection.execute(query, values)).mappings()]
 
 
 async def read_one(

@@ -73,8 +73,7 @@ async def list_uploads(connection: Connection, job_id: uuid.UUID) -> list[Upload
 
 async def find_upload(connection: Connection, job_id: uuid.UUID, slot: str) -> Upload | None:
     """Return one of the job's files, or None."""
-    query = select(*columns(Upload)).where(_is(job_id, slot))
-    return await read_one(connection, Upload, query)
+    return await read_one(connection, Upload, select(*columns(Upload)).where(_is(job_id, slot)))
 
 
 def _is(job_id: uuid.UUID, slot: str) -> ColumnElement[bool]:
@@ -313,8 +312,7 @@ async def list_expired_awaited_uploads(
         .order_by(jobs.c.upload_expires_at)
         .limit(limit)
     )
-    rows = await connection.execute(query)
-    return [(row.job_id, row.slot, row.too_late) for row in rows]
+    return [(row.job_id, row.slot, row.too_late) for row in await connection.execute(query)]
 
 
 async def extend_awaited_upload(

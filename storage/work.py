@@ -148,8 +148,7 @@ async def lease_next(database: Database, terms: Sequence[Terms]) -> tuple[list[H
         await connection.execute(_LOCK, {"lock": _LEASE_LOCK})
         rows = await run(connection, _LEASE, **values)
     seconds: float | None = rows[0]["seconds"]
-    leased = [from_row(Held, row) for row in rows if row["token"]]
-    return leased, seconds
+    return [from_row(Held, row) for row in rows if row["token"]], seconds
 
 
 _IS_HELD = "(kind, subject_id, part, token) = (:kind, :subject_id, :part, :token)"

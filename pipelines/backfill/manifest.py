@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
@@ -392,16 +393,13 @@ def _name(value: Any) -> str:
     return name
 
 
-def _mode(value: Any) -> ProcessingMode:
-    if value not in list(ProcessingMode):
-        raise ValueError(f"{value!r} is none of {', '.join(ProcessingMode)}")
-    return ProcessingMode(value)
+def _one_of(kind: type[StrEnum]) -> Callable[[Any], StrEnum]:
+    def read(value: Any) -> StrEnum:
+        if value not in list(kind):
+            raise ValueError(f"{value!r} is none of {', '.join(kind)}")
+        return kind(value)
 
-
-def _channels(value: Any) -> ChannelUse:
-    if value not in list(ChannelUse):
-        raise ValueError(f"{value!r} is none of {', '.join(ChannelUse)}")
-    return ChannelUse(value)
+    return read
 
 
 def _language(value: Any) -> str:
@@ -430,12 +428,6 @@ def _speakers(value: Any) -> int:
     return int(text)
 
 
-def _provider(value: Any) -> str:
-    if value not in list(Provider):
-        raise ValueError(f"{value!r} is none of {', '.join(Provider)}")
-    return str(value)
-
-
 def _metadata(value: Any) -> str:
     """Return an object of scalars, or such JSON; kept as JSON."""
     if isinstance(value, str):
@@ -455,12 +447,12 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "id": _id,
     "source": _source,
     "name": _name,
-    "mode": _mode,
+    "mode": _one_of(ProcessingMode),
     "language": _language,
     "keyterms": _keyterms,
     "speakers_expected": _speakers,
-    "channels": _channels,
-    "provider": _provider,
+    "channels": _one_of(ChannelUse),
+    "provider": lambda value: str(_one_of(Provider)(value)),
     "metadata": _metadata,
 }
 """Column -> what reads it, raising ValueError with the end of a sentence. Others are ignored."""

@@ -307,8 +307,7 @@ def _find_output(place: Place) -> Output | None:
     except ObjectNotFoundError:
         return None
     if record["format"] != FORMAT:
-        message = f"{place.address_of('')} was written by another version of this program."
-        raise OutputError(message)
+        raise OutputError(f"{place.address_of('')} was written by another version of this program.")
     parts = set(_parts_of(place, _ITEMS))
     return Output(place, uuid.UUID(record["id"]), record["settings"], parts)
 

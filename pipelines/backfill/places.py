@@ -11,10 +11,12 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from storage.objects import ObjectNotFoundError, ObjectStore
 from storage.objects.folder import FolderStore
+from storage.objects.node_cache import NodeCache
 
 if TYPE_CHECKING:
     from storage.objects.s3 import S3Place
@@ -148,22 +150,25 @@ class BucketPlace:
     """Its prefix ends with a slash, unless it is empty."""
 
     @property
-    def _client(self) -> Any:
-        from storage.objects.s3 import client_of
+    def _s3(self) -> ModuleType:
+        """boto3 takes a while to load, and only S3 needs it."""
+        from storage.objects import s3
 
-        return client_of(self.place)
+        return s3
+
+    @property
+    def _client(self) -> Any:
+        return self._s3.client_of(self.place)
 
     def _at(self, name: str) -> dict[str, str]:
         return {"Bucket": self.place.bucket, "Key": self.place.prefix + name}
 
     def names(self, folder: str = "") -> Iterator[str]:
-        from storage.objects.s3 import named_errors
-
         prefix = f"{self.place.prefix}{folder}/" if folder else self.place.prefix
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self.place.bucket, Prefix=prefix
         )
-        with named_errors(prefix):
+        with self._s3.named_errors(prefix):
             for page in pages:
                 for item in page.get("Contents", []):
                     name = item["Key"][len(self.place.prefix) :]
@@ -171,27 +176,19 @@ class BucketPlace:
                         yield name
 
     def read_bytes(self, name: str) -> bytes:
-        from storage.objects.s3 import named_errors
-
-        with named_errors(name):
+        with self._s3.named_errors(name):
             data: bytes = self._client.get_object(**self._at(name))["Body"].read()
         return data
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        from storage.objects.s3 import named_errors
-
-        with named_errors(name):
+        with self._s3.named_errors(name):
             self._client.put_object(**self._at(name), Body=data)
 
     def create(self, name: str, data: bytes) -> bool:
-        from storage.objects.s3 import create_object
-
-        return create_object(self._client, self._at(name), data)
+        return bool(self._s3.create_object(self._client, self._at(name), data))
 
     def delete(self, name: str) -> None:
-        from storage.objects.s3 import named_errors
-
-        with named_errors(name):
+        with self._s3.named_errors(name):
             self._client.delete_object(**self._at(name))
 
     def delete_folder(self, folder: str) -> None:
@@ -199,17 +196,13 @@ class BucketPlace:
             self.delete(name)
 
     def copy_to(self, name: str, sink: BinaryIO) -> None:
-        from storage.objects.s3 import named_errors
-
-        with named_errors(name):
+        with self._s3.named_errors(name):
             self._client.download_fileobj(Fileobj=sink, **self._at(name))
 
     def work_store(self) -> ObjectStore:
-        from storage.objects.node_cache import NodeCache
-        from storage.objects.s3 import S3Store
-
         place = replace(self.place, prefix=f"{self.place.prefix}{WORK_FOLDER}/")
-        return S3Store(place, NodeCache(_NODE_CACHE_BYTES))
+        store: ObjectStore = self._s3.S3Store(place, NodeCache(_NODE_CACHE_BYTES))
+        return store
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """S3 has no lock; of two runs one finds the other's part (see ``Output.commit``)."""

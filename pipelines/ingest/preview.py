@@ -63,8 +63,7 @@ def is_playable(media: MediaInfo) -> bool:
             return False
         if video.codec == "h264" and video.pixel_format not in _EIGHT_BITS:
             return False
-    sounds = _SOUNDS.get(media.container, set())
-    return all(stream.codec in sounds for stream in media.audio[:1])
+    return all(stream.codec in _SOUNDS.get(media.container, set()) for stream in media.audio[:1])
 
 
 @dataclass(frozen=True, slots=True)

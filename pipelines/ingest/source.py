@@ -127,8 +127,7 @@ def naming_clip(index: int, name: str) -> Iterator[None]:
     try:
         yield
     except types.StageError as error:
-        message = f"Clip {index + 1} ({name}): {error.message}"
-        raise types.StageError(error.code, message) from error
+        raise types.StageError(error.code, f"Clip {index + 1} ({name}): {error.message}") from error
 
 
 def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[MediaClip, ...]:

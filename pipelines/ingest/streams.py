@@ -374,8 +374,7 @@ def chosen(
             stands = "it stands still beside the one that moves"
             why = stands if _stands_still(tally, pictures) else "another picture was analysed"
             warnings.append(_ignored(tally.stream.index, why))
-    sounds = [tally for tally in tallies if not tally.is_picture and tally.frame is not None]
-    return video, sounds
+    return video, [tally for tally in tallies if not tally.is_picture and tally.frame is not None]
 
 
 def _stands_still(tally: Tally, pictures: list[Tally]) -> bool:

@@ -175,8 +175,7 @@ def _check_numbering(
     Its times are seconds from its first frame, in single precision.
     """
     if len(reader) != len(frame_times_ms):
-        message = f"{len(reader)} frames instead of {len(frame_times_ms)}"
-        raise _UnsuitableError(message)
+        raise _UnsuitableError(f"{len(reader)} frames instead of {len(frame_times_ms)}")
     own_ms = reader.get_frame_timestamp([0, *indices])[:, 0].astype(np.float64) * 1000
     expected_ms = np.array([frame_times_ms[index] for index in (0, *indices)])
     late_ms = (own_ms - own_ms[0]) - (expected_ms - expected_ms[0])

@@ -462,8 +462,7 @@ class _Download:
                     raise BrokenDownloadError("The source sends too slowly.")
                 window_began, window_bytes = now, 0
         if self.total is not None and self.received > self.total:
-            sentence = "The source sends more than it declared."
-            raise BrokenDownloadError(sentence, is_useless=True)
+            raise BrokenDownloadError("The source sends more than it declared.", is_useless=True)
         if self.total is not None and self.received < self.total:
             raise BrokenDownloadError("The source ended the download early.")
 

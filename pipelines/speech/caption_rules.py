@@ -393,8 +393,7 @@ def _lines(text: _Text, first: int, last: int, limits: CaptionLimits) -> list[st
             shorter, longer = sorted((text.width(first, start), text.width(start, last)))
             costs[start] += _UNEVEN_COST * (shorter * 100 < longer * limits.balance_percent)
     begin = min(reversed(costs), key=lambda start: costs[start])
-    bounds = [*ways[begin][1], begin, last]
-    return [text.written(*line) for line in pairwise(bounds)]
+    return [text.written(*line) for line in pairwise([*ways[begin][1], begin, last])]
 
 
 @lru_cache(maxsize=4096)
@@ -684,8 +683,7 @@ def _broken(
     if len(cue.lines) > rules.lines:
         yield CaptionRule.LINES, f"{len(cue.lines)} lines, at most {rules.lines}", False
     if duration_ms < rules.shortest_ms:
-        message = f"{duration_ms} ms, at least {rules.shortest_ms}"
-        yield CaptionRule.DURATION, message, False
+        yield CaptionRule.DURATION, f"{duration_ms} ms, at least {rules.shortest_ms}", False
     if duration_ms > (rules.longest_ms or duration_ms):
         yield CaptionRule.DURATION, f"{duration_ms} ms, at most {rules.longest_ms}", False
     speed = rules.columns_per_second
@@ -698,8 +696,7 @@ def _broken(
         yield CaptionRule.READING_SPEED, message, rules.verbatim
     pause_ms = after.start_ms - cue.end_ms if after else _UNLIMITED_MS
     if pause_ms < rules.gap_ms:
-        message = f"{pause_ms} ms to the next, at least {rules.gap_ms}"
-        yield CaptionRule.GAP, message, False
+        yield CaptionRule.GAP, f"{pause_ms} ms to the next, at least {rules.gap_ms}", False
     elif rules.gap_ms < pause_ms < rules.closed_gap_ms:
         message = f"{pause_ms} ms to the next, which is neither closed nor {rules.closed_gap_ms}"
         yield CaptionRule.GAP, message, True

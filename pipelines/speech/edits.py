@@ -257,8 +257,7 @@ def splices_of(
         places = range(merge.index, merge.index + merge.count)
         parts = [part for at in places for part in parts_at(at)]
         if sum(len(part.words) for part in parts) > MOST_WORDS:
-            message = f"A segment has at most {MOST_WORDS} words."
-            raise EditError(message, f"merge[{number}].count")
+            raise EditError(f"A segment has at most {MOST_WORDS} words.", f"merge[{number}].count")
         spliced = {at: each for at, each in spliced.items() if at not in places}
         spliced[merge.index] = Splice(merge.index, merge.count, _merged(parts))
     found = [each for _, each in sorted(spliced.items())]

@@ -359,8 +359,7 @@ def shard_tasks(
     tasks = []
     for position, shard in enumerate(shards):
         of_shard = shard.audio_key, *inputs
-        words_key = WORDS.key(workspace.prefix, *of_shard, position=position)
-        tasks.append(ShardTask(shard, words_key))
+        tasks.append(ShardTask(shard, WORDS.key(workspace.prefix, *of_shard, position=position)))
     return tasks
 
 

@@ -280,8 +280,7 @@ def place_words(
             TranscriptWord(text, start_ms, end_ms, confidence, word.speaker, word.language)
         )
         earliest_ms = end_ms
-    runs = _unspaced_runs(placed)
-    return [_united(parts) for run in runs for parts in _dictionary_words(run)]
+    return [_united(parts) for run in _unspaced_runs(placed) for parts in _dictionary_words(run)]
 
 
 def _unspaced_runs(words: Sequence[TranscriptWord]) -> list[list[TranscriptWord]]:

@@ -346,8 +346,7 @@ def _portrait(still: Picture, box: Box) -> bytes:
 def sampled_stills(times_ms: Sequence[int]) -> list[int]:
     """At most MOST_STILLS of the times, evenly, rising."""
     rising = sorted(set(times_ms))
-    step = max(1, -(-len(rising) // MOST_STILLS))
-    return rising[::step]
+    return rising[:: max(1, -(-len(rising) // MOST_STILLS))]
 
 
 def group_faces(

@@ -176,8 +176,7 @@ def page(
         query = urlencode({**request.query_params, "cursor": next_cursor})
         link["Link"] = f'<{base_url(request)}{path}?{query}>; rel="next"'
     found = {"data": data, "hasMore": next_cursor is not None, "nextCursor": next_cursor}
-    body = {**found, **more, "requestId": request_id(request)}
-    return ExactJSONResponse(body, headers=link)
+    return ExactJSONResponse({**found, **more, "requestId": request_id(request)}, headers=link)
 
 
 def failure(request: Request, error: ApiError) -> Response:

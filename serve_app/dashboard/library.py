@@ -73,8 +73,7 @@ async def get_search(
 def _still(signer: Signer, hit: SearchHitJson) -> str | None:
     if "sceneIndex" not in hit and hit["kind"] not in _SEEN:
         return None
-    job_id = parse_job_id(hit["jobId"])
-    return still_path(signer, job_id, hit.get("sceneIndex", OVERVIEW_STILL))
+    return still_path(signer, parse_job_id(hit["jobId"]), hit.get("sceneIndex", OVERVIEW_STILL))
 
 
 _SEEN = {SearchKind.SCENE, SearchKind.TEXT, SearchKind.OBJECT}

@@ -117,8 +117,7 @@ def lines_part(job: JobRecord, track: Track, parts: Parts, first: int = 0) -> Pa
                 "times": times,
             }
         )
-    query = f"/segments?track={track.track_index}&from="
-    return Part(rows, parts, f"{PATH}/jobs/{job.id}", query)
+    return Part(rows, parts, f"{PATH}/jobs/{job.id}", f"/segments?track={track.track_index}&from=")
 
 
 def speaker_labels(track: Track, parts: Parts) -> dict[str, str]:

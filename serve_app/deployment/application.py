@@ -142,46 +142,37 @@ class ApiReplica(_Api):
     """The HTTP API. Stateless: the database is the only truth."""
 
 
-def _require_running(loop: asyncio.Task[None]) -> None:
-    if loop.done():
-        loop.result()
-        raise RuntimeError("The replica's loop has ended.")
+class _Loop:
+    def _begin(self, worker: Runner | Sender) -> None:
+        self._worker, self._running = worker, asyncio.create_task(worker.run())
+
+    def check_health(self) -> None:
+        """Raises what ended the worker's loop, so that Serve replaces the replica."""
+        if self._running.done():
+            self._running.result()
+            raise RuntimeError("The replica's loop has ended.")
+
+    async def __del__(self) -> None:
+        """Serve calls this when the replica stops in order: finish, or requeue."""
+        await self._worker.stop()
 
 
-class RunnerReplica:
+class RunnerReplica(_Loop):
     """Runs jobs until the replica stops."""
 
     async def __init__(self, settings: Settings, *_: Any) -> None:  # type: ignore[misc]
         configure_logging(settings, "runner")
-        self._runner = _runner(settings, _searching_context(settings))
-        self._running = asyncio.create_task(self._runner.run())
-
-    def check_health(self) -> None:
-        """Raises what ended the runner's loop, so that Serve replaces the replica."""
-        _require_running(self._running)
-
-    async def __del__(self) -> None:
-        """Serve calls this when the replica stops in order: requeue its jobs."""
-        await self._runner.stop()
+        self._begin(_runner(settings, _searching_context(settings)))
 
 
-class WebhookSender:
+class WebhookSender(_Loop):
     """Delivers events until the replica stops; any number of replicas share them."""
 
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
         from serve_app.context import build_context
 
         configure_logging(settings, "sender")
-        self._sender = _sender(build_context(settings, RayMetrics()))
-        self._running = asyncio.create_task(self._sender.run())
-
-    def check_health(self) -> None:
-        """Raises what ended the sender's loop, so that Serve replaces the replica."""
-        _require_running(self._running)
-
-    async def __del__(self) -> None:
-        """Serve calls this when the replica stops in order: finish, or requeue."""
-        await self._sender.stop()
+        self._begin(_sender(build_context(settings, RayMetrics())))
 
 
 def _runner(settings: Settings, context: AppContext, *, one_machine: bool = False) -> Runner:

@@ -256,8 +256,7 @@ async def _json_response(
 
     def rendered() -> Response:
         if is_whole:
-            whole = transcripts.combined_transcript_json(job, tracks)
-            return success(request, whole, large=True)
+            return success(request, transcripts.combined_transcript_json(job, tracks), large=True)
         found = transcript_of(chosen)
         shown = transcripts.transcript_json(job, chosen, found, multi=len(tracks) > 1)
         return success(request, shown, large=True)

@@ -176,8 +176,7 @@ def find_sources(file_name: str, ingested: Values | None) -> tuple[ExportSource,
         stream = video["stream"] if video else media.get("video")
         if not stream or not stream["frame_rate"]:
             return ()
-        end_ms = round(media["duration_seconds"] * 1000)
-        return (_source(file_name, stream, media, 0, end_ms),)
+        return (_source(file_name, stream, media, 0, round(media["duration_seconds"] * 1000)),)
     parts = (video or {}).get("parts") or []
     names = {clip["start_ms"]: clip for clip in clips}
     found = [

@@ -62,12 +62,8 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-class TextFormatter(logging.Formatter):
+class TextFormatter(JsonFormatter):
     """The same for people: a line, and the exception below it."""
-
-    def __init__(self, process: str) -> None:
-        super().__init__()
-        self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
         """Time, level, process, logger, message, ids."""

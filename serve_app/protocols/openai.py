@@ -280,8 +280,7 @@ async def _sent(
     limit = context.settings.standard_max_bytes + _FORM_BYTES
     with closing_unread(request):
         if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-            message = "Send multipart/form-data."
-            raise ApiError(ErrorCode.INVALID_REQUEST, message, status=415)
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Send multipart/form-data.", status=415)
         if (content_length(request) or 0) > limit:
             raise too_large(limit)
         with contextlib.ExitStack() as held:

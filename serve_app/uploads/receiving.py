@@ -211,8 +211,7 @@ async def receive(
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        message = "There is no room for the file."
-        raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, message) from error
+        raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "There is no room for the file.") from error
     return received
 
 

@@ -248,8 +248,7 @@ def _other_offset() -> ApiError:
 
 
 def _beyond_length(total_bytes: int) -> ApiError:
-    message = f"The upload ends at {total_bytes} bytes."
-    return ApiError(ErrorCode.FILE_TOO_LARGE, message)
+    return ApiError(ErrorCode.FILE_TOO_LARGE, f"The upload ends at {total_bytes} bytes.")
 
 
 async def _append(

@@ -42,8 +42,7 @@ def signature(secret: str, webhook_id: str, timestamp: int, body: bytes) -> str:
     """``v1,`` and base64 of HMAC-SHA256 over ``<id>.<timestamp>.<body>``."""
     key = decode_secret(secret)
     message = f"{webhook_id}.{timestamp}.".encode() + body
-    digest = hmac.new(key, message, hashlib.sha256).digest()
-    return f"v1,{base64.b64encode(digest).decode()}"
+    return f"v1,{base64.b64encode(hmac.new(key, message, hashlib.sha256).digest()).decode()}"
 
 
 def signed_headers(

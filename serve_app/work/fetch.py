@@ -126,8 +126,7 @@ class SourceFetcher:
 
 def has_files_to_fetch(job: JobRecord) -> bool:
     """Return whether any of the job's files comes from an address."""
-    sounds = any(item.slot is None for item in _audio_files(job))
-    return sounds or bool(_clips_to_fetch(job))
+    return any(item.slot is None for item in _audio_files(job)) or bool(_clips_to_fetch(job))
 
 
 def _clips_to_fetch(job: JobRecord) -> Sequence[SourceClip]:

@@ -52,8 +52,7 @@ class ContractApi(RunningApi):
 
     def transact(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         async def transaction() -> Result:
-            async with self.database.transaction() as connection:
-                return await work(connection)
+            return await self.database.write(work)
 
         return self.run(transaction())
 

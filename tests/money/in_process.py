@@ -36,8 +36,7 @@ class InProcessService:
 
     def transact(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         async def run() -> Result:
-            async with self.context.database.transaction() as connection:
-                return await work(connection)
+            return await self.context.database.write(work)
 
         return self._runner.run(run())
 

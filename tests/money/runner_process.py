@@ -71,8 +71,7 @@ async def _run(settings: Settings, chance: random.Random, fuse: Fuse) -> None:
     try:
         while await _unfinished(context):
             await Reaper(context).sweep()
-            async with context.database.transaction() as connection:
-                leased = await jobs.lease_next(connection, lease=LEASE)
+            leased = await context.database.write(jobs.lease_next, lease=LEASE)
             if leased is None:
                 await asyncio.sleep(0.02)
                 continue
@@ -90,8 +89,7 @@ async def _unfinished(context: AppContext) -> bool:
 async def _drive(context: AppContext, lease: Lease, chance: random.Random) -> None:
     """One job as the driver of the service goes through it, each stage's work a short sleep."""
     try:
-        async with context.database.transaction() as connection:
-            job = await jobs.lock_leased(connection, lease.job_id, lease.token)
+        job = await context.database.write(jobs.lock_leased, lease.job_id, lease.token)
         if job.stages[StageName.INGEST].status not in ENDED_STATUSES:
             await _ingest(context, lease, chance)
         analyses = [StageName.VISION, StageName.TRANSCRIPT]
@@ -107,8 +105,7 @@ async def _drive(context: AppContext, lease: Lease, chance: random.Random) -> No
 async def _ingest(context: AppContext, lease: Lease, chance: random.Random) -> None:
     await _start(context, lease, StageName.INGEST)
     media = _media_of(lease)
-    async with context.database.transaction() as connection:
-        await publishing.raise_hold(connection, lease, media, context.prices)
+    await context.database.write(publishing.raise_hold, lease, media, context.prices)
     await asyncio.sleep(chance.uniform(0, 0.01))
     async with context.database.transaction() as connection:
         await publishing.publish_ingest(
@@ -127,13 +124,11 @@ async def _analyse(
 ) -> None:
     await _start(context, lease, stage)
     await asyncio.sleep(chance.uniform(0, 0.01))
-    async with context.database.transaction() as connection:
-        await _publish(connection, lease, stage, fails=fails)
+    await context.database.write(_publish, lease, stage, fails=fails)
 
 
 async def _start(context: AppContext, lease: Lease, stage: StageName) -> None:
-    async with context.database.transaction() as connection:
-        await publishing.start_stage(connection, lease, stage)
+    await context.database.write(publishing.start_stage, lease, stage)
 
 
 async def _publish(connection: Connection, lease: Lease, stage: StageName, *, fails: bool) -> None:

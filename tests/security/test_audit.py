@@ -322,8 +322,7 @@ def test_entries_that_are_written_at_once_stand_in_one_chain(api: ContractApi) -
     account_id = api.caller().customer.account_id
 
     async def write() -> None:
-        async with api.database.transaction() as connection:
-            await audit.record(connection, account_id, AuditAction.INVITE, detail='ü\n"\\\x7f')
+        await api.database.write(audit.record, account_id, AuditAction.INVITE, detail='ü\n"\\\x7f')
 
     async def write_many() -> None:
         await asyncio.gather(*(write() for _ in range(40)))

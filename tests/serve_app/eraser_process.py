@@ -69,7 +69,6 @@ async def _erase(settings: Settings, account_id: uuid.UUID, job_id: str, dies_at
         unlink(*path, **options)
 
     os.unlink = stepping
-    async with context.database.transaction() as connection:
-        await erase_job(connection, account_id, job_id)
+    await context.database.write(erase_job, account_id, job_id)
     await clean_due(context)
     await context.database.close()

@@ -105,8 +105,7 @@ def transact(url: str, work: Callable[[AsyncConnection], Awaitable[Result]]) -> 
     async def run() -> Result:
         database = Database(url, pool_size=2)
         try:
-            async with database.transaction() as connection:
-                return await work(connection)
+            return await database.write(work)
         finally:
             await database.close()
 

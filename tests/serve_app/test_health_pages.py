@@ -87,8 +87,7 @@ def _never_migrated(settings: Settings) -> None:
 def _sealed_by_somebody_else(settings: Settings) -> None:
     async def seal() -> None:
         context = build_context(settings)
-        async with context.database.transaction() as connection:
-            await _seal_with(connection, "another secret, also long enough for the signer")
+        await context.database.write(_seal_with, "another secret, also long enough for the signer")
         await context.database.close()
 
     with ThreadPoolExecutor(1) as thread:

@@ -212,8 +212,7 @@ def test_a_callback_that_quotes_the_transcript_is_written_again(
     )
 
     async def write(context: AppContext) -> None:
-        async with context.database.transaction() as connection:
-            await service.replay(connection, job)
+        await context.database.write(service.replay, job)
 
     def body() -> str:
         query = "SELECT body FROM webhook_events WHERE job_id = :id"

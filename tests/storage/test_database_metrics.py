@@ -75,8 +75,7 @@ async def test_unfinished_jobs_and_credits_are_counted(database: Database) -> No
 
 
 async def test_the_ledger_is_summed_by_kind_and_then_only_what_is_new(database: Database) -> None:
-    async with database.transaction() as connection:
-        account_id = await account_with_jobs(connection)
+    account_id = await database.write(account_with_jobs)
     totals = await count_ledger(database, LedgerTotals(), settling_seconds=0)
     assert totals.by_kind == {
         "purchase": (0, 0),
@@ -87,8 +86,7 @@ async def test_the_ledger_is_summed_by_kind_and_then_only_what_is_new(database: 
         "adjustment": (0, 0),
     }
     assert await count_ledger(database, totals, settling_seconds=0) == totals
-    async with database.transaction() as connection:
-        await ledger.grant(connection, account_id, 5, "more")
+    await database.write(ledger.grant, account_id, 5, "more")
     again = await count_ledger(database, totals, settling_seconds=0)
     assert again.by_kind == totals.by_kind | {"grant": (2, 1005)}
 
@@ -126,11 +124,9 @@ async def test_a_long_ledger_is_counted_in_pieces(
 
 
 async def test_totals_that_are_not_the_sum_of_their_entries_are_found(database: Database) -> None:
-    async with database.transaction() as connection:
-        account_id = await account_with_jobs(connection)
+    account_id = await database.write(account_with_jobs)
     known = await count_ledger(database, LedgerTotals(), settling_seconds=0)
-    async with database.transaction() as connection:
-        await ledger.grant(connection, account_id, 5, "counted by nobody yet")
+    await database.write(ledger.grant, account_id, 5, "counted by nobody yet")
     assert (known.balance_cents, known.held_cents) == (980, 60)
     assert await ledger_mismatch(database, LedgerTotals()) == (0, 0)
     assert await ledger_mismatch(database, known) == (0, 0)
@@ -142,8 +138,7 @@ async def test_totals_that_are_not_the_sum_of_their_entries_are_found(database: 
 
 
 async def test_a_census_records_every_number(database: Database) -> None:
-    async with database.transaction() as connection:
-        await account_with_jobs(connection)
+    await database.write(account_with_jobs)
     metrics = RecordedMetrics()
     database_metrics = DatabaseMetrics(database, metrics)
     await database_metrics.take()

@@ -82,8 +82,7 @@ async def leased(context: AppContext) -> Lease:
 
 
 async def found(context: AppContext, lease: Lease) -> JobRecord:
-    async with context.database.transaction() as connection:
-        job = await jobs.find_job(connection, lease.job_id)
+    job = await context.database.write(jobs.find_job, lease.job_id)
     assert job is not None
     return job
 

@@ -45,14 +45,12 @@ async def new_job(
     mode: ProcessingMode = ProcessingMode.ALL,
 ) -> uuid.UUID:
     job = NewJob(account_id, state, mode, "clip.mp4", JobSource(kind="upload", base_url="http://x"))
-    async with database.transaction() as connection:
-        await jobs.insert_job(connection, job)
+    await database.write(jobs.insert_job, job)
     return job.id
 
 
 async def leased(database: Database, lease: timedelta = LEASE) -> tuple[uuid.UUID, uuid.UUID]:
-    async with database.transaction() as connection:
-        found = await jobs.lease_next(connection, lease=lease)
+    found = await database.write(jobs.lease_next, lease=lease)
     assert found is not None
     return found
 
@@ -66,8 +64,7 @@ async def test_a_new_job_has_three_stages_and_skips_those_its_mode_does_not_ask_
     database: Database,
 ) -> None:
     job_id = await new_job(database, await new_account(database), mode=ProcessingMode.VISION)
-    async with database.transaction() as connection:
-        job = await jobs.find_job(connection, job_id)
+    job = await database.write(jobs.find_job, job_id)
     assert job is not None
     assert job.stages[StageName.INGEST].status is StageStatus.PENDING
     assert job.stages[StageName.VISION].status is StageStatus.PENDING
@@ -90,10 +87,9 @@ async def test_a_queued_job_notifies_listeners_once_they_listen(database: Databa
     async with asyncio.timeout(60):
         await anext(notified)
         job_id = await new_job(database, account_id, JobState.AWAITING_UPLOAD)
-        async with database.transaction() as connection:
-            await jobs.set_state(
-                connection, job_id, expected=JobState.AWAITING_UPLOAD, state=JobState.QUEUED
-            )
+        await database.write(
+            jobs.set_state, job_id, expected=JobState.AWAITING_UPLOAD, state=JobState.QUEUED
+        )
         await anext(notified)
     await notified.aclose()
 
@@ -118,11 +114,9 @@ async def test_another_lease_token_cannot_renew_or_lock(database: Database) -> N
     job_id, _ = await leased(database)
     stranger = uuid.uuid4()
     with pytest.raises(LeaseLostError):
-        async with database.transaction() as connection:
-            await jobs.extend_lease(connection, job_id, stranger, lease=LEASE, progress={})
+        await database.write(jobs.extend_lease, job_id, stranger, lease=LEASE, progress={})
     with pytest.raises(LeaseLostError):
-        async with database.transaction() as connection:
-            await jobs.lock_leased(connection, job_id, stranger)
+        await database.write(jobs.lock_leased, job_id, stranger)
 
 
 async def test_a_lost_runner_puts_the_job_back_and_its_running_stage_to_pending(
@@ -190,8 +184,7 @@ async def test_transitions_outside_the_table_are_refused(
     money: Database, expected: JobState, state: JobState
 ) -> None:
     with pytest.raises(ValueError, match="no transition"):
-        async with money.transaction() as connection:
-            await jobs.set_state(connection, uuid.uuid4(), expected=expected, state=state)
+        await money.write(jobs.set_state, uuid.uuid4(), expected=expected, state=state)
 
 
 async def test_the_database_itself_refuses_a_processing_job_without_a_lease(
@@ -246,10 +239,8 @@ async def test_progress_never_goes_back_not_even_when_a_stage_is_taken_up_again(
 async def test_a_stage_knows_how_long_it_has_been_running(database: Database) -> None:
     await new_job(database, await new_account(database))
     job_id, _ = await leased(database)
-    async with database.transaction() as connection:
-        await jobs.set_stage(connection, job_id, StageName.VISION, StageStatus.RUNNING)
-    async with database.transaction() as connection:
-        job = await jobs.find_job(connection, job_id)
+    await database.write(jobs.set_stage, job_id, StageName.VISION, StageStatus.RUNNING)
+    job = await database.write(jobs.find_job, job_id)
     assert job is not None
     assert job.stages[StageName.VISION].seconds > 0
     assert job.stages[StageName.TRANSCRIPT].seconds == 0
@@ -319,8 +310,7 @@ async def test_the_usual_languages_of_an_account_are_those_of_several_of_its_lat
                 assert await jobs.import_job(connection, over)
 
     async def usual(account_id: uuid.UUID, before: datetime) -> list[str]:
-        async with database.transaction() as connection:
-            return await usual_languages(connection, account_id, before)
+        return await database.write(usual_languages, account_id, before)
 
     account, other = await new_account(database), await new_account(database)
     await spoken(account, *["de"] * 6, *["fr"] * 5, *["it"] * 4, *[None] * 9)

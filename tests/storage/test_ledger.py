@@ -24,8 +24,7 @@ async def test_hold_charge_and_release_add_up(money: Database, case: Case) -> No
         await ledger.release_rest(connection, case.job, "test")
         await ledger.release_rest(connection, case.job, "again: nothing left")
     assert await totals(money, case.account) == (60, 0)
-    async with money.transaction() as connection:
-        found = await jobs.find_job(connection, case.job)
+    found = await money.write(jobs.find_job, case.job)
     assert found is not None
     assert (found.charged_cents, found.held_cents) == (40, 0)
 

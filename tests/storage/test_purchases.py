@@ -13,10 +13,9 @@ from tests.storage.money_case import Case, totals
 
 
 async def buy(money: Database, account: uuid.UUID, amount_cents: int, reference: str) -> bool:
-    async with money.transaction() as connection:
-        return await ledger.record_purchase(
-            connection, account, amount_cents, provider=OPERATOR, reference=reference
-        )
+    return await money.write(
+        ledger.record_purchase, account, amount_cents, provider=OPERATOR, reference=reference
+    )
 
 
 async def refund(money: Database, amount_cents: int, payment: str, *, undo: bool = False) -> int:
@@ -97,12 +96,10 @@ async def test_what_a_refund_cannot_take_waits_for_the_next_credits(
 ) -> None:
     """500 bought and 600 held by jobs or spent: of the refund only what is free can be taken."""
     await buy(money, case.account, 500, f"p of {case.account}")
-    async with money.transaction() as connection:
-        await ledger.hold(connection, case.account, case.job, 440, "test")
+    await money.write(ledger.hold, case.account, case.job, 440, "test")
     assert await refund(money, 500, f"p of {case.account}") == 400
     assert await totals(money, case.account) == (500, 500)
-    async with money.transaction() as connection:
-        await ledger.release_rest(connection, case.job, "job cancelled")
+    await money.write(ledger.release_rest, case.job, "job cancelled")
     assert await totals(money, case.account) == (100, 0)
 
 
@@ -110,11 +107,9 @@ async def test_spent_credits_that_were_refunded_are_taken_from_the_next_purchase
     money: Database, case: Case
 ) -> None:
     await buy(money, case.account, 500, f"p of {case.account}")
-    async with money.transaction() as connection:
-        await ledger.adjust(connection, case.account, -540, "spent")
+    await money.write(ledger.adjust, case.account, -540, "spent")
     assert await refund(money, 500, f"p of {case.account}") == 500
     await buy(money, case.account, 300, f"q of {case.account}")
     assert await totals(money, case.account) == (60, 60)
-    async with money.transaction() as connection:
-        await ledger.grant(connection, case.account, 210, "test")
+    await money.write(ledger.grant, case.account, 210, "test")
     assert await totals(money, case.account) == (70, 60)

@@ -60,8 +60,7 @@ async def lease(database: Database, count: int = 1) -> list[uuid.UUID]:
     """The next so many jobs, fewer if no more wait."""
     taken = []
     for _ in range(count):
-        async with database.transaction() as connection:
-            found = await jobs.lease_next(connection, lease=LEASE)
+        found = await database.write(jobs.lease_next, lease=LEASE)
         if found is not None:
             taken.append(found[0])
     return taken
@@ -148,8 +147,7 @@ async def test_an_account_of_all_priorities_has_no_more_turns_than_one_of_the_hi
 async def test_limits_that_change_at_once_keep_the_order_of_priorities(database: Database) -> None:
     owner = await account(database)
     by_priority = [await queued(database, owner, 3, each, running_limit=1) for each in Priority]
-    async with database.transaction() as connection:
-        await queue.limit_running(connection, owner, None)
+    await database.write(queue.limit_running, owner, None)
     low, normal, high = by_priority
     assert await lease(database, 9) == [*high, *normal, *low]
 
@@ -159,10 +157,9 @@ async def test_an_upload_gets_its_turn_when_it_is_complete(database: Database) -
     [upload] = await queued(database, slow, state=JobState.AWAITING_UPLOAD)
     backlog = await queued(database, other, 3)
     assert await lease(database) == backlog[:1]
-    async with database.transaction() as connection:
-        await jobs.set_state(
-            connection, upload, expected=JobState.AWAITING_UPLOAD, state=JobState.QUEUED
-        )
+    await database.write(
+        jobs.set_state, upload, expected=JobState.AWAITING_UPLOAD, state=JobState.QUEUED
+    )
     assert await lease(database) == [upload]
 
 
@@ -170,8 +167,7 @@ async def test_a_requeued_job_keeps_its_turn(database: Database) -> None:
     [lost, *_] = await queued(database, await account(database), 3)
     await lease(database)
     await queued(database, await account(database), priority=Priority.HIGH)
-    async with database.transaction() as connection:
-        await jobs.set_state(connection, lost, expected=JobState.PROCESSING, state=JobState.QUEUED)
+    await database.write(jobs.set_state, lost, expected=JobState.PROCESSING, state=JobState.QUEUED)
     assert await lease(database) == [lost]
 
 
@@ -186,8 +182,7 @@ async def test_no_more_jobs_of_an_account_run_than_its_limit(database: Database)
 
 async def test_a_cancelled_job_makes_room_within_the_limit(database: Database) -> None:
     first, second = await queued(database, await account(database), 2, running_limit=1)
-    async with database.transaction() as connection:
-        await jobs.set_state(connection, first, expected=JobState.QUEUED, state=JobState.CANCELLED)
+    await database.write(jobs.set_state, first, expected=JobState.QUEUED, state=JobState.CANCELLED)
     assert await lease(database, 2) == [second]
 
 
@@ -197,8 +192,7 @@ async def test_a_raised_limit_admits_jobs_that_wait(
 ) -> None:
     owner = await account(database)
     await queued(database, owner, 4, running_limit=1)
-    async with database.transaction() as connection:
-        await queue.limit_running(connection, owner, limit)
+    await database.write(queue.limit_running, owner, limit)
     assert len(await lease(database, 4)) == admitted
 
 
@@ -231,8 +225,7 @@ async def test_a_wait_is_known_once_three_jobs_were_completed(database: Database
             values = {"id": job_id, "took": timedelta(seconds=seconds)}
             await connection.execute(began, values)
         await end(database, job_id)
-    async with database.transaction() as connection:
-        place = await queue.find_place(connection, waiting)
+    place = await database.write(queue.find_place, waiting)
     assert place is not None
     assert means == [None] * 3
     assert place.mean_seconds == pytest.approx(60, abs=1)

@@ -148,8 +148,7 @@ async def heartbeat_after(
     """Whether a job's tasks are told to stop once it is in ``state``, its driver still at work."""
     monkeypatch.setattr(running_jobs, "RETURN_SECONDS", 60 if returns else 0.1)
     await queued(context, "http://test/clip.mp4")
-    async with context.database.transaction() as connection:
-        taken = await jobs.lease_next(connection, lease=timedelta(minutes=10))
+    taken = await context.database.write(jobs.lease_next, lease=timedelta(minutes=10))
     assert taken is not None
     lease = Lease(*taken)
     with ThreadPoolExecutor(1) as threads:

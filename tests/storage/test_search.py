@@ -447,8 +447,7 @@ async def test_one_process_at_a_time_indexes_older_results(library: Library) -> 
 
 
 async def test_what_is_merged_is_found_as_before(library: Library, english: uuid.UUID) -> None:
-    async with library.database.statement() as connection:
-        await merge_pending_rows(connection)
+    await library.database.read(merge_pending_rows)
     assert await library.found(english, "fox") == [FOX]
 
 

@@ -157,8 +157,7 @@ async def test_what_is_requeued_is_due_at_once_and_counts_no_attempt(
         [event] = await lease(harness)
         await record_attempts(harness.context.database, [failed(event, 0)], ahead=NOW)
     held = await lease(harness)
-    async with harness.context.database.transaction() as connection:
-        await requeue(connection, held, ahead=NOW)
+    await harness.context.database.write(requeue, held, ahead=NOW)
     row = await harness.row(event_id)
     assert (row["status"], row["attempts"], row["lease_token"]) == (status, attempts, None)
     assert [event.id for event in await lease(harness)] == [event_id]

@@ -125,10 +125,9 @@ async def test_a_service_that_allows_loopback_sends_its_test_event_to_the_listen
         settings = harness.context.settings.model_copy(update=changes)
         with RunningApi(settings) as api:
             customer = api.customer()
-            async with harness.context.database.transaction() as connection:
-                record = await signing_secret(
-                    connection, settings, str(customer.account_id), rotate=False
-                )
+            record = await harness.context.database.write(
+                signing_secret, settings, str(customer.account_id), rotate=False
+            )
             listener.secrets = [record["secret"]]
             answer = api.client.post("/webhooks/test", json={"url": url}, headers=customer.headers)
     assert answer.json()["data"]["delivered"] is True, answer.text
@@ -156,8 +155,7 @@ async def test_the_demo_key_is_kept_until_it_is_valid_no_more(
     harness: WebhookHarness, tmp_path: Path
 ) -> None:
     async def demo_key() -> str:
-        async with harness.context.database.transaction() as connection:
-            return await ensure_demo_account(connection, tmp_path)
+        return await harness.context.database.write(ensure_demo_account, tmp_path)
 
     first = await demo_key()
     assert await demo_key() == first
@@ -269,8 +267,7 @@ def test_a_secret_that_is_none_is_said_at_once() -> None:
 
 
 async def replayed(harness: WebhookHarness, event_id: str) -> dict[str, Any]:
-    async with harness.context.database.transaction() as connection:
-        return await replay(connection, event_id.partition(":")[0])
+    return await harness.context.database.write(replay, event_id.partition(":")[0])
 
 
 async def test_a_replay_is_a_new_series_of_attempts_under_the_old_id(
@@ -302,8 +299,7 @@ async def test_an_event_that_has_left_the_log_is_written_anew_from_its_job(
     body = json.loads(delivered.body)
     assert delivered.webhook_id == event_id
     assert (body["type"], body["data"]["state"]) == ("job.completed", "completed")
-    async with harness.context.database.statement() as connection:
-        job = await jobs.find_job(connection, uuid.UUID(body["data"]["jobId"]))
+    job = await harness.context.database.read(jobs.find_job, uuid.UUID(body["data"]["jobId"]))
     assert job is not None
     assert job.completed_at is not None
     assert body["timestamp"][:19] == job.completed_at.isoformat()[:19]
@@ -335,8 +331,7 @@ async def test_events_of_an_endpoint_are_sent_to_it_again(harness: WebhookHarnes
     ids = [f"{job_id}:{each}:{endpoint_id}" for each in (ended, translated)]
     async with harness.sending():
         assert (await harness.attempted(ids[1]))["status"] == "delivered"
-        async with harness.context.database.transaction() as connection:
-            sent_again = await replay(connection, job_id, endpoint_id)
+        sent_again = await harness.context.database.write(replay, job_id, endpoint_id)
         assert sent_again == {"events": ids, "urlHost": "127.0.0.1"}
         for each in ids:
             assert (await harness.attempted(each))["status"] == "delivered"
@@ -353,8 +348,7 @@ async def test_a_replay_goes_to_the_present_url_of_an_endpoint(harness: WebhookH
     ids = [f"{job_id}:{each}:{endpoint_id}" for each in (ended, translated)]
     async with harness.sending():
         assert (await harness.attempted(ids[1]))["status"] == "delivered"
-        async with harness.context.database.transaction() as connection:
-            await replay(connection, job_id, endpoint_id)
+        await harness.context.database.write(replay, job_id, endpoint_id)
         for each in ids:
             assert (await harness.attempted(each))["status"] == "delivered"
         assert len(former.received) == 3

@@ -100,8 +100,7 @@ def find_hard(
         near = _steps_near(window, steps, gaps, index, _NEIGHBOURS)
         if steps[index] >= config.min_ratio * near.mean():
             evidence = gather(window, steps, gaps, index)
-            time_ms = int(window.times_ms[index])
-            cuts.append(HardCandidate(time_ms, confidence(evidence), evidence))
+            cuts.append(HardCandidate(int(window.times_ms[index]), confidence(evidence), evidence))
     return cuts
 
 

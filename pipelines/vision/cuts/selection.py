@@ -362,8 +362,7 @@ class SearchCuts(Step[BlockRun, Found]):
         parts = []
         for each in run.features:
             self.workspace.check()
-            features = FEATURES.load(self.workspace.store, each.key)
-            parts.append(features.part(each.first, each.after))
+            parts.append(FEATURES.load(self.workspace.store, each.key).part(each.first, each.after))
         frames = inside(joined(parts), run.active)
         frames = replace(frames, times_ms=frames.times_ms - run.start_ms)
         is_judged = self.config.by is not CutsBy.MEASURED
@@ -451,8 +450,7 @@ class Candidates:
         cls, features: FrameFeatures, duration_ms: int, config: SearchConfig
     ) -> Candidates:
         """Those of a whole video, searched in one go."""
-        found = search(features, 0, len(features), config, duration_ms)
-        return cls.among(found, duration_ms)
+        return cls.among(search(features, 0, len(features), config, duration_ms), duration_ms)
 
     def select(self, config: CutConfig) -> tuple[Cut, ...]:
         """Return the cuts, in order."""

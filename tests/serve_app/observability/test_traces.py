@@ -94,8 +94,7 @@ def attributes(span: Span) -> dict[str, Any]:
 
 async def drive(context: AppContext) -> None:
     """What a runner does with the queued job."""
-    async with context.database.transaction() as connection:
-        taken = await jobs.lease_next(connection, lease=timedelta(seconds=60))
+    taken = await context.database.write(jobs.lease_next, lease=timedelta(seconds=60))
     assert taken is not None
     with ThreadPoolExecutor(2) as threads:
         await JobDriver(

@@ -59,8 +59,7 @@ async def queued(
 ) -> uuid.UUID:
     """A subject that there is something to do for."""
     account_id, subject_id = account_id or await new_account(database), uuid.uuid4()
-    async with database.transaction() as connection:
-        await queue_work(connection, kind, subject_id, account_id=account_id)
+    await database.write(queue_work, kind, subject_id, account_id=account_id)
     return subject_id
 
 
@@ -100,8 +99,7 @@ class Doing:
 
         async def give_up(work: Work, error: BaseException | None) -> None:
             self.given_up.append(error)
-            async with work.context.database.transaction() as connection:
-                await end(connection, work.held)
+            await work.context.database.write(end, work.held)
 
         return Kind(NAME, run, **{"lease": LEASE, "attempts": 3, "give_up": give_up} | terms)  # type: ignore[arg-type]
 
@@ -125,8 +123,7 @@ async def test_accounts_take_turns_with_each_kind(database: Database, kind: Kind
     served = []
     while held := await leased(database, kind.terms):
         served.append(held.account_id)
-        async with database.transaction() as connection:
-            await end(connection, held)
+        await database.write(end, held)
     assert served == [first, second, first, first, first]
 
 
@@ -148,8 +145,7 @@ async def test_a_piece_has_one_holder_until_its_lease_ends(database: Database) -
     assert (first.subject_id, first.attempts) == (subject, 1)
     assert await leased(database) is None
     await time_passes(database)
-    async with database.transaction() as connection:
-        await extend(connection, first, LEASE)
+    await database.write(extend, first, LEASE)
     assert await leased(database) is None, "it was kept"
     await time_passes(database)
     second = await must_lease(database)
@@ -169,16 +165,14 @@ async def _put_off(connection: Connection, held: Held) -> None:
 async def _in_transaction(
     database: Database, held: Held, step: Callable[[Connection, Held], Awaitable[None]]
 ) -> None:
-    async with database.transaction() as connection:
-        await step(connection, held)
+    await database.write(step, held)
 
 
 async def test_what_is_queued_anew_while_it_is_done_is_done_once_more(database: Database) -> None:
     account, subject = await new_account(database), uuid.uuid4()
 
     async def again() -> None:
-        async with database.transaction() as connection:
-            await queue_work(connection, NAME, subject, account_id=account)
+        await database.write(queue_work, NAME, subject, account_id=account)
 
     await again()
     first = await must_lease(database)
@@ -191,8 +185,7 @@ async def test_what_is_queued_anew_while_it_is_done_is_done_once_more(database: 
 async def test_what_is_withdrawn_has_no_holder_any_more(database: Database) -> None:
     subject = await queued(database)
     held = await must_lease(database)
-    async with database.transaction() as connection:
-        await withdraw(connection, subject)
+    await database.write(withdraw, subject)
     with pytest.raises(WorkLostError):
         await _in_transaction(database, held, end)
 
@@ -313,8 +306,7 @@ async def test_a_holder_that_lost_its_work_is_stopped(context: AppContext) -> No
     kind = doing.kind(lasts=60, looked_after=timedelta(seconds=0.05))
     doing_it = asyncio.create_task(step(context, kind))
     await doing.changed.wait()
-    async with context.database.transaction() as connection:
-        await withdraw(connection, subject)
+    await context.database.write(withdraw, subject)
     async with asyncio.timeout(5):
         assert await doing_it
     assert doing.given_up == []
