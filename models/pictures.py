@@ -124,7 +124,6 @@ _COLOURED = 0.045
 _LEADING_SHARE = 0.6
 _COLOURED_SHARE = 0.25
 
-
 _NAMED_SHARE, _MOST_NAMED = 0.15, 3
 """A colour is named from this share of the picture on."""
 _STRONG, _ACCENTS_SHARE, _ACCENT_SHARE = 0.14, 0.03, 0.01

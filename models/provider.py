@@ -99,7 +99,6 @@ class LocalModels(ModelProvider):
 
 _open_once = functools.lru_cache(maxsize=16)(open_model)
 
-
 GATHERING_SECONDS = 4.0
 """How long a batch of GatheredModels waits for its next input, at least: nobody waits for a single
 one, and a model that waits has nothing else to do."""

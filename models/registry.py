@@ -291,7 +291,6 @@ PACKAGED: dict[tasks.Task[Any], Backend] = {
     ),
 }
 
-
 WHISPER_TURBO = Checkpoint(
     "openai/whisper-large-v3-turbo", "41f01f3fe87f28c78e2fbf8b568835947dd65ed9", "MIT"
 )

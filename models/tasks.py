@@ -580,7 +580,6 @@ RECOGNIZE_ENTITIES = Task(
     Purpose.REDACTION,
 )
 
-
 TASKS: tuple[Task[Any], ...] = tuple(
     each for each in list(globals().values()) if isinstance(each, Task)
 )

@@ -1,9 +1,8 @@
 """What goes into the pipelines and what comes out. Frozen values with units; no Ray.
 
-Time: every ``*_ms`` is an integer number of milliseconds of presentation time
-from the media's own start (the smallest start of its chosen streams), rounded
-half away from zero as Matroska does, so that a time is the same whether it was
-read from the source or from a segment cut out of it.
+Time: every ``*_ms`` is an integer number of milliseconds of presentation time from the media's own
+start (the smallest start of its chosen streams), rounded half away from zero as Matroska does, so
+that a time is the same whether it was read from the source or from a segment cut out of it.
 """
 
 from __future__ import annotations
@@ -69,10 +68,9 @@ class CutsBy(StrEnum):
 class Segment:
     """An interval of the video that one task decodes.
 
-    ``key`` is the object to open: the source itself, or a file cut out of it by
-    stream copy that carries the source's timestamps. Frames with
-    ``start_ms <= time < end_ms`` belong to the segment; the file may hold more
-    on both sides (references that the first and last frames need).
+    ``key`` is the object to open: the source itself, or a file cut out of it by stream copy that
+    carries the source's timestamps. Frames with ``start_ms <= time < end_ms`` belong to the
+    segment; the file may hold more on both sides (references that the first and last frames need).
     """
 
     index: int

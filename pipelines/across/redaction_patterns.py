@@ -135,7 +135,6 @@ _YEARS = re.compile(r"(?:19|20)\d\d(?:\D+(?:19|20)\d\d)*")
 _FEWEST_DIGITS = 6
 _THOUSANDS = re.compile(r"\d{1,3}(?:[,.]\d{3})+")
 
-
 _NO_NUMBERS = (_DATE, _YEARS, _THOUSANDS)
 
 

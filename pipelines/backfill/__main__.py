@@ -3,12 +3,11 @@
     python -m pipelines.backfill MANIFEST OUT [options]
     ray job submit --working-dir . -- python -m pipelines.backfill MANIFEST OUT [options]
 
-MANIFEST is a CSV, JSON lines or Parquet file with a column `source` (a path, s3:// or http(s)
-URL) and, where wanted, `id`, `name`, `mode`, `language`, `keyterms`, `speakers_expected`,
-`channels`, `provider`, `metadata`; or a folder, or s3://bucket/prefix, every file of which is an
-item. OUT is a folder that all nodes share, or s3://bucket/prefix: Parquet tables items, scenes,
-segments, words and errors, and a still a scene. The same command again goes on where a run was
-interrupted.
+MANIFEST is a CSV, JSON lines or Parquet file with a column `source` (a path, s3:// or http(s) URL)
+and, where wanted, `id`, `name`, `mode`, `language`, `keyterms`, `speakers_expected`, `channels`,
+`provider`, `metadata`; or a folder, or s3://bucket/prefix, every file of which is an item. OUT is a
+folder that all nodes share, or s3://bucket/prefix: Parquet tables items, scenes, segments, words
+and errors, and a still a scene. The same command again goes on where a run was interrupted.
 
 Exit status: 0 all items completed; 1 some are in the table of errors; 2 the run could not be
 begun; 3 it could not go on, or was interrupted: run it again.

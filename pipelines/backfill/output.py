@@ -130,7 +130,6 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 """Table name -> columns. A part of ``items`` is written last: it decides what counts."""
 
-
 _SHARED_COLUMNS = ("stages", "duration_ms", "width", "height", "warnings", "seconds")
 """Columns of ``items`` that are an outcome's fields as they are."""
 

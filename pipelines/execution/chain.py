@@ -306,7 +306,6 @@ def release_free_memory() -> None:
 _MALLOC_TRIM: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
 """See malloc_trim(3)."""
 
-
 _FRAME_SECONDS, _PIXEL_SECONDS = 0.0001, 1.3e-9
 _CUTS_FRAME_SECONDS = 0.0002
 _DESCRIBED_SECOND_SECONDS = 0.057

@@ -194,7 +194,6 @@ _RULES: tuple[_Rule, ...] = (
     (lambda head: head[:13] == _MXF_HEADER_PARTITION and len(head) > 64, _mxf),
 )
 
-
 MOST_JOINED_FILES = 4_000
 _LONGEST_TAG_BYTES = 4 << 20
 _OGG_BEGINNING = re.compile(rb"OggS\0\x02")
@@ -207,7 +206,6 @@ _BEGINNINGS = {
     _MXF_HEADER_PARTITION[:4]: re.compile(re.escape(_MXF_HEADER_PARTITION) + rb"\x02[\1-\4]\0"),
 }
 """How files begin whose length is not known: no other data does by chance."""
-
 
 _MP3_INFO = re.compile(
     rb"\xff[\xe2-\xff][\x10-\xef].(?:\0{9}|\0{17}|\0{32})(?:Xing|Info)", re.DOTALL

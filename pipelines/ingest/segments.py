@@ -296,10 +296,9 @@ class NoWriter:
 class VideoCut:
     """The cutting of one video stream, packet by packet.
 
-    ``emit`` receives each complete segment, a file
-    of ``kind`` (mkv or nut) in ``folder``, or where that is None a range of the source. An error
-    ends the cutting and is kept in ``obstacle``; the rest of the file can still be read for its
-    audio.
+    ``emit`` receives each complete segment, a file of ``kind`` (mkv or nut) in ``folder``, or where
+    that is None a range of the source. An error ends the cutting and is kept in ``obstacle``; the
+    rest of the file can still be read for its audio.
     """
 
     stream: VideoStream

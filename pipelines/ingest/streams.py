@@ -189,7 +189,6 @@ _LONGEST_SOUND = 10
 _KEY_FRAMES_TRIED = 20
 """A stream of which none of so many key frames can be decoded is tried no more."""
 
-
 _SLOWEST_READ_BYTES_PER_SECOND = 10 << 20
 """A file is given the time to be read at this speed, beside a fixed allowance."""
 

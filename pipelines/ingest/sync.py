@@ -420,9 +420,8 @@ def align(
     """Return where ``target`` belongs on ``reference``'s timeline; None where nothing is alike at
     all.
 
-    Both are mono at SAMPLE_RATE_HZ and may be memory maps: what is held besides
-    grows by about 7 kB a second of sound (0.6 GB for a day of both). ``check`` is
-    called between steps.
+    Both are mono at SAMPLE_RATE_HZ and may be memory maps: what is held besides grows by about 7 kB
+    a second of sound (0.6 GB for a day of both). ``check`` is called between steps.
     """
     movements = (envelopes(reference), envelopes(target))
     check()

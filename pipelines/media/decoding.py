@@ -165,7 +165,6 @@ _PICTURE_A_PACKET = ("h264", "hevc")
 _REORDER_MS = 500
 """Decoding goes on this long past the segment's end, for streams with uneven timestamps."""
 
-
 ON_CARD = "cuda"
 """Format of a frame in a GPU's memory."""
 

@@ -240,7 +240,6 @@ OPEN_OPTIONS = {
 }
 """Options of FFmpeg with which every file is opened, also one that was found to be media."""
 
-
 CARRIED_CODECS = frozenset(
     {
         "h264", "hevc", "vp8", "vp9", "av1", "mpeg1video", "mpeg2video", "mpeg4", "mjpeg",

@@ -117,7 +117,6 @@ INTERNAL_SUFFIXES = frozenset(
 )
 """Names below these are private by RFC 6761, 6762, 8375, by ICANN's reservation or by custom."""
 
-
 DEFAULT_PORTS = {"http": 80, "https": 443}
 MAX_URL_LENGTH = 8192
 """Characters. Signed storage links with session tokens reach about 2,500."""

@@ -264,12 +264,11 @@ def fetch(
 ) -> FetchedSource:
     """Store what lies at ``url`` under ``key``; memory does not grow with its size.
 
-    ``token`` goes to the first origin as a bearer token and nowhere else.
-    ``provider`` (``gdrive``, ``dropbox``): the URL is a share link of theirs. ``access`` is how
-    an address in a bucket (s3://, gs://) is read.
-    Raises StageError: VALIDATION_FAILED where the file is larger than allowed,
-    FETCH_FAILED for all else; and what ``control`` raises, within two seconds.
-    Nothing is stored then. ``control`` receives progress where the source declares the size.
+    ``token`` goes to the first origin as a bearer token and nowhere else. ``provider`` (``gdrive``,
+    ``dropbox``): the URL is a share link of theirs. ``access`` is how an address in a bucket
+    (s3://, gs://) is read. Raises StageError: VALIDATION_FAILED where the file is larger than
+    allowed, FETCH_FAILED for all else; and what ``control`` raises, within two seconds. Nothing is
+    stored then. ``control`` receives progress where the source declares the size.
     """
     watch = _Watch(control, limits.total_seconds)
     watch()

@@ -276,9 +276,8 @@ def run_program(
 ) -> None:
     """Run ``command`` in ``folder``, its own to write in, and wait for its end.
 
-    It may read ``readable``, the system's folders, and files named in the command.
-    Raises ProgramFailedError; whatever ``check`` raises ends the program within
-    a fraction of a second.
+    It may read ``readable``, the system's folders, and files named in the command. Raises
+    ProgramFailedError; whatever ``check`` raises ends the program within a fraction of a second.
     """
     program = shutil.which(command[0])
     if program is None:

@@ -19,7 +19,6 @@ _END_MS = 10**10
 """After the end of every medium."""
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#+!|~-])")
 
-
 _SHORTEST_SOUND_MS = 1_500
 """A shorter sound, or what words leave of it, is no caption."""
 

@@ -24,7 +24,6 @@ Frames = tuple[int, int]
 Ranked = tuple[tuple[str, float], ...]
 """Languages and their probabilities, falling."""
 
-
 ENGLISH = "en"
 
 
@@ -51,7 +50,6 @@ _CHINESE_SCRIPTS = {
     **dict.fromkeys(("hans", "cn", "sg"), "Hans"),
     **dict.fromkeys(("hant", "tw", "hk", "mo"), "Hant"),
 }
-
 
 WINDOW_SECONDS = 3.0
 STEP_SECONDS = 1.5

@@ -402,8 +402,7 @@ def reduce_shards(
     config: TranscriptConfig,
     media_duration_ms: int,
 ) -> TranscriptResult:
-    """Return the stored outputs of all shards of a track, in order, as one
-    transcript."""
+    """Return the stored outputs of all shards of a track, in order, as one transcript."""
     store = workspace.store
     planned = [chunk for task in tasks for chunk in task.shard.chunks]
     chunks = [chunk for task in tasks for chunk in WORDS.load(store, task.words_key)]

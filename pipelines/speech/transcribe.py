@@ -55,7 +55,6 @@ _REPETITION_CONFIDENCE = 0.5
 """A less probable word beside the same one is that word's end: the last of a clip was there twice,
 at 0.40 and 0.43; words that are spoken again have 0.9 and more."""
 
-
 _FEW_WORDS = 5
 """What is longer has other evidence: a text that fits is not made of noise by chance."""
 _UNHEARD = 0.1

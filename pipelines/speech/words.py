@@ -55,7 +55,6 @@ _FOREIGN = {True: re.compile("L(?:[LN ]*[LN])?"), False: re.compile("R(?:[RN ]*R
 """Runs against the direction of the text (is it from right to left?): a number that follows Latin
 letters belongs to them."""
 
-
 _INTO_SCRIPT = {"Hans": "t2s", "Hant": "s2tw"}
 """ISO 15924's simplified and traditional Chinese: conversions of OpenCC, the second into the forms
 of Taiwan."""

@@ -135,7 +135,6 @@ class DetectObjects(Step[FrameTimes, Made]):
 
 DETECTIONS = Artifact.of(Detections, "vision/objects", version=DetectObjects.version)
 
-
 MISSED_SAMPLES = 1
 """So many samples in a row may lack an object without ending its track: detectors lose objects for
 a frame (SORT, Bewley et al. 2016, takes the same maximum age of a track)."""

@@ -135,10 +135,9 @@ def _plane(frame: av.VideoFrame, index: int, ten_bit: bool) -> Plane:
 def _shrunk(plane: Plane, width: int, height: int, ten_bit: bool) -> Bytes:
     """Return the plane averaged down to (height, width).
 
-    First to half, then by whole factors, to the size itself or to about twice that:
-    OpenCV does both many times faster than broken factors. That leaves out less than
-    1 % at the far edges. Of large pictures every few lines are enough: memory is what
-    takes the time.
+    First to half, then by whole factors, to the size itself or to about twice that: OpenCV does
+    both many times faster than broken factors. That leaves out less than 1 % at the far edges. Of
+    large pictures every few lines are enough: memory is what takes the time.
     """
     plane = plane[:: _row_step(plane.shape[0], height)]
     if plane.shape[0] >= 4 * height and plane.shape[1] >= 4 * width:
@@ -251,7 +250,6 @@ _ZIP_LEVEL = 1
 """Fastest: the higher levels save a tenth of the size for several times the time."""
 
 _CHECK_EVERY_SECONDS = 1.0
-
 
 _NO_STROKES = 0, TEXT_ROWS, TEXT_COLUMNS // 8
 
@@ -462,9 +460,8 @@ def facts_from_bytes(data: bytes) -> FrameFacts:
 class FeaturesConfig:
     """How segments are decoded.
 
-    More than one of ``decode_threads`` gives the same features of intact streams
-    only: of damaged ones FFmpeg's concealment then depends on timing. 0 shares
-    the CPUs out among the segments.
+    More than one of ``decode_threads`` gives the same features of intact streams only: of damaged
+    ones FFmpeg's concealment then depends on timing. 0 shares the CPUs out among the segments.
     """
 
     decode_threads: int = 1

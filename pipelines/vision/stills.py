@@ -263,10 +263,9 @@ def pictures_by_decord(
 ) -> None:
     """Read the pictures at ``times_ms`` in a confined child and pass each to ``take``, in order.
 
-    The pictures come through memory shared with the child. Times at which the file has no
-    frame are passed over. ``check`` is called several times a second, and whatever it raises
-    ends the reading. Raises DecordUnsuitableError if decord cannot read the file as PyAV does,
-    or at all.
+    The pictures come through memory shared with the child. Times at which the file has no frame are
+    passed over. ``check`` is called several times a second, and whatever it raises ends the
+    reading. Raises DecordUnsuitableError if decord cannot read the file as PyAV does, or at all.
     """
     memory = os.memfd_create("picture")
 

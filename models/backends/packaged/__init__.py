@@ -27,7 +27,6 @@ from models.weights import WeightsError
 
 Tensor = npt.NDArray[np.float32]
 
-
 _CUDA = "CUDAExecutionProvider"
 _CUDA_OPTIONS = {
     "arena_extend_strategy": "kSameAsRequested",

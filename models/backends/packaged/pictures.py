@@ -236,7 +236,6 @@ def _moved(places: Tensor, moves: Tensor) -> Tensor:
 _CLASSES, _EPSILON = 91, 1e-3
 """With the background; what batch normalisation adds to variances."""
 
-
 _CELLS = 19, 10, 5, 3, 2, 1
 _SIZES = 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.0
 

@@ -1,10 +1,9 @@
 """When each word was spoken: CTC forced alignment over an acoustic model's emissions.
 
-Kürzinger et al. 2020, "CTC-Segmentation of Large Corpora for German End-to-end
-Speech Recognition"; computed by ``torchaudio.functional.forced_align``. Any
-CTC checkpoint of transformers serves (wav2vec 2.0, MMS, ...); its vocabulary
-decides which characters can be aligned. Words in a script that it lacks are
-romanised first, as the multilingual checkpoints expect.
+Kürzinger et al. 2020, "CTC-Segmentation of Large Corpora for German End-to-end Speech Recognition";
+computed by ``torchaudio.functional.forced_align``. Any CTC checkpoint of transformers serves
+(wav2vec 2.0, MMS, ...); its vocabulary decides which characters can be aligned. Words in a script
+that it lacks are romanised first, as the multilingual checkpoints expect.
 """
 
 from __future__ import annotations

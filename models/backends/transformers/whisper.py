@@ -1,10 +1,9 @@
 """Speech to words with Whisper (Radford et al. 2022) through transformers.
 
-Chunks are cut by our own segmentation and are at most 30 seconds, so the
-library's long-form machinery and its timestamps are not used: one encoder pass
-a batch, one decoder step for language and silence, then greedy decoding. Times
-come from forced alignment, or, where no acoustic model serves for a language, from the decoder's
-attention (both in ``alignment.py``).
+Chunks are cut by our own segmentation and are at most 30 seconds, so the library's long-form
+machinery and its timestamps are not used: one encoder pass a batch, one decoder step for language
+and silence, then greedy decoding. Times come from forced alignment, or, where no acoustic model
+serves for a language, from the decoder's attention (both in ``alignment.py``).
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ _NO_REPEAT_NGRAM = 3
 
 _PROMPT_SHARE = 2
 """At most half of the decoder's positions are for the prompt, as the paper has it."""
-
 
 _LANGUAGE_SECONDS, _WINDOW_SECONDS = 4, 15
 """What only languages are detected of is encoded in the second where it is no longer than the

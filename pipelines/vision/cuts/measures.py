@@ -136,7 +136,6 @@ _MOVED_FROM = 3.0
 _BLANK_CONTRAST, _BLACK_BELOW, _WHITE_ABOVE = 6.0, 28.0, 225.0
 """Levels; wide enough for grain, and for the black of a badly mastered file."""
 
-
 _LEVELS_A_GROUP = 48
 """Pixels of nearly one level in the other picture."""
 _FLAT_VARIANCE = 9.0
@@ -279,8 +278,7 @@ def change_beside_light(first: Bytes, second: Bytes, reach: tuple[int, int]) -> 
 def likeness(first: Bytes, second: Bytes, reach: int = 6) -> float:
     """Best correlation of two pictures' fine structure over small shifts, -1 to 1.
 
-    Blind to brightness and contrast: it separates a change of light from a change
-    of scene.
+    Blind to brightness and contrast: it separates a change of light from a change of scene.
     """
     a, b = _structure(first), _structure(second)
     norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
@@ -308,9 +306,8 @@ def cell_luma(luma: Bytes) -> npt.NDArray[np.float32]:
 def light_residue(first: Bytes, second: Bytes) -> float:
     """Return the share of a picture's variance that the other's levels leave unexplained, 0 to 1.
 
-    Near 0 if one is the other in another light: equal levels in one picture are
-    equal in the other too (the correlation ratio of A. Roche, 1998). About 0.6
-    for unrelated pictures.
+    Near 0 if one is the other in another light: equal levels in one picture are equal in the other
+    too (the correlation ratio of A. Roche, 1998). About 0.6 for unrelated pictures.
     """
     return min(_unexplained(first, second), _unexplained(second, first))
 

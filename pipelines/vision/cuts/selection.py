@@ -381,7 +381,6 @@ class SearchCuts(Step[BlockRun, Found]):
 _SURE = 0.95
 """Confidence of a cut that nothing moving in the picture can have caused."""
 
-
 _SURE_GRADUAL = 0.8
 _STANDS = 0.85
 """Confidence of a cut that bounds a scene however short."""
