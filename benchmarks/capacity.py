@@ -135,7 +135,7 @@ def of_mode(
     wall = spent["seconds"]
     net = {name: spent[name] - idle[name] * wall / idle["seconds"] for name in spent}
     hours = jobs * seconds / 3600
-    time.sleep(settings.source_retention_seconds + CLEANED_SECONDS)
+    time.sleep((settings.source_retention_seconds or 0) + CLEANED_SECONDS)
     kept = sum(bytes_below(settings, job_id) for job_id in job_ids) / jobs
     return {
         "jobs": jobs,

@@ -426,11 +426,12 @@ class Settings(BaseSettings):
     preview_max_bytes: int = Field(
         GIB, ge=1024**2, description="Most that a preview takes up; long media get fewer bits."
     )
-    source_retention_seconds: int = Field(
-        86_400,
+    source_retention_seconds: int | None = Field(
+        None,
         ge=0,
         le=365 * 86_400,
-        description="How long media, segments and unused stills stay after a job has ended.",
+        description="How long media, segments and unused stills stay after a job has ended; "
+        "empty: as long as its results.",
     )
     source_retention_max_seconds: int | None = Field(
         None,

@@ -369,8 +369,9 @@ class Retention:
     """How long ended jobs keep things where neither they nor their accounts have a value, and the
     most that these may have."""
 
-    source_seconds: int
-    most_source_seconds: int
+    source_seconds: int | None = None
+    """None: as long as the results."""
+    most_source_seconds: int | None = None
     result_days: int | None = None
     """None: for good."""
     most_result_days: int | None = None

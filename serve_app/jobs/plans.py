@@ -254,8 +254,9 @@ def _source(
     if body.voices and not planner.settings.voices:
         raise invalid("This service does not recognise voices.", "voices")
     chosen, allowed = body.retention or schemas.RetentionOptions(), planner.settings.retention
-    if (chosen.sourceSeconds or 0) > allowed.most_source_seconds:
-        message = f"At most {allowed.most_source_seconds} seconds are allowed."
+    most_seconds = allowed.most_source_seconds
+    if most_seconds is not None and (chosen.sourceSeconds or 0) > most_seconds:
+        message = f"At most {most_seconds} seconds are allowed."
         raise invalid(message, "retention.sourceSeconds")
     if allowed.most_result_days is not None and (chosen.resultDays or 0) > allowed.most_result_days:
         message = f"At most {allowed.most_result_days} days are allowed."

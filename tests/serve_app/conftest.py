@@ -23,6 +23,7 @@ def api_settings(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) ->
             standard_max_bytes=4 * 1024**2,
             max_active_jobs=5,
             upload_concurrency=4,
+            source_retention_seconds=86_400,
         )
 
 

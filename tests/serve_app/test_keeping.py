@@ -111,6 +111,7 @@ KEPT: dict[str, tuple[Any, ...]] = {
     # account (seconds, days), job, settings, seconds since the end: source there, content there
     "the service's": ((None, None), {}, {}, 60, True, True),
     "the service's, over": ((None, None), {}, {"result_retention_days": 1}, DAY + 60, False, False),
+    "for good": ((None, None), {}, {"source_retention_seconds": None}, 999 * DAY, True, True),
     "the account's": ((30, 2), {}, {}, 60, False, True),
     "the account's days, over": ((None, 0), {}, {}, 60, False, False),
     "the job's over the account's": ((0, 0), {"sourceSeconds": 90, "resultDays": 1}, {}, 60,
