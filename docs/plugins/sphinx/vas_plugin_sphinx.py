@@ -24,7 +24,7 @@ _CARRIED = [
     WeightFile(name, digest, (Carrier("pocketsphinx", f"pocketsphinx/model/en-us/{name}"),))
     for name, digest in _FILES.items()
 ]
-WEIGHTS = PackagedWeights("cmu-sphinx-en-us", "CMU Sphinx en-us 5.1", "BSD", tuple(_CARRIED))
+WEIGHTS = PackagedWeights("sphinx-en-us", "CMU Sphinx en-us 5.1", "BSD-2-Clause", tuple(_CARRIED))
 ROWS = {TRANSCRIBE: Backend("vas_plugin_sphinx:Sphinx", {"model": WEIGHTS}, languages="English")}
 
 
