@@ -201,21 +201,23 @@ def columns(record: type[Record], *but: str) -> list[sa.Column[Any]]:
 
 @_cached
 def _names(record: Any) -> dict[str, Any]:
-    """Return the record's fields, each with the enum that it is of, if it is."""
+    """Return the types of the record's fields."""
     hints = get_type_hints(record, include_extras=True)
-    kinds = {name: _parts(hint)[0] for name, hint in hints.items()}
-    return {
-        name: kind if isinstance(kind, type) and issubclass(kind, StrEnum) else None
-        for name, kind in kinds.items()
-    }
+    return {name: _parts(hint)[0] for name, hint in hints.items()}
+
+
+@_cached
+def _enums(record: Any) -> list[tuple[str, type[StrEnum]]]:
+    kinds = _names(record).items()
+    return [(name, it) for name, it in kinds if isinstance(it, type) and issubclass(it, StrEnum)]
 
 
 def from_row(record: type[Stored], row: Mapping[Any, Any]) -> Stored:
     """Return a row as a record, without what it has beside."""
-    values = {
-        name: row[name] if kind is None or row[name] is None else kind(row[name])
-        for name, kind in _names(record).items()
-    }
+    values = {name: row[name] for name in _names(record)}
+    for name, kind in _enums(record):
+        if (value := values[name]) is not None:
+            values[name] = kind(value)
     return record(**values)
 
 
