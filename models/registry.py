@@ -323,8 +323,7 @@ PACKAGED: dict[tasks.Task[Any], Backend] = {
         "models.backends.packaged.pictures:open_boundary_detector", {"model": TRANSNETV2}
     ),
     tasks.EMBED_FACES: Backend(
-        "models.backends.packaged.faces:open_face_embedder",
-        {"model": SFACE, "faces": MTCNN},
+        "models.backends.packaged.faces:open_face_embedder", {"model": SFACE, "faces": MTCNN}
     ),
     tasks.READ_TEXT: Backend(
         "models.backends.packaged.text_reader:open_text_reader",

@@ -323,10 +323,7 @@ def _candidates(
 
 
 def _likenesses(
-    before: _Divided,
-    after: _Divided,
-    candidates: npt.NDArray[np.int64],
-    check: Callable[[], None],
+    before: _Divided, after: _Divided, candidates: npt.NDArray[np.int64], check: Callable[[], None]
 ) -> Iterator[_Likeness]:
     """Pairs of parts that may be the same, of shots that may be."""
     sides = [_own_samples(each.prints) for each in (before, after)]

@@ -244,10 +244,7 @@ def _times(count: int) -> str:
 
 
 def _report(
-    container: InputContainer,
-    path: Path,
-    video: Tally | None,
-    audio: list[Tally],
+    container: InputContainer, path: Path, video: Tally | None, audio: list[Tally]
 ) -> MediaInfo:
     origin_ms = min(files.seconds_ms(tally.start) for tally in (video, *audio) if tally is not None)
     end = max((tally.stop for tally in audio), default=Fraction(0))

@@ -164,11 +164,7 @@ class IngestContext:
 
 
 def probe_source(
-    source_key: str,
-    *,
-    store: ObjectStore,
-    config: IngestConfig,
-    control: Control | None = None,
+    source_key: str, *, store: ObjectStore, config: IngestConfig, control: Control | None = None
 ) -> types.MediaInfo:
     """Return what the source holds. Raises StageError (VALIDATION_FAILED, INGEST_FAILED).
 

@@ -79,10 +79,7 @@ def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:
     with (
         order.source.open() as container,
         av.open(
-            str(order.folder / NAME),
-            "w",
-            format="mp4",
-            options={"movflags": "+faststart"},
+            str(order.folder / NAME), "w", format="mp4", options={"movflags": "+faststart"}
         ) as target,
     ):
         writers = dict(_writers(container, target, order))

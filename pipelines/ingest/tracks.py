@@ -410,10 +410,7 @@ class Resampler:
             source.link_to(following)
             source = following
         wanted = self._graph.add(
-            "aformat",
-            sample_fmts="s16",
-            channel_layouts="mono",
-            sample_rates=str(SAMPLE_RATE_HZ),
+            "aformat", sample_fmts="s16", channel_layouts="mono", sample_rates=str(SAMPLE_RATE_HZ)
         )
         sink = self._graph.add("abuffersink")
         source.link_to(wanted)

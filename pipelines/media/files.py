@@ -234,10 +234,7 @@ CONTAINERS = (
 sound. Playlists (hls, dash, concat, imf), devices, image sequences, scripts and
 synthetic sources (lavfi) are not among them: they read other files or none."""
 
-OPEN_OPTIONS = {
-    "protocol_whitelist": "file",
-    "format_whitelist": ",".join(CONTAINERS),
-}
+OPEN_OPTIONS = {"protocol_whitelist": "file", "format_whitelist": ",".join(CONTAINERS)}
 """Options of FFmpeg with which every file is opened, also one that was found to be media."""
 
 CARRIED_CODECS = frozenset(

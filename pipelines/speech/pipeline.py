@@ -431,9 +431,7 @@ def reduce_shards(
         for word, chosen in zip(words, is_chinese, strict=True)
     ]
     placed = place_words(
-        words,
-        offset_seconds=track.offset_seconds,
-        media_duration_ms=media_duration_ms,
+        words, offset_seconds=track.offset_seconds, media_duration_ms=media_duration_ms
     )
     found = attribute(placed, place_turns(turns, track, media_duration_ms))
     result = TranscriptResult(
@@ -514,11 +512,7 @@ def _warnings(
 
 
 def interval_warnings(
-    code: WarningCode,
-    message: str,
-    spans: Sequence[TimeSpan],
-    track: AudioTrack,
-    media_ms: int,
+    code: WarningCode, message: str, spans: Sequence[TimeSpan], track: AudioTrack, media_ms: int
 ) -> list[PipelineWarning]:
     """Return a warning for each interval, those nearer than _WARNED_APART_SECONDS as one.
 

@@ -244,10 +244,7 @@ def _translated(
 
 
 def _chunk(
-    passage: SpokenPassage,
-    track: AudioTrack,
-    store: ObjectStore,
-    muted: Sequence[tuple[int, int]],
+    passage: SpokenPassage, track: AudioTrack, store: ObjectStore, muted: Sequence[tuple[int, int]]
 ) -> contracts.AudioChunk:
     start, end = passage.segments[0].start_ms, passage.segments[-1].end_ms
     samples = track_samples(store, track, start - _AROUND_MS, end + _AROUND_MS)

@@ -32,13 +32,7 @@ from pipelines.vision.bars import inside
 from pipelines.vision.camera_motion import pair_times
 from pipelines.vision.cuts.pipeline import FoundCuts, find_cuts
 from pipelines.vision.cuts.selection import CutConfig
-from pipelines.vision.features import (
-    FEATURES,
-    FeaturesConfig,
-    ReadFrames,
-    nearest_frame,
-    no_frames,
-)
+from pipelines.vision.features import FEATURES, FeaturesConfig, ReadFrames, nearest_frame, no_frames
 from pipelines.vision.policy import ContentPolicy
 from pipelines.vision.scenes import (
     SCENES,

@@ -317,11 +317,7 @@ _USUAL_PERCENTILE = 75
 
 
 def still_times(
-    times_ms: Times,
-    easy_times_ms: Times,
-    contrasts: Shapes,
-    details: Shapes,
-    scene: SceneBorders,
+    times_ms: Times, easy_times_ms: Times, contrasts: Shapes, details: Shapes, scene: SceneBorders
 ) -> tuple[int, ...]:
     """Return times of the frames to take as stills: one to four, rising.
 

@@ -347,10 +347,7 @@ class VisionLanguageDescriber:
                 for scene, stills in zip(asked, shown, strict=True)
             ],
             images=[transformers.on_device(stills, self._hardware) for stills in shown],
-            images_kwargs={
-                "device": self._hardware.device,
-                "input_data_format": "channels_first",
-            },
+            images_kwargs={"device": self._hardware.device, "input_data_format": "channels_first"},
         )
 
     def _inputs(self, **questions: Any) -> Any:

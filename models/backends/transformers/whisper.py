@@ -118,10 +118,7 @@ class WhisperTranscriber:
     ) -> None:
         self._processor: Any = WhisperProcessor.from_pretrained(checkpoint, revision=revision)
         model: Any = WhisperForConditionalGeneration.from_pretrained(
-            checkpoint,
-            revision=revision,
-            dtype=hardware.dtype,
-            attn_implementation=ATTENTION,
+            checkpoint, revision=revision, dtype=hardware.dtype, attn_implementation=ATTENTION
         )
         self._model = model.to(hardware.device).eval()
         self._aligner = aligner

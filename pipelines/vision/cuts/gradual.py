@@ -369,11 +369,7 @@ class WipeConfig:
 
 
 def find_wipes(
-    window: FrameFeatures,
-    cells: npt.NDArray[np.float32],
-    start: int,
-    end: int,
-    config: WipeConfig,
+    window: FrameFeatures, cells: npt.NDArray[np.float32], start: int, end: int, config: WipeConfig
 ) -> list[Gradual]:
     """Wipes with their middle near one of the frames ``start`` to ``end``.
 

@@ -267,10 +267,7 @@ def _of_block(
         graduals += judgements[0].unproposed
     screens = find_screen_changes(window, *inside, config.screen)
     return Found(
-        (*hard, *screens),
-        tuple(graduals),
-        tuple(wipes),
-        _blank_runs(window.part(*inside), ends_ms),
+        (*hard, *screens), tuple(graduals), tuple(wipes), _blank_runs(window.part(*inside), ends_ms)
     )
 
 
