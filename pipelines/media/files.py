@@ -3,8 +3,7 @@
 The child has no network: where a file is fetched as it is read, the child names the bytes that it
 needs in an event, and its parent puts them into the file before it answers
 (``storage.objects.RangedCopy``). Times are ticks of a time base as whole milliseconds, by one map
-from a file's clock to media time; the orientation of a picture comes from its display matrix or
-tag.
+from a file's clock to media time; a picture's orientation comes from its matrix or tag.
 """
 
 from __future__ import annotations
@@ -466,8 +465,7 @@ def _numbers(
 def _readable(
     container: InputContainer, indices: Sequence[int], reading: Reading, start: int
 ) -> Iterator[Packet[Any]]:
-    """Yield all packets of the streams that can be read; ``start`` is where the file begins, in
-    bytes."""
+    """Yield all packets of the streams that can be read; ``start`` is the file's first byte."""
     if not indices:
         return
     packets = demuxed(container, [container.streams[index] for index in indices])
@@ -497,8 +495,7 @@ _ADTS_RATES_HZ = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050
 
 
 def _adts_ticks(data: bytes, packet: Packet[Any]) -> int:
-    """Return how long a packet of raw AAC is, by its header (ISO/IEC 14496-3, 1.A.2); 0 without
-    one."""
+    """Return how long a packet of raw AAC is, by its header (ISO/IEC 14496-3, 1.A.2), or 0."""
     rate = (data[2] >> 2) & 15
     if data[0] != 0xFF or data[1] & 0xF0 != 0xF0 or rate >= len(_ADTS_RATES_HZ):
         return 0
@@ -507,11 +504,9 @@ def _adts_ticks(data: bytes, packet: Packet[Any]) -> int:
 
 
 def has_guessed_times(stream: Stream) -> bool:
-    """Return whether the file lacks the times at which pictures are shown, and FFmpeg's guess is
-    wrong.
+    """Return whether the file lacks times at which pictures are shown, and FFmpeg guesses wrong.
 
-    AVI has no times; pictures are shown one for each that is decoded. FFmpeg takes it that they
-    are reordered by one.
+    AVI has no times: a picture is shown for each decoded. FFmpeg takes them as reordered by one.
     """
     return (
         stream.container.format.name == "avi"
@@ -524,8 +519,7 @@ def has_guessed_times(stream: Stream) -> bool:
 class ShownOrder:
     """Times of a decoder's pictures where packets have only those of decoding.
 
-    Decoders give pictures in the order in which they are shown, so that each has the earliest
-    time of those that have gone in.
+    Decoders give pictures in the order shown, so each has the earliest time of those put in.
     """
 
     def __init__(self, stream: Stream) -> None:

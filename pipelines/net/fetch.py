@@ -105,8 +105,7 @@ def file_name_hint(headers: httpx.Headers, target: str) -> str | None:
 
 
 def _disposition_name(headers: httpx.Headers) -> str:
-    """Return the ``filename`` or ``filename*`` parameter (RFC 6266), read as a MIME parameter
-    is."""
+    """Return the parameter ``filename`` or ``filename*`` (RFC 6266), read as MIME's are."""
     message = Message()
     message["Content-Disposition"] = headers.get("content-disposition", "")
     try:

@@ -117,8 +117,7 @@ def longest_gaps(
 
 
 def is_invented(words: Sequence[Word]) -> bool:
-    """Return whether words are improbable, or too short or too long to be spoken, nearly all of
-    them.
+    """Return whether nearly all words are improbable, or too short or too long to be spoken.
 
     ``is_segment_anomaly`` of Whisper's own ``transcribe.py``, which looks at the first eight.
     """
@@ -380,8 +379,7 @@ class ChunkDecoder:
         languages: Sequence[str | None] = (),
         expected: tuple[str, ...] = (),
     ) -> list[ChunkTranscript]:
-        """Return each in its language, where it has one, with phrases that are ``expected`` in
-        all."""
+        """Return each in its language, if it has one, with phrases ``expected`` in all."""
         hints = languages or [None] * len(pieces)
         return self.transcriber.transcribe(
             [
@@ -414,8 +412,7 @@ class ChunkDecoder:
         return pieces
 
     def _place(self, change: Change, index: int, samples: Sequence[Samples]) -> int:
-        """Return the quiet place that best parts the languages of a change; 0 where there is
-        none."""
+        """Return the quiet place that best parts the languages of a change; 0 for none."""
         near, before, after = change
         places = quiet_places(samples[index], near)
         if len(places) < 2:
@@ -556,8 +553,7 @@ def _part(chunk: Chunk, piece: _Piece, found: ChunkTranscript, samples: Samples)
 def _within_speech(
     shift: float, word: Word, spans: Sequence[tuple[float, float]]
 ) -> tuple[float, float] | None:
-    """Return the part of the word in the span that it shares most with; None for a word outside
-    all."""
+    """Return the part of the word in the span that it shares most with; None outside all."""
     start, end = shift + word.start_seconds, shift + word.end_seconds
     low, high = max(spans, key=lambda span: min(end, span[1]) - max(start, span[0]))
     inside = max(start, low), min(end, high)
@@ -722,8 +718,7 @@ WORDS = Artifact.of(Words, "transcript/words", version=Transcribe.version)
 
 
 def _better(first: SpokenPart, second: SpokenPart) -> SpokenPart:
-    """Return the part in its own language or in its track's; probabilities are those of the
-    detection."""
+    """Return the part in its own or its track's language; probabilities are the detection's."""
     if not second.words:
         return first
     if (first.log_probability or 0.0) > (second.log_probability or 0.0) + _BETTER_FIT:

@@ -222,8 +222,7 @@ _ABOUT_MS = 1_500
 def seen_about(
     found: Mapping[int, Sequence[DetectedObject]], sampled_ms: Times, times_ms: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return how many objects are in the sampled frame nearest to each time, 0 where that is far
-    away."""
+    """Return how many objects are in the sampled frame nearest to each time, 0 if far away."""
     nearest = [int(sampled_ms[nearest_frame(sampled_ms, time_ms)]) for time_ms in times_ms]
     return tuple(
         len(found[near]) if abs(near - time_ms) <= _ABOUT_MS else 0
@@ -352,8 +351,7 @@ def sampled_stills(times_ms: Sequence[int]) -> list[int]:
 def group_faces(
     made: Sequence[Made], scenes: Mapping[int, int], store: ObjectStore
 ) -> list[Person]:
-    """Return the people of a video by their first appearance; ``scenes``: time of a still -> its
-    scene.
+    """Return a video's people by their first appearance; ``scenes``: time of a still -> its scene.
 
     Deletes the vectors, and all pictures of faces that show nobody who is returned.
     """

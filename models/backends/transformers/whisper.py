@@ -103,8 +103,7 @@ class _Doubts(LogitsProcessor):  # type: ignore[misc]
 class WhisperTranscriber:
     """Task ``transcribe`` with any Whisper checkpoint.
 
-    ``checkpoint`` is a repository (with its ``revision``) or a folder. Raises
-    OSError when neither is there.
+    ``checkpoint`` is a repository (with ``revision``) or a folder; without either, OSError.
     """
 
     def __init__(
@@ -384,8 +383,7 @@ class WhisperTranscriber:
     def _measured(
         self, chunks: Sequence[AudioChunk], decoding: Sequence[_Decoding], encoded: torch.Tensor
     ) -> list[list[alignment.Span] | None]:
-        """Of each chunk when its words are spoken, by the acoustic model, else by attention; None
-        where neither serves."""
+        """Of each chunk when its words are spoken, by the acoustic model, by attention, or None."""
         found: list[list[alignment.Span] | None] = [None] * len(chunks)
         if self._aligner is not None and chunks:
             spans = self._aligner.align(
