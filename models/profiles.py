@@ -211,10 +211,8 @@ class Choice:
 
 
 def choose_profile(wanted: str, *, gpus: float, models_dir: Path | None) -> Choice:
-    """The profile to serve: ``wanted``, or, for ``auto``, the best that can run here.
-
-    Raises KeyError for an unknown profile.
-    """
+    """The profile to serve: ``wanted``, or, for ``auto``, the best that can run here. Raises
+    KeyError for an unknown profile."""
     wanted = profile_named(wanted)
     if wanted != "auto":
         if wanted not in registry.REGISTRY:

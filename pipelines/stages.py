@@ -231,10 +231,8 @@ class StageRunner:
         return tuple(tracks)
 
     async def retry_on_outage(self, what: str, act: Callable[[], Awaitable[Result]]) -> Result:
-        """``act``'s result; while a database or store is away, or full, it is tried again.
-
-        Raises the outage's error after the pauses, and StageStoppedError soon after a stop in one.
-        """
+        """``act``'s result; while a database or store is away, or full, it is tried again. Raises
+        the outage's error after the pauses, and StageStoppedError soon after a stop in one."""
         for pause_seconds in self.pauses_seconds:
             try:
                 return await act()

@@ -359,10 +359,8 @@ def _code(tokens: Sequence[_Token], at: int, inside: bool) -> tuple[str, int]:  
 
 
 def _kind(run: _Run, before: str) -> PersonalData | None:  # noqa: PLR0911
-    """Return what a code is, by its checks, the words before it, and its length.
-
-    Recognisers write some digits twice and leave others out: words decide before lengths.
-    """
+    """Return what a code is, by its checks, the words before it, and its length. Recognisers write
+    some digits twice and leave others out: words decide before lengths."""
     digits, code = run.digits, run.code
     if len(digits) < _FEWEST_DIGITS or any(form.fullmatch(run.written) for form in _NO_NUMBERS):
         return None

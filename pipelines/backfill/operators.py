@@ -466,10 +466,8 @@ class _Gate:
 
 
 def carry_out(work: ItemWork, item: Item) -> ItemOutcome:
-    """Return an item's outcome, all of it worked out in this thread and stored.
-
-    Raises ObjectStoreUnavailableError where the output is away for longer than the pauses.
-    """
+    """Return an item's outcome, all of it worked out in this thread and stored. Raises
+    ObjectStoreUnavailableError where the output is away for longer than the pauses."""
     together = functools.reduce(_joined_with, OPERATORS)
     operator = ItemOperator(work, (together,), 0)
     rows: list[Row] = [Unit(item)]

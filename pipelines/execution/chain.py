@@ -225,10 +225,7 @@ def collected(
 
 
 class Mapper(Protocol):
-    """Runs a step over items; gives what comes out in their order.
-
-    Raises as ``collected`` does.
-    """
+    """Runs a step over items; gives what comes out in their order. Raises as ``collected`` does."""
 
     def __call__(self, items: Sequence[In], step: Step[In, Out], control: Control) -> list[Out]: ...
 

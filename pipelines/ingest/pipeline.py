@@ -58,11 +58,9 @@ def probe(
     check: Callable[[], None] = lambda: None,
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> types.MediaInfo:
-    """Measure the file at ``path``; ``on_progress`` receives the share read so far, 0 to 1.
-
-    Raises StageError: VALIDATION_FAILED where the file cannot be analysed or exceeds a limit,
-    INGEST_FAILED where reading it failed. Whatever ``check`` raises ends the child.
-    """
+    """Measure the file at ``path``; ``on_progress`` receives the share read so far, 0 to 1. Raises
+    StageError: VALIDATION_FAILED where the file cannot be analysed or exceeds a limit,
+    INGEST_FAILED where reading it failed. Whatever ``check`` raises ends the child."""
     limits = limits or ProbeLimits()
     path = path.resolve()
     seconds = limits.seconds_for(path.stat().st_size)

@@ -72,10 +72,8 @@ class EncodeOrder:
 
 
 def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:
-    """Write the preview; returns the numbers of ``frames`` and ``samples``.
-
-    Raises MediaRefusedError where nothing could be decoded.
-    """
+    """Write the preview; returns the numbers of ``frames`` and ``samples``. Raises
+    MediaRefusedError where nothing could be decoded."""
     with (
         order.source.open() as container,
         av.open(

@@ -132,10 +132,8 @@ def naming_clip(index: int, name: str) -> Iterator[None]:
 
 
 def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[MediaClip, ...]:
-    """Probe the clips and lay them end to end.
-
-    Raises StageError that names the clip; VALIDATION_FAILED too where all together are too long.
-    """
+    """Probe the clips and lay them end to end. Raises StageError that names the clip;
+    VALIDATION_FAILED too where all together are too long."""
     clips: list[MediaClip] = []
     start_ms, limit_ms = 0, context.config.limits.max_duration_seconds * 1000
     for index, file in enumerate(files):
@@ -187,10 +185,8 @@ def _of_clip(warning: types.PipelineWarning, clip: MediaClip) -> types.PipelineW
 def _ingest_clips(
     clips: Sequence[MediaClip], context: IngestContext, *, video: bool, audio: bool
 ) -> types.IngestResult:
-    """Ingest every clip, then join: segments renumbered, tracks laid end to end.
-
-    Raises StageError that names the clip.
-    """
+    """Ingest every clip, then join: segments renumbered, tracks laid end to end. Raises StageError
+    that names the clip."""
     results = []
     context = replace(context, config=replace(context.config, channels=types.ChannelUse.MIXED))
     for position, clip in enumerate(clips):

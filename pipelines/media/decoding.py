@@ -252,10 +252,8 @@ def decode_segment(
 def _positioned(
     path: Path, start_ms: int, stream_index: int, origin_ms: int, device: str
 ) -> InputContainer:
-    """Return the file opened, positioned at or before ``start_ms``.
-
-    Where to seek to is tried out by decoding a picture.
-    """
+    """Return the file opened, positioned at or before ``start_ms``. Where to seek to is tried out
+    by decoding a picture."""
     for margin_ms in _SEEK_MARGINS_MS:
         target_ms = start_ms - margin_ms
         with contextlib.ExitStack() as opened:

@@ -200,12 +200,9 @@ def orientation_of(frame: VideoFrame) -> Orientation:
 
 
 def _stated(frame: VideoFrame) -> Orientation | None:
-    """Return None where the frame has no matrix.
-
-    The matrix (ISO 14496-12, 8.3.2) takes (x, y), downwards, to (a x + c y, b x + d y). PyAV 18
-    lists no side data of frames that have some of a kind that it does not know, which those with
-    EXIF do: of these only the turn is known.
-    """
+    """Return None where the frame has no matrix. The matrix (ISO 14496-12, 8.3.2) takes (x, y),
+    downwards, to (a x + c y, b x + d y). PyAV 18 lists no side data of frames that have some of a
+    kind that it does not know, which those with EXIF do: of these only the turn is known."""
     try:
         # ``frame.side_data`` keeps what it lists, which keeps the frame: no frame would be freed
         # before Python looks for cycles, and by then there are hundreds.
@@ -306,10 +303,8 @@ class Reading:
 
 
 def open_media(source: Path | RangedFile) -> InputContainer:
-    """Open a file by what it holds, whatever it is called.
-
-    Raises MediaRefusedError if it is no media file, or of a kind that is not read.
-    """
+    """Open a file by what it holds, whatever it is called. Raises MediaRefusedError if it is no
+    media file, or of a kind that is not read."""
     return _opened(source if isinstance(source, RangedFile) else str(source), OPEN_OPTIONS)
 
 
@@ -326,10 +321,8 @@ def _opened(source: str | RangedFile, options: dict[str, str]) -> InputContainer
 
 
 def chosen_stream(container: InputContainer, stream_index: int) -> VideoStream:
-    """Return the video stream numbered as in the source, else the first one of a cut file.
-
-    Raises NoVideoStreamError where the file has none.
-    """
+    """Return the video stream numbered as in the source, else the first one of a cut file. Raises
+    NoVideoStreamError where the file has none."""
     streams = container.streams.video
     if not streams:
         raise NoVideoStreamError(container.name)
@@ -446,9 +439,7 @@ def _numbers(
     first: InputContainer, container: InputContainer, chosen: Collection[int]
 ) -> dict[int, int]:
     """Return the chosen streams' numbers in the first file, by those in ``container``, made ready.
-
-    The n-th picture, and the n-th sound, of one file goes on in the next.
-    """
+    The n-th picture, and the n-th sound, of one file goes on in the next."""
     numbers: dict[int, int] = {}
     for fits in (is_picture_stream, is_sound_stream):
         ours = filter(fits, container.streams)

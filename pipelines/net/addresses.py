@@ -220,11 +220,9 @@ def is_public_address(address: IPAddress | str) -> bool:
 def check_url_text(
     url: str, *, schemes: Iterable[str] = ("http", "https"), policy: AddressPolicy = PUBLIC_ONLY
 ) -> ParsedUrl:
-    """Parse ``url`` and check its text by the policy; nothing is resolved.
-
-    Raises InvalidUrlError where it is not an absolute URL of one of ``schemes``, UrlNotAllowedError
-    where it names a private address or an internal host, or carries user-info.
-    """
+    """Parse ``url`` and check its text by the policy; nothing is resolved. Raises InvalidUrlError
+    where it is not an absolute URL of one of ``schemes``, UrlNotAllowedError where it names a
+    private address or an internal host, or carries user-info."""
     found = _URL.fullmatch(_plain_text(url).partition("#")[0])
     if found is None or found["scheme"].lower() not in schemes:
         raise InvalidUrlError(f"it is not an absolute {' or '.join(schemes)} URL")

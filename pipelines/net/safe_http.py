@@ -391,9 +391,7 @@ class AsyncSafeTransport(httpx.AsyncBaseTransport):
 
 class SafeTransport(httpx.BaseTransport):
     """For synchronous requests: an AsyncSafeTransport on an event loop of its own, in a thread.
-
-    Raises as that does, and what ``watch`` does, called several times a second. To be closed.
-    """
+    Raises as that does, and what ``watch`` does, called several times a second. To be closed."""
 
     def __init__(
         self,

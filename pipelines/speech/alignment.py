@@ -154,10 +154,8 @@ def align_segment(
 
 
 def track_samples(store: ObjectStore, track: AudioTrack, start_ms: float, end_ms: float) -> Samples:
-    """Return what sound a track has from ``start_ms`` to ``end_ms`` of the media.
-
-    Raises ObjectNotFoundError where the sound is not kept.
-    """
+    """Return what sound a track has from ``start_ms`` to ``end_ms`` of the media. Raises
+    ObjectNotFoundError where the sound is not kept."""
     start = max(0, round((start_ms / 1000 - track.offset_seconds) * SAMPLE_RATE_HZ))
     end = max(start, round((end_ms / 1000 - track.offset_seconds) * SAMPLE_RATE_HZ))
     with _sound(store, track.key) as file:

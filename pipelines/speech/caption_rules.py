@@ -481,9 +481,7 @@ class CaptionRulesError(ValueError):
 @functools.lru_cache(maxsize=8)
 def read_rules(path: Path | None = None) -> HouseTable:
     """The shipped table, with the houses of the TOML file at ``path`` beside or instead of its own.
-
-    Raises CaptionRulesError.
-    """
+    Raises CaptionRulesError."""
     shipped = files("pipelines.speech").joinpath("caption_rules.toml").read_text()
     table = _parsed(shipped, "caption_rules.toml")
     if path is not None:

@@ -159,10 +159,8 @@ def transcribe_track(
     mapper: Mapper = map_on_ray,
 ) -> TranscriptResult:
     """Return the transcript of ``track`` on the timeline of a video of ``media_duration_ms``.
-
-    Raises StageError (TRANSCRIPT_FAILED) if a shard fails twice, StageStoppedError if
-    ``control`` or the workspace's stop marker requires it.
-    """
+    Raises StageError (TRANSCRIPT_FAILED) if a shard fails twice, StageStoppedError if ``control``
+    or the workspace's stop marker requires it."""
     shares = _VOICES_SHARE, _REGIONS_SHARE, 1.0 - _VOICES_SHARE - _REGIONS_SHARE
     embedding, cutting, transcribing = parts_of(control, shares)
     transcribe = transcribe_step(workspace, models, config)

@@ -163,10 +163,8 @@ class Sharding:
 
 @dataclass(frozen=True)
 class CutTrack(Step[AudioTrack, Made]):
-    """A track to its stored shards (SHARDS).
-
-    Raises StageError if the track's audio is shorter than it should be: part of it is lost.
-    """
+    """A track to its stored shards (SHARDS). Raises StageError if the track's audio is shorter than
+    it should be: part of it is lost."""
 
     name = "Speech detection"
     code = StageCode.TRANSCRIPT_FAILED

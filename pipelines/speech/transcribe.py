@@ -287,10 +287,8 @@ class ChunkDecoder:
         self, piece: _Piece, found: ChunkTranscript, samples: Sequence[Samples]
     ) -> ChunkTranscript:
         """Return what the piece has where a phrase is repeated in it often: a decoder loops there.
-
         Decoded in intervals that hold two repetitions or so, each prompted with the phrase so that
-        it is spelt alike. Where one of them does not fit, or loops too, ``found`` stays.
-        """
+        it is spelt alike. Where one of them does not fit, or loops too, ``found`` stays."""
         if found.repeated is None:
             return found
         phrase, times = found.repeated
@@ -469,10 +467,8 @@ def _is_certain(found: ChunkTranscript) -> bool:
 
 
 def _is_one(whole: ChunkTranscript, *parts: ChunkTranscript) -> bool:
-    """Return whether two neighbours decoded in one go are at least as good as apart.
-
-    One language that is written for two fits worse, or leaves words out.
-    """
+    """Return whether two neighbours decoded in one go are at least as good as apart. One language
+    that is written for two fits worse, or leaves words out."""
     if len({part.language for part in parts}) == 1:
         return True
     if any(not part.words or is_below(part, PROBABLE, FITTING) for part in parts):
@@ -491,10 +487,8 @@ def _evidence(found: ChunkTranscript) -> float:
 
 
 def _likeliest(first: ChunkTranscript, others: Sequence[ChunkTranscript]) -> ChunkTranscript:
-    """Return the answer whose language is most probable by the sound and by how its text fits.
-
-    All languages that were tried share the probability that they had together anew.
-    """
+    """Return the answer whose language is most probable by the sound and by how its text fits. All
+    languages that were tried share the probability that they had together anew."""
     ranked = {it.language or "": it.language_probability or 0.0 for it in others}
     ranked |= dict(first.languages)
     by_language = {each.language: each for each in (first, *others) if each.language in ranked}

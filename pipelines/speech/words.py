@@ -81,10 +81,8 @@ def in_one_script(texts: Sequence[str], script: str | None, kept: Iterable[str])
 
 
 def _script_of(text: str) -> str:
-    """Return Hant where more words are Taiwan's (軟體) than the mainland's (软件) by OpenCC; else Hans.
-
-    Whisper's own characters prove nothing: it wrote a mainland speaker in traditional ones.
-    """
+    """Return Hant where more words are Taiwan's (軟體) than mainland ones (软件) by OpenCC, else Hans.
+    Whisper's own characters prove nothing: it wrote a mainland speaker in traditional ones."""
     hans, hant = (_converted(text, each) for each in ("Hans", "Hant"))
     taiwan, mainland = (
         Indel.distance(_converter(plain).convert(each), _converter(phrases).convert(each))
@@ -280,7 +278,7 @@ def place_words(
 
 
 def _unspaced_runs(words: Sequence[TranscriptWord]) -> list[list[TranscriptWord]]:
-    """Return whether no space is between two; so are digits, in scripts that have none."""
+    """Return words written without spaces between; digits are, in scripts that have none."""
     runs: list[list[TranscriptWord]] = []
     with_letters = (word.text for word in words if any(map(str.isalpha, word.text)))
     is_spaceless = SPACELESS.search(next(with_letters, "")) is not None

@@ -173,10 +173,8 @@ def object_tracks(
 
 def _confirmed(samples: Sequence[Sequence[DetectedObject]]) -> dict[str, dict[int, float]]:
     """Label -> sample -> confidence of the best detection, of what a neighbouring sample confirms.
-
     In one of two samples an object must be all but certain: a scene this short has no more. In one
-    of many even that is not enough (of a car seen from above, a phone with 0.98).
-    """
+    of many even that is not enough (of a car seen from above, a phone with 0.98)."""
     best: dict[str, dict[int, float]] = {}
     for index, objects in enumerate(samples):
         for each in objects:
@@ -408,10 +406,8 @@ def checked_times(times_ms: Times, still_times_ms: Sequence[int]) -> tuple[int, 
 
 @dataclass(frozen=True)
 class CheckPolicy(Step[FrameTimes, Made]):
-    """Frames to the mark that they are permitted.
-
-    Raises StageError with CONTENT_BLOCKED for the first that is not.
-    """
+    """Frames to the mark that they are permitted. Raises StageError with CONTENT_BLOCKED for the
+    first that is not."""
 
     name = "Checking the pictures"
     code = StageCode.VISION_FAILED

@@ -299,11 +299,9 @@ _OVERVIEW_SHARES = (0.15, 0.5, 0.85)
 
 
 def _overview(overview: types.Scene, scenes: Sequence[types.Scene]) -> types.Scene:
-    """Return the overview with what is in any of the scenes.
-
-    Its description is that of the shot of its still, introduced as one of several: what is true of
-    one shot (light that grows, how many people) need not be of the others.
-    """
+    """Return the overview with what is in any of the scenes. Its description is that of the shot of
+    its still, introduced as one of several: what is true of one shot (light that grows, how many
+    people) need not be of the others."""
     if not scenes:
         return overview
     every = [*scenes, overview]

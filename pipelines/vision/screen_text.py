@@ -157,10 +157,8 @@ def _due(maps: Sequence[Strokes], moves: Sequence[Move]) -> Iterator[int]:
 
 
 def _move(before: Strokes, after: Strokes, last: Move) -> Move:
-    """(0, 0) where the strokes stay, or go where they are not recognised.
-
-    Lines at equal distances may seem to go either way: they go on as from the sample before.
-    """
+    """(0, 0) where the strokes stay, or go where they are not recognised. Lines at equal distances
+    may seem to go either way: they go on as from the sample before."""
     least = min(int(before.sum()), int(after.sum()))
     if least < 2 * _FEWEST or int((before & after).sum()) >= _STEADY * least:
         return 0, 0
@@ -305,10 +303,8 @@ def _stay(places: ScenePlaces, index: int, box: Box) -> tuple[int, int]:
 
 
 def _add(found: list[ScreenText], line: ScreenText, rolls: bool) -> None:
-    """Append the line, or let one that it is the same as last longer; the surer text counts.
-
-    Lines that differ by their figures alone, as those of a clock, are the same: the first counts.
-    """
+    """Append the line, or let one that it is the same as last longer; the surer text counts. Lines
+    that differ by their figures alone, as those of a clock, are the same: the first counts."""
     for at, other in enumerate(found):
         if other.start_ms is None or other.end_ms is None or line.start_ms is None:
             continue

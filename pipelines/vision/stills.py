@@ -222,9 +222,7 @@ def by_decord(
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
     """Return pictures as stored, for those of ``wanted`` that decord reproduces; each ``finish``ed.
-
-    Raises DecordUnsuitableError if it cannot read the file as PyAV does.
-    """
+    Raises DecordUnsuitableError if it cannot read the file as PyAV does."""
     if stream.hdr or stream.transparent or stream.codec in _DECORD_LACKS:
         raise DecordUnsuitableError(stream.codec)
     if path.stat().st_size > _DECORD_FILE_LIMIT_BYTES:

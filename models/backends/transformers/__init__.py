@@ -38,9 +38,7 @@ ATTENTION = "sdpa"
 
 def pick_hardware(device: str = "auto", dtype: str = "auto") -> Hardware:
     """``auto``: the first GPU in bfloat16 (float16 before Ampere), else the processor in float32.
-
-    Raises ValueError for a GPU that is not there or a number format that torch lacks.
-    """
+    Raises ValueError for a GPU that is not there or a number format that torch lacks."""
     has_gpu = torch.cuda.is_available()
     name = ("cuda" if has_gpu else "cpu") if device == "auto" else device
     if name.startswith("cuda") and not has_gpu:

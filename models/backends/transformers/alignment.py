@@ -86,11 +86,9 @@ class CtcAligner:
         return fill_gaps(words, timed, seconds)
 
     def _emissions(self, samples: Sequence[Samples]) -> list[torch.Tensor]:
-        """Log-probabilities of each piece, shape (frames, vocabulary), float32 on the CPU.
-
-        Pieces that silence fills up to the same length share a batch: some checkpoints take what
-        fills up for sound, so it is the piece's own, whatever it comes with.
-        """
+        """Log-probabilities of each piece, shape (frames, vocabulary), float32 on the CPU. Pieces
+        that silence fills up to the same length share a batch: some checkpoints take what fills up
+        for sound, so it is the piece's own, whatever it comes with."""
         found: dict[int, torch.Tensor] = {}
         groups: dict[int, list[int]] = {}
         for index, piece in enumerate(samples):
@@ -316,10 +314,8 @@ class AttentionAligner:
 
     @contextmanager
     def _attention(self, encoded: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-        """Scores of the alignment heads of a call, (chunks, heads, tokens, positions) a layer.
-
-        They are worked out beside the model's own kernels, which keep none.
-        """
+        """Scores of the alignment heads of a call, (chunks, heads, tokens, positions) a layer. They
+        are worked out beside the model's own kernels, which keep none."""
         found: list[torch.Tensor] = []
 
         def keep(module: Any, arguments: tuple[Any, ...], layer: int) -> None:

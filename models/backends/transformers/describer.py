@@ -125,10 +125,8 @@ def next_tokens(logits: torch.Tensor, rows: SchemaRows) -> list[int]:
 
 
 class _Step:
-    """A step of decoding for so many rows, in memory of fixed places.
-
-    On a GPU it is recorded once: Python takes ten times as long to start its thousand kernels.
-    """
+    """A step of decoding for so many rows, in memory of fixed places. On a GPU it is recorded once:
+    Python takes ten times as long to start its thousand kernels."""
 
     def __init__(self, model: Any, rows: int, positions: int) -> None:
         self.cache = StaticCache(model.config.get_text_config(), max_cache_len=positions)

@@ -80,10 +80,8 @@ class _Decoding:
 
 
 class _Doubts(LogitsProcessor):  # type: ignore[misc]
-    """The logarithm of the probability of each token that is chosen, for one greedy decoding.
-
-    The logits of all steps, which ``generate`` can keep, are gigabytes.
-    """
+    """The logarithm of the probability of each token that is chosen, for one greedy decoding. The
+    logits of all steps, which ``generate`` can keep, are gigabytes."""
 
     def __init__(self) -> None:
         self.found: list[torch.Tensor] = []

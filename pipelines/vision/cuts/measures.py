@@ -81,10 +81,8 @@ def find_screen_changes(
 
 
 def _changed_places(window: FrameFeatures, index: int, config: ScreenConfig) -> int:
-    """Return places that stand still up to the frame before ``index``, and otherwise from it on.
-
-    0 where they show the same in another light, or nothing before: words that join are no screen.
-    """
+    """Return places that stand still up to the frame before ``index``, and otherwise from it on. 0
+    where they show the same in another light, or nothing before: words that join are no screen."""
     before = _frames(window, index - 1, -config.lasting_ms, config.rows)
     after = _frames(window, index, config.lasting_ms, config.rows)
     change = np.abs(after[0].astype(np.int16) - before[0])
@@ -209,11 +207,9 @@ def moved_difference(first: Bytes, second: Bytes, reach: tuple[int, int]) -> Flo
 
 
 def _block_sums(difference: Bytes) -> npt.NDArray[np.uint16]:
-    """Sums over blocks, (..., 36, 64) to (n, 4, 8); ``difference`` is used up.
-
-    Two bytes are added as one word where they lie: NumPy's own sums of bytes into
-    words convert every byte first, which takes three times as long.
-    """
+    """Sums over blocks, (..., 36, 64) to (n, 4, 8); ``difference`` is used up. Two bytes are added
+    as one word where they lie: NumPy's own sums of bytes into words convert every byte first, which
+    takes three times as long."""
     pairs = difference.reshape(-1, _BLOCK_ROWS, _ROWS_A_BLOCK, LUMA_WIDTH).view(np.uint16)
     words = pairs >> 8
     np.bitwise_and(pairs, 255, out=pairs)

@@ -575,11 +575,9 @@ def _clear(cut: Cut, other: Cut, gap_ms: int, sure_gap_ms: int) -> bool:
 def _bridge_blanks(
     cuts: list[Cut], blanks: list[BlankRun], duration_ms: int, config: CutConfig
 ) -> list[Cut]:
-    """Return each short black or white interval, and the cuts into and out of it, made one cut.
-
-    At the very start or end of the video there is only one scene beside it, so
-    no cut is left there. ``cuts`` are in order and do not overlap.
-    """
+    """Return each short black or white interval, and the cuts into and out of it, made one cut. At
+    the very start or end of the video there is only one scene beside it, so no cut is left there.
+    ``cuts`` are in order and do not overlap."""
     slack_ms = config.min_scene_ms // 4
     rest, bridges = list(cuts), []
     for run in sorted(blanks, key=lambda run: (run.blank is Blank.WHITE, run.start_ms)):
