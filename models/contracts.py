@@ -207,8 +207,7 @@ class SpeakerActivity:
     speech: Probabilities
     """That anybody speaks, shape (ACTIVITY_FRAMES,)."""
     speaking: npt.NDArray[np.bool_]
-    """Shape (ACTIVITY_FRAMES, LOCAL_SPEAKERS); the order of the speakers is that of the window
-    alone."""
+    """Shape (ACTIVITY_FRAMES, LOCAL_SPEAKERS); the speakers' order is that of the window."""
 
 
 class SoundKind(StrEnum):
@@ -243,8 +242,7 @@ class ChunkTranscript:
     languages: tuple[tuple[str, float], ...] = ()
     """The most probable ones and their probabilities, falling, where they were detected."""
     repeated: tuple[str, int] | None = None
-    """A phrase that the decoder repeated, and how often, where that may be a loop: ``words`` do not
-    have it so often."""
+    """A phrase that the decoder repeated, and how often, if it may be a loop: cut in ``words``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,8 +427,7 @@ _SCRIPTS = {
     "THAI": "th",
     "TIBETAN": "bo",
 }
-"""How the names of a script's letters begin in Unicode: the languages written in it. All others are
-written in Latin letters alone."""
+"""How a script's letters begin in Unicode: the languages in it. All others are in Latin letters."""
 
 
 def _script_of(letter: str) -> str:

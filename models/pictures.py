@@ -241,9 +241,7 @@ def _stroke_lines(
     luma: Grey, contrast: float, filled: float, step: int = 1
 ) -> tuple[Grey, list[tuple[int, int, int, int]]]:
     """Strokes (0 or 255), and the lines that they may be: left, top, width and height of each.
-
-    Lines are looked for in each ``step``-th row and column: that takes most of the time.
-    """
+    Lines are looked for in each ``step``-th row and column: that takes most of the time."""
     rows, columns = luma.shape
     contrast *= min(_BRIGHT, max(_DIM, int(luma.max()))) / _BRIGHT
     across = np.ones((1, _STROKE_PX), np.uint8)

@@ -38,8 +38,7 @@ def has_task(profile: str, task: Task[Any], models_dir: Path | None) -> bool:
 
 
 def how_to_add(profile: str, task: Task[Any], models_dir: Path | None) -> str | None:
-    """What an operator does so that the profile (``auto``: ``packaged``) does an optional task;
-    None where it cannot."""
+    """What makes the profile (``auto``: ``packaged``) do an optional task; None where it cannot."""
     row = registry.REGISTRY["packaged" if profile == "auto" else profile].get(task)
     if row is None or not task.optional:
         return None
@@ -212,10 +211,8 @@ class Choice:
 
 
 def choose_profile(wanted: str, *, gpus: float, models_dir: Path | None) -> Choice:
-    """The profile to serve: ``wanted``, or, for ``auto``, the best that can run here.
-
-    Raises KeyError for an unknown profile.
-    """
+    """The profile to serve: ``wanted``, or, for ``auto``, the best that can run here. Raises
+    KeyError for an unknown profile."""
     wanted = profile_named(wanted)
     if wanted != "auto":
         if wanted not in registry.REGISTRY:

@@ -271,8 +271,7 @@ PACKAGED: dict[tasks.Task[Any], Backend] = {
         "models.backends.packaged.pictures:open_boundary_detector", {"model": TRANSNETV2}
     ),
     tasks.EMBED_FACES: Backend(
-        "models.backends.packaged.faces:open_face_embedder",
-        {"model": SFACE, "faces": MTCNN},
+        "models.backends.packaged.faces:open_face_embedder", {"model": SFACE, "faces": MTCNN}
     ),
     tasks.READ_TEXT: Backend(
         "models.backends.packaged.text_reader:open_text_reader",
@@ -464,8 +463,7 @@ _ON_A_GPU: dict[tasks.Task[Any], dict[str, Any]] = {
     tasks.EMBED_PHRASES: {},
 }
 """What of the rows above is other on a GPU. All models fit on one of CARD_BYTES. Whisper turbo was
-not trained to translate. Memory is what was measured at the batch (README of the benchmarks), and
-a margin."""
+not trained to translate. Memory is measured at the batch (benchmarks' README), with a margin."""
 
 _CTRANSLATE2_WHISPER = Backend(
     "models.backends.packaged.transcriber:open_hub_transcriber",

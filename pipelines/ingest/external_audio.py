@@ -140,9 +140,7 @@ def _picks(
     file: ExternalFile, media: types.MediaInfo, labels: timecode.WavLabels
 ) -> tuple[TrackPick, ...]:
     """Return the tracks of a file: one a channel, or its first stream, or chosen channels mixed.
-
-    Channels are counted through all streams of the file. Raises StageError.
-    """
+    Channels are counted through all streams of the file. Raises StageError."""
     if not media.audio:
         raise types.StageError(
             types.StageCode.EXTERNAL_AUDIO_FAILED, "It holds no sound that can be decoded."

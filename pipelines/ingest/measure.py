@@ -61,11 +61,9 @@ _LATE_MS = 1_000
 
 
 def probe(order: tuple[Path, ProbeLimits], emit: Callable[[object], None]) -> MediaInfo:
-    """Return what the file holds. Emits ``{"fraction": …}``, the share of it that was read.
-
-    Raises MediaRefusedError where nothing is usable or a limit is exceeded, MediaUnreadableError
-    where next to nothing is there.
-    """
+    """Return what the file holds. Emits ``{"fraction": …}``, the share of it that was read. Raises
+    MediaRefusedError where nothing is usable or a limit is exceeded, MediaUnreadableError where
+    next to nothing is there."""
     path, limits = order
     family = headers.family_of(path)
     if family is not None:
@@ -218,9 +216,7 @@ def _repairs(layout: Layout, source: files.Source, origin_ms: int) -> list[Pipel
 
 def _missing(tallies: list[Tally], origin_ms: int) -> list[PipelineWarning]:
     """Return a warning for each interval of lost packets of a stream; the last for all the rest.
-
-    The first is the picture: sound is known to be lost, and not to pause, where it is.
-    """
+    The first is the picture: sound is known to be lost, and not to pause, where it is."""
     warnings: list[PipelineWarning] = []
     for tally in tallies:
         pictures = tallies[0].losses
@@ -244,10 +240,7 @@ def _times(count: int) -> str:
 
 
 def _report(
-    container: InputContainer,
-    path: Path,
-    video: Tally | None,
-    audio: list[Tally],
+    container: InputContainer, path: Path, video: Tally | None, audio: list[Tally]
 ) -> MediaInfo:
     origin_ms = min(files.seconds_ms(tally.start) for tally in (video, *audio) if tally is not None)
     end = max((tally.stop for tally in audio), default=Fraction(0))

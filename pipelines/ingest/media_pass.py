@@ -81,9 +81,7 @@ class FilePieces:
 
 def cut(order: CutOrder, emit: Emit) -> FilePieces:
     """Cut and extract. Emits ``{"segment": VideoPiece}`` for every segment and ``{"fraction": …}``.
-
-    Raises MediaRefusedError for pictures of a repaired timeline that no segment can hold.
-    """
+    Raises MediaRefusedError for pictures of a repaired timeline that no segment can hold."""
     source, folder, video, found = order.source, order.folder, order.video, None
     with source.open() as container:
         if video:
@@ -137,10 +135,8 @@ def _run(
 
 
 def _video_result(source: Source, cut: VideoCut, folder: Path, emit: Emit) -> CutVideo:
-    """Return the segments, as files if possible; else as ranges of the source, or none.
-
-    The source's own times are no use where they were repaired: then there are files in any case.
-    """
+    """Return the segments, as files if possible; else as ranges of the source, or none. The
+    source's own times are no use where they were repaired: then there are files in any case."""
     obstacle, order = cut.obstacle, cut.order
     if obstacle is not None and source.repairs:
         if obstacle == "times":

@@ -58,11 +58,9 @@ def probe(
     check: Callable[[], None] = lambda: None,
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> types.MediaInfo:
-    """Measure the file at ``path``; ``on_progress`` receives the share read so far, 0 to 1.
-
-    Raises StageError: VALIDATION_FAILED where the file cannot be analysed or exceeds a limit,
-    INGEST_FAILED where reading it failed. Whatever ``check`` raises ends the child.
-    """
+    """Measure the file at ``path``; ``on_progress`` receives the share read so far, 0 to 1. Raises
+    StageError: VALIDATION_FAILED where the file cannot be analysed or exceeds a limit,
+    INGEST_FAILED where reading it failed. Whatever ``check`` raises ends the child."""
     limits = limits or ProbeLimits()
     path = path.resolve()
     seconds = limits.seconds_for(path.stat().st_size)
@@ -114,8 +112,7 @@ _AUDIO_BYTES_PER_SECOND = 40_000
 
 _SPARE_BYTES = 64 << 20
 PROBE_SHARE = 0.1
-"""Of the progress of probing and cutting: six hours of 360p were read in a tenth of the time that
-both took."""
+"""Of the progress of probing and cutting: six hours of 360p were read in a tenth of their time."""
 
 _SECONDS_PER_MEDIA_SECOND = 0.1
 """Time allowed for decoding a track's audio, twice, beside that for reading the file."""
@@ -164,11 +161,7 @@ class IngestContext:
 
 
 def probe_source(
-    source_key: str,
-    *,
-    store: ObjectStore,
-    config: IngestConfig,
-    control: Control | None = None,
+    source_key: str, *, store: ObjectStore, config: IngestConfig, control: Control | None = None
 ) -> types.MediaInfo:
     """Return what the source holds. Raises StageError (VALIDATION_FAILED, INGEST_FAILED).
 

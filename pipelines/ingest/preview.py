@@ -87,11 +87,9 @@ def make_preview(
     check: Callable[[], None],
     limits: ProbeLimits | None = None,
 ) -> None:
-    """Make the preview and put it into the store.
-
-    Raises StageError with the reason, ObjectNotFoundError where the source is gone, and whatever
-    ``check`` raises, soon; nothing is stored then.
-    """
+    """Make the preview and put it into the store. Raises StageError with the reason,
+    ObjectNotFoundError where the source is gone, and whatever ``check`` raises, soon; nothing is
+    stored then."""
     limits = limits or ProbeLimits()
     seconds = _LEAST_SECONDS + order.media.duration_seconds * _SECONDS_A_MEDIA_SECOND
     seconds += limits.seconds_for(order.media.size_bytes)

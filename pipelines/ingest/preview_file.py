@@ -72,17 +72,12 @@ class EncodeOrder:
 
 
 def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:
-    """Write the preview; returns the numbers of ``frames`` and ``samples``.
-
-    Raises MediaRefusedError where nothing could be decoded.
-    """
+    """Write the preview; returns the numbers of ``frames`` and ``samples``. Raises
+    MediaRefusedError where nothing could be decoded."""
     with (
         order.source.open() as container,
         av.open(
-            str(order.folder / NAME),
-            "w",
-            format="mp4",
-            options={"movflags": "+faststart"},
+            str(order.folder / NAME), "w", format="mp4", options={"movflags": "+faststart"}
         ) as target,
     ):
         writers = dict(_writers(container, target, order))

@@ -131,11 +131,8 @@ def naming_clip(index: int, name: str) -> Iterator[None]:
 
 
 def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[MediaClip, ...]:
-    """Probe the clips and lay them end to end.
-
-    Raises StageError that names the clip; VALIDATION_FAILED too where all together exceed the
-    longest duration.
-    """
+    """Probe the clips and lay them end to end. Raises StageError that names the clip;
+    VALIDATION_FAILED too where all together are too long."""
     clips: list[MediaClip] = []
     start_ms, limit_ms = 0, context.config.limits.max_duration_seconds * 1000
     for index, file in enumerate(files):
@@ -187,10 +184,8 @@ def _of_clip(warning: types.PipelineWarning, clip: MediaClip) -> types.PipelineW
 def _ingest_clips(
     clips: Sequence[MediaClip], context: IngestContext, *, video: bool, audio: bool
 ) -> types.IngestResult:
-    """Ingest every clip, then join: segments renumbered, tracks laid end to end.
-
-    Raises StageError that names the clip.
-    """
+    """Ingest every clip, then join: segments renumbered, tracks laid end to end. Raises StageError
+    that names the clip."""
     results = []
     context = replace(context, config=replace(context.config, channels=types.ChannelUse.MIXED))
     for position, clip in enumerate(clips):
@@ -266,8 +261,7 @@ def _samples_at(time_ms: int) -> int:
 
 
 def _piece(track: int, clip: MediaClip, result: types.IngestResult) -> types.AudioTrack | None:
-    """Return the clip's own part of a track: of its ``track``-th stream, if that could be
-    decoded."""
+    """Return the clip's part of a track: of its ``track``-th stream, if it could be decoded."""
     if track >= len(clip.media.audio):
         return None
     ending = f"/track-{clip.media.audio[track].index:02d}.flac"

@@ -252,10 +252,8 @@ def decode_segment(
 def _positioned(
     path: Path, start_ms: int, stream_index: int, origin_ms: int, device: str
 ) -> InputContainer:
-    """Return the file opened, positioned at or before ``start_ms``.
-
-    Where to seek to is tried out by decoding a picture.
-    """
+    """Return the file opened, positioned at or before ``start_ms``. Where to seek to is tried out
+    by decoding a picture."""
     for margin_ms in _SEEK_MARGINS_MS:
         target_ms = start_ms - margin_ms
         with contextlib.ExitStack() as opened:
@@ -323,8 +321,7 @@ def _timed_frames(
 def _frames(
     container: InputContainer, stream: AvVideoStream, origin_ms: int, report: DecodeReport
 ) -> Iterator[av.VideoFrame]:
-    """Yield every frame that can be decoded. A broken-off file ends where it can no longer be
-    read."""
+    """Yield every frame that can be decoded. A broken-off file ends where reading fails."""
     packets, shown = demuxed(container, [stream]), ShownOrder(stream)
     decoder = Decoders()[stream]
     while True:

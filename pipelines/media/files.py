@@ -3,8 +3,7 @@
 The child has no network: where a file is fetched as it is read, the child names the bytes that it
 needs in an event, and its parent puts them into the file before it answers
 (``storage.objects.RangedCopy``). Times are ticks of a time base as whole milliseconds, by one map
-from a file's clock to media time; the orientation of a picture comes from its display matrix or
-tag.
+from a file's clock to media time; a picture's orientation comes from its matrix or tag.
 """
 
 from __future__ import annotations
@@ -201,12 +200,9 @@ def orientation_of(frame: VideoFrame) -> Orientation:
 
 
 def _stated(frame: VideoFrame) -> Orientation | None:
-    """Return None where the frame has no matrix.
-
-    The matrix (ISO 14496-12, 8.3.2) takes (x, y), downwards, to (a x + c y, b x + d y). PyAV 18
-    lists no side data of frames that have some of a kind that it does not know, which those with
-    EXIF do: of these only the turn is known.
-    """
+    """Return None where the frame has no matrix. The matrix (ISO 14496-12, 8.3.2) takes (x, y),
+    downwards, to (a x + c y, b x + d y). PyAV 18 lists no side data of frames that have some of a
+    kind that it does not know, which those with EXIF do: of these only the turn is known."""
     try:
         # ``frame.side_data`` keeps what it lists, which keeps the frame: no frame would be freed
         # before Python looks for cycles, and by then there are hundreds.
@@ -234,10 +230,7 @@ CONTAINERS = (
 sound. Playlists (hls, dash, concat, imf), devices, image sequences, scripts and
 synthetic sources (lavfi) are not among them: they read other files or none."""
 
-OPEN_OPTIONS = {
-    "protocol_whitelist": "file",
-    "format_whitelist": ",".join(CONTAINERS),
-}
+OPEN_OPTIONS = {"protocol_whitelist": "file", "format_whitelist": ",".join(CONTAINERS)}
 """Options of FFmpeg with which every file is opened, also one that was found to be media."""
 
 CARRIED_CODECS = frozenset(
@@ -310,10 +303,8 @@ class Reading:
 
 
 def open_media(source: Path | RangedFile) -> InputContainer:
-    """Open a file by what it holds, whatever it is called.
-
-    Raises MediaRefusedError if it is no media file, or of a kind that is not read.
-    """
+    """Open a file by what it holds, whatever it is called. Raises MediaRefusedError if it is no
+    media file, or of a kind that is not read."""
     return _opened(source if isinstance(source, RangedFile) else str(source), OPEN_OPTIONS)
 
 
@@ -330,10 +321,8 @@ def _opened(source: str | RangedFile, options: dict[str, str]) -> InputContainer
 
 
 def chosen_stream(container: InputContainer, stream_index: int) -> VideoStream:
-    """Return the video stream numbered as in the source, else the first one of a cut file.
-
-    Raises NoVideoStreamError where the file has none.
-    """
+    """Return the video stream numbered as in the source, else the first one of a cut file. Raises
+    NoVideoStreamError where the file has none."""
     streams = container.streams.video
     if not streams:
         raise NoVideoStreamError(container.name)
@@ -450,9 +439,7 @@ def _numbers(
     first: InputContainer, container: InputContainer, chosen: Collection[int]
 ) -> dict[int, int]:
     """Return the chosen streams' numbers in the first file, by those in ``container``, made ready.
-
-    The n-th picture, and the n-th sound, of one file goes on in the next.
-    """
+    The n-th picture, and the n-th sound, of one file goes on in the next."""
     numbers: dict[int, int] = {}
     for fits in (is_picture_stream, is_sound_stream):
         ours = filter(fits, container.streams)
@@ -469,8 +456,7 @@ def _numbers(
 def _readable(
     container: InputContainer, indices: Sequence[int], reading: Reading, start: int
 ) -> Iterator[Packet[Any]]:
-    """Yield all packets of the streams that can be read; ``start`` is where the file begins, in
-    bytes."""
+    """Yield all packets of the streams that can be read; ``start`` is the file's first byte."""
     if not indices:
         return
     packets = demuxed(container, [container.streams[index] for index in indices])
@@ -500,8 +486,7 @@ _ADTS_RATES_HZ = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050
 
 
 def _adts_ticks(data: bytes, packet: Packet[Any]) -> int:
-    """Return how long a packet of raw AAC is, by its header (ISO/IEC 14496-3, 1.A.2); 0 without
-    one."""
+    """Return how long a packet of raw AAC is, by its header (ISO/IEC 14496-3, 1.A.2), or 0."""
     rate = (data[2] >> 2) & 15
     if data[0] != 0xFF or data[1] & 0xF0 != 0xF0 or rate >= len(_ADTS_RATES_HZ):
         return 0
@@ -510,11 +495,9 @@ def _adts_ticks(data: bytes, packet: Packet[Any]) -> int:
 
 
 def has_guessed_times(stream: Stream) -> bool:
-    """Return whether the file lacks the times at which pictures are shown, and FFmpeg's guess is
-    wrong.
+    """Return whether the file lacks times at which pictures are shown, and FFmpeg guesses wrong.
 
-    AVI has no times; pictures are shown one for each that is decoded. FFmpeg takes it that they
-    are reordered by one.
+    AVI has no times: a picture is shown for each decoded. FFmpeg takes them as reordered by one.
     """
     return (
         stream.container.format.name == "avi"
@@ -527,8 +510,7 @@ def has_guessed_times(stream: Stream) -> bool:
 class ShownOrder:
     """Times of a decoder's pictures where packets have only those of decoding.
 
-    Decoders give pictures in the order in which they are shown, so that each has the earliest
-    time of those that have gone in.
+    Decoders give pictures in the order shown, so each has the earliest time of those put in.
     """
 
     def __init__(self, stream: Stream) -> None:

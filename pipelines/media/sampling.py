@@ -115,11 +115,9 @@ def _read(order: PicturesOrder, emit: Emit) -> None:
 def _timed_packets(
     container: InputContainer, stream: VideoStream, origin_ms: int
 ) -> list[tuple[int, av.Packet]]:
-    """Return the stream's packets that have a time, in file order.
-
-    Raises _UnsuitableError for more than 8 bits a sample: decord's FFmpeg converts these to RGB
-    otherwise than PyAV's. Also where the times of packets are not those of pictures.
-    """
+    """Return the stream's packets that have a time, in file order. Raises _UnsuitableError for more
+    than 8 bits a sample: decord's FFmpeg converts these to RGB otherwise than PyAV's. Also where
+    the times of packets are not those of pictures."""
     if files.has_guessed_times(stream):
         raise _UnsuitableError("times are guessed")
     if _DEEP_FORMAT.search(stream.codec_context.pix_fmt or ""):
@@ -135,11 +133,9 @@ def _timed_packets(
 def _needed(
     packets: Sequence[tuple[int, av.Packet]], wanted: Collection[int]
 ) -> list[tuple[int, av.Packet]]:
-    """Return the packets that decoding the frames at ``wanted`` takes.
-
-    For each frame those from the key frame before it on; from the one before that where the
-    frame is shown before its key frame.
-    """
+    """Return the packets that decoding the frames at ``wanted`` takes. For each frame those from
+    the key frame before it on; from the one before that where the frame is shown before its key
+    frame."""
     kept: set[int] = set()
     keys = [0, 0]
     for index, (time_ms, packet) in enumerate(packets):
@@ -152,11 +148,9 @@ def _needed(
 
 
 def _copied(stream: VideoStream, packets: Sequence[tuple[int, av.Packet]]) -> BytesIO:
-    """Return an MP4 file of these packets, so that decord decodes nothing but them.
-
-    Of a whole file it decodes ahead until its first picture is requested (decord#157). Matroska
-    would not do: without a frame rate or a count of frames in the header decord refuses it.
-    """
+    """Return an MP4 file of these packets, so that decord decodes nothing but them. Of a whole file
+    it decodes ahead until its first picture is requested (decord#157). Matroska would not do:
+    without a frame rate or a count of frames in the header decord refuses it."""
     copy = BytesIO()
     with av.open(copy, "w", format="mp4") as out:
         track = out.add_stream_from_template(stream)
@@ -170,10 +164,8 @@ def _copied(stream: VideoStream, packets: Sequence[tuple[int, av.Packet]]) -> By
 def _check_numbering(
     reader: decord.VideoReader, frame_times_ms: Sequence[int], indices: Sequence[int]
 ) -> None:
-    """Raise unless decord numbers the frames as their packets' times do.
-
-    Its times are seconds from its first frame, in single precision.
-    """
+    """Raise unless decord numbers the frames as their packets' times do. Its times are seconds from
+    its first frame, in single precision."""
     if len(reader) != len(frame_times_ms):
         raise _UnsuitableError(f"{len(reader)} frames instead of {len(frame_times_ms)}")
     own_ms = reader.get_frame_timestamp([0, *indices])[:, 0].astype(np.float64) * 1000

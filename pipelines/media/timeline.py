@@ -233,9 +233,7 @@ class Lane:
 
     def _lost_after(self, run: Run, at_us: int) -> int | None:
         """When what is missing before the packet decoded then begins, in ticks; None if nothing.
-
-        FFmpeg marks pictures of transport streams, but no sounds: these may only have paused.
-        """
+        FFmpeg marks pictures of transport streams, but no sounds: these may only have paused."""
         if not self.is_transport or len(self.losses) >= MOST_LOSSES:
             return None
         least_us = 2 * run.step_us if self.is_picture else LONGEST_SOUND_STEP_US
@@ -284,8 +282,7 @@ class Lane:
         strayed = []
         for each in sorted(self._strayed):
             if any(abs(each.shown_us - later) <= LONGEST_REORDERING_US for later in since):
-                # It does not stray: FFmpeg's times of decoding (Matroska has none) leapt later than
-                # it.
+                # No stray: FFmpeg's times of decoding (Matroska has none) leapt later than it.
                 run = self.runs[-1]
                 run.first, run.last = min(run.first, each.shown), max(run.last, each.shown)
                 if each.number < run.packet:
@@ -362,10 +359,8 @@ class Layout:
 
 
 def lay_out(lanes: Sequence[Lane]) -> Layout:
-    """Find where each run belongs; sets ``offset_us`` of the runs.
-
-    Raises NoClockError where nearly all times are far off each other.
-    """
+    """Find where each run belongs; sets ``offset_us`` of the runs. Raises NoClockError where nearly
+    all times are far off each other."""
     for lane in lanes:
         lane.settle()
     lanes = [lane for lane in lanes if lane.runs]

@@ -220,11 +220,9 @@ def is_public_address(address: IPAddress | str) -> bool:
 def check_url_text(
     url: str, *, schemes: Iterable[str] = ("http", "https"), policy: AddressPolicy = PUBLIC_ONLY
 ) -> ParsedUrl:
-    """Parse ``url`` and check its text by the policy; nothing is resolved.
-
-    Raises InvalidUrlError where it is not an absolute URL of one of ``schemes``, UrlNotAllowedError
-    where it names a private address or an internal host, or carries user-info.
-    """
+    """Parse ``url`` and check its text by the policy; nothing is resolved. Raises InvalidUrlError
+    where it is not an absolute URL of one of ``schemes``, UrlNotAllowedError where it names a
+    private address or an internal host, or carries user-info."""
     found = _URL.fullmatch(_plain_text(url).partition("#")[0])
     if found is None or found["scheme"].lower() not in schemes:
         raise InvalidUrlError(f"it is not an absolute {' or '.join(schemes)} URL")
@@ -261,8 +259,7 @@ def check_callback_url(
     """Return the rule for callbacks: https to a public host; port 443 where ``standard_port_only``.
 
     An address in a network that the operator allows may have any port: ``vas webhooks listen``
-    cannot take 443. ``allow_http_callbacks`` lifts the rules on scheme and port. Raises as
-    ``check_url_text``.
+    cannot take 443. ``allow_http_callbacks`` lifts both rules. Raises as ``check_url_text``.
     """
     if len(url) > MAX_CALLBACK_URL_LENGTH:
         raise InvalidUrlError(f"it has more than {MAX_CALLBACK_URL_LENGTH} characters")

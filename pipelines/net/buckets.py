@@ -285,8 +285,7 @@ class BucketReader:
     watch: safe_http.Watch = lambda: None
 
     def located(self, bucket: ClientBucket) -> ClientBucket:
-        """Return the bucket with its region, which Amazon answers to everybody. Raises
-        BucketError."""
+        """Return the bucket with its region, which Amazon tells everybody. Raises BucketError."""
         access = bucket.access
         if bucket.scheme != "s3" or access.endpoint is not None or access.region is not None:
             return bucket
@@ -300,9 +299,7 @@ class BucketReader:
         self, bucket: ClientBucket, prefix: str, after: str, most: int = PAGE_KEYS
     ) -> BucketPage:
         """Return the objects below ``prefix`` whose keys come after ``after`` (ListObjectsV2).
-
-        Raises BucketError. Memory is bounded by the page.
-        """
+        Raises BucketError. Memory is bounded by the page."""
         query = {"list-type": "2", "encoding-type": "url", "max-keys": str(most)}
         query |= {name: text for name, text in (("prefix", prefix), ("start-after", after)) if text}
         status, body, _ = self._answer(bucket.url(query=query), "GET")

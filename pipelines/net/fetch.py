@@ -105,8 +105,7 @@ def file_name_hint(headers: httpx.Headers, target: str) -> str | None:
 
 
 def _disposition_name(headers: httpx.Headers) -> str:
-    """Return the ``filename`` or ``filename*`` parameter (RFC 6266), read as a MIME parameter
-    is."""
+    """Return the parameter ``filename`` or ``filename*`` (RFC 6266), read as MIME's are."""
     message = Message()
     message["Content-Disposition"] = headers.get("content-disposition", "")
     try:
@@ -414,10 +413,8 @@ class _Download:
         return fail(f"The source redirects more than {self.limits.max_redirects} times.")
 
     def _accept(self, response: httpx.Response) -> None:
-        """Check status and headers; keep the size and what a resume needs.
-
-        The response to a request for the rest must be exactly that, of the same file.
-        """
+        """Check status and headers; keep the size and what a resume needs. The response to a
+        request for the rest must be exactly that, of the same file."""
         if response.status_code in {200, 416} and self.received:
             raise BrokenDownloadError(
                 "The source cannot resume a broken download.", is_useless=True

@@ -192,8 +192,7 @@ def resolution_errors() -> Iterator[None]:
 def address_shares(
     addresses: tuple[IPAddress, ...], seconds: float
 ) -> Iterator[tuple[IPAddress, float]]:
-    """Yield each address with its share of the time left: one that hangs leaves some to the
-    rest."""
+    """Yield each address with its share of the time left: one that hangs leaves some for others."""
     end = time.monotonic() + seconds
     tried = addresses[:_ADDRESSES_TRIED]
     for position, address in enumerate(tried):
@@ -392,10 +391,7 @@ class AsyncSafeTransport(httpx.AsyncBaseTransport):
 
 class SafeTransport(httpx.BaseTransport):
     """For synchronous requests: an AsyncSafeTransport on an event loop of its own, in a thread.
-
-    Raises as that does, and whatever ``watch`` raises, which is called several times a second while
-    waiting. To be closed after use.
-    """
+    Raises as that does, and what ``watch`` does, called several times a second. To be closed."""
 
     def __init__(
         self,
@@ -451,8 +447,7 @@ class SafeTransport(httpx.BaseTransport):
 
 
 async def _in_background(resolver: Resolver, host: str, port: int) -> Sequence[str]:
-    """``resolver`` in a thread that nobody waits for: getaddrinfo can be neither bounded nor
-    stopped."""
+    """``resolver`` in a thread nobody waits for: getaddrinfo is neither bounded nor stopped."""
     found: concurrent.futures.Future[Sequence[str]] = concurrent.futures.Future()
     found.set_running_or_notify_cancel()
 

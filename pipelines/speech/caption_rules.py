@@ -123,8 +123,7 @@ class Cue(NamedTuple):
 def build_cues(segments: Sequence[TranscriptSegment], limits: CaptionLimits = USUAL) -> list[Cue]:
     """Cues in order, never overlapping, each at least 1 ms and at most ``longest_ms`` long.
 
-    A cue stays into the pause after it as long as it takes to read. The last one does not: where
-    the media ends is not known here.
+    A cue stays into the pause after it as long as it takes to read; the last one's is not known.
     """
     cues: list[Cue] = []
     read_ms = earliest_ms = 0
@@ -183,8 +182,7 @@ def _cut(
 
 
 def _turned(line: str, is_right_to_left: bool | None) -> str:
-    """Return the line of a text of that direction; None: of one without words from right to
-    left."""
+    """Return the line of a text of that direction; None: without words from right to left."""
     return line if is_right_to_left is None else isolated(line, right_to_left=is_right_to_left)
 
 
@@ -215,8 +213,7 @@ def _spoken(words: Sequence[TranscriptWord]) -> list[_Piece]:
 
 
 def _fitting(words: Sequence[_Piece], width: int) -> Iterator[_Piece]:
-    """Yield the words in pieces that fit a line; parts of one that does not share its time
-    evenly."""
+    """Yield the words in pieces that fit a line; parts of a wider one share its time evenly."""
     is_spaceless = any(SPACELESS.search(word.text) for word in words)
     for piece in _phrases(words) if is_spaceless else words:
         if columns(piece.text) <= width:
@@ -231,8 +228,7 @@ def _fitting(words: Sequence[_Piece], width: int) -> Iterator[_Piece]:
 
 
 def _phrases(words: Sequence[_Piece]) -> Iterator[_Piece]:
-    """Yield the words as pieces between the places where a line may end, whatever a word is taken
-    for."""
+    """Yield the words as pieces between places where a line may end, whatever counts as a word."""
     text = "".join(itertools.chain.from_iterable((word.gap, word.text) for word in words))
     ends = list(accumulate(len(word.gap) + len(word.text) for word in words))
 
@@ -304,8 +300,7 @@ class _Text:
         return end
 
     def break_cost(self, end: int) -> float:
-        """Return how much a break before piece ``end`` disturbs: 0 after a sentence, 3 in a
-        word."""
+        """Return how a break before piece ``end`` disturbs: 0 after a sentence, 3 in a word."""
         if end in self.insides:
             return _INSIDE_COST
         left, right = self.pieces[end - 1], self.pieces[end]
@@ -485,9 +480,7 @@ class CaptionRulesError(ValueError):
 @functools.lru_cache(maxsize=8)
 def read_rules(path: Path | None = None) -> HouseTable:
     """The shipped table, with the houses of the TOML file at ``path`` beside or instead of its own.
-
-    Raises CaptionRulesError.
-    """
+    Raises CaptionRulesError."""
     shipped = files("pipelines.speech").joinpath("caption_rules.toml").read_text()
     table = _parsed(shipped, "caption_rules.toml")
     if path is not None:
@@ -591,8 +584,7 @@ def _can_share(first: Cue, second: Cue, rules: HouseRules) -> bool:
 
 
 def _timed(cues: Sequence[Cue], rules: HouseRules) -> list[Cue]:
-    """Return the cues with the time that they need, as far as those after and before them give
-    way."""
+    """Return the cues with the time that they need, as far as their neighbours give way."""
     longest_ms, gap_ms = rules.longest_ms or _UNLIMITED_MS, rules.gap_ms
     needs = [rules.needed_ms(_text(cue)) for cue in cues]
     latest = [0] * len(cues) + [_UNLIMITED_MS * 10]
@@ -706,8 +698,7 @@ def _broken(
 
 
 def _is_unbalanced(lines: Sequence[str], rules: HouseRules) -> bool:
-    """Return whether two lines are less even than the house's rule, where another space divides
-    better."""
+    """Return whether two lines break the house's rule, where another space divides better."""
     if len(lines) != 2 or _balanced(lines, rules) or lines[1].startswith(rules.dash):
         return False
     words = " ".join(lines).split()

@@ -24,9 +24,7 @@ _SHORTEST_SOUND_MS = 1_500
 
 
 def with_sounds(
-    segments: Sequence[TranscriptSegment],
-    sounds: Sequence[TimedSound],
-    template: str = "[{sound}]",
+    segments: Sequence[TranscriptSegment], sounds: Sequence[TimedSound], template: str = "[{sound}]"
 ) -> list[TranscriptSegment]:
     """Return the segments, and between them ``[music]`` and ``[singing]`` where nothing is spoken.
 

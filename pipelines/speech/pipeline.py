@@ -106,8 +106,7 @@ def word_calibrations() -> Mapping[str, WordCalibration]:
 
 
 def calibrated(found: TranscriptResult, calibration: WordCalibration) -> TranscriptResult:
-    """Return the transcript with such confidences; a segment's is the share of its words that is
-    right."""
+    """Return the transcript with such confidences; a segment's is the mean of its words'."""
     segments = []
     for segment in found.segments:
         right = [calibration.confidence(word.confidence) for word in segment.words]
@@ -160,10 +159,8 @@ def transcribe_track(
     mapper: Mapper = map_on_ray,
 ) -> TranscriptResult:
     """Return the transcript of ``track`` on the timeline of a video of ``media_duration_ms``.
-
-    Raises StageError (TRANSCRIPT_FAILED) if a shard fails twice, StageStoppedError if
-    ``control`` or the workspace's stop marker requires it.
-    """
+    Raises StageError (TRANSCRIPT_FAILED) if a shard fails twice, StageStoppedError if ``control``
+    or the workspace's stop marker requires it."""
     shares = _VOICES_SHARE, _REGIONS_SHARE, 1.0 - _VOICES_SHARE - _REGIONS_SHARE
     embedding, cutting, transcribing = parts_of(control, shares)
     transcribe = transcribe_step(workspace, models, config)
@@ -366,8 +363,7 @@ def shard_tasks(
 def in_track_language(
     tasks: Sequence[ShardTask], workspace: Workspace, config: TranscriptConfig
 ) -> list[ShardTask]:
-    """Return the tasks, those of shards with chunks of doubtful language as ones of a second
-    pass."""
+    """Return the tasks, those with chunks of doubtful language as ones of a second pass."""
     if config.choice.language is not None:
         return [*tasks]
     words = [WORDS.load(workspace.store, task.words_key) for task in tasks]
@@ -430,9 +426,7 @@ def reduce_shards(
         for word, chosen in zip(words, is_chinese, strict=True)
     ]
     placed = place_words(
-        words,
-        offset_seconds=track.offset_seconds,
-        media_duration_ms=media_duration_ms,
+        words, offset_seconds=track.offset_seconds, media_duration_ms=media_duration_ms
     )
     found = attribute(placed, place_turns(turns, track, media_duration_ms))
     result = TranscriptResult(
@@ -513,11 +507,7 @@ def _warnings(
 
 
 def interval_warnings(
-    code: WarningCode,
-    message: str,
-    spans: Sequence[TimeSpan],
-    track: AudioTrack,
-    media_ms: int,
+    code: WarningCode, message: str, spans: Sequence[TimeSpan], track: AudioTrack, media_ms: int
 ) -> list[PipelineWarning]:
     """Return a warning for each interval, those nearer than _WARNED_APART_SECONDS as one.
 

@@ -72,8 +72,7 @@ class LocalVoices:
 
     speaking: Activity
     vectors: npt.NDArray[np.float16]
-    """Of unit length, shape (windows, _PARTED_SPEAKERS, dimensions); zeros of who does not
-    speak."""
+    """Of unit length, shape (windows, _PARTED_SPEAKERS, dimensions); else zeros."""
     sounds: npt.NDArray[np.uint8]
     """Probabilities of the kinds of SoundKind in 255ths, shape (windows, cells, kinds)."""
     speech: npt.NDArray[np.uint8]

@@ -5,8 +5,7 @@ Every sentence of a summary has the time that it rests on.
     segments of all tracks -> windows -> sentences (1:1)      the model's time
     sentences, while there are too many -> windows -> sentences
 
-Windows are bounded in size and number, so that the work is: of a longer transcript evenly spaced
-ones are read.
+Windows are bounded in size and number, and the work so: a longer transcript is read evenly.
 
 Passages are translated whole, by the sound where a model writes English of it, else by the text;
 their words get the times of what they render.
@@ -63,8 +62,7 @@ def summarize(
 ) -> tuple[TimedSentence, ...]:
     """At most ``max_sentences`` sentences on these lines, by time; none on nothing.
 
-    What an earlier run stored is used again. Raises StageError (TRANSCRIPT_FAILED) and
-    StageStoppedError.
+    An earlier run's is used again. Raises StageError (TRANSCRIPT_FAILED) and StageStoppedError.
     """
     waits = Resources(config.num_cpus, why="It waits for a model in another process.")
     step = SumUp(workspace, models, config.models, resources=waits)
@@ -201,8 +199,7 @@ def translate_passages(
     store: ObjectStore,
     muted: Sequence[tuple[int, int]] = (),
 ) -> list[TranscriptSegment]:
-    """Return the passages' segments in ``target`` (BCP 47), those that are in it already as they
-    are.
+    """Return the passages' segments in ``target`` (BCP 47), those already in it as they are.
 
     A segment that nothing is left for goes; a passage that no model makes anything of keeps its own
     words. What is ``muted`` (milliseconds) is silence. Raises TranslationError where there
@@ -244,10 +241,7 @@ def _translated(
 
 
 def _chunk(
-    passage: SpokenPassage,
-    track: AudioTrack,
-    store: ObjectStore,
-    muted: Sequence[tuple[int, int]],
+    passage: SpokenPassage, track: AudioTrack, store: ObjectStore, muted: Sequence[tuple[int, int]]
 ) -> contracts.AudioChunk:
     start, end = passage.segments[0].start_ms, passage.segments[-1].end_ms
     samples = track_samples(store, track, start - _AROUND_MS, end + _AROUND_MS)
@@ -262,8 +256,7 @@ def is_same_language(one: str, other: str) -> bool:
 
 
 def _divided(passage: SpokenPassage, text: str) -> Iterator[TranscriptSegment]:
-    """Yield the text over the passage's segments, to each as much as its own text is long, so that
-    every segment keeps its times."""
+    """Yield the text over the passage's segments, by the length of each one's own; times stay."""
     words, sizes = words_of(text), [len(each.text) for each in passage.segments]
     ends = [*accumulate(sizes)]
     middles = [

@@ -117,8 +117,7 @@ def longest_gaps(
 
 
 def is_invented(words: Sequence[Word]) -> bool:
-    """Return whether words are improbable, or too short or too long to be spoken, nearly all of
-    them.
+    """Return whether nearly all words are improbable, or too short or too long to be spoken.
 
     ``is_segment_anomaly`` of Whisper's own ``transcribe.py``, which looks at the first eight.
     """
@@ -288,10 +287,8 @@ class ChunkDecoder:
         self, piece: _Piece, found: ChunkTranscript, samples: Sequence[Samples]
     ) -> ChunkTranscript:
         """Return what the piece has where a phrase is repeated in it often: a decoder loops there.
-
         Decoded in intervals that hold two repetitions or so, each prompted with the phrase so that
-        it is spelt alike. Where one of them does not fit, or loops too, ``found`` stays.
-        """
+        it is spelt alike. Where one of them does not fit, or loops too, ``found`` stays."""
         if found.repeated is None:
             return found
         phrase, times = found.repeated
@@ -380,8 +377,7 @@ class ChunkDecoder:
         languages: Sequence[str | None] = (),
         expected: tuple[str, ...] = (),
     ) -> list[ChunkTranscript]:
-        """Return each in its language, where it has one, with phrases that are ``expected`` in
-        all."""
+        """Return each in its language, if it has one, with phrases ``expected`` in all."""
         hints = languages or [None] * len(pieces)
         return self.transcriber.transcribe(
             [
@@ -414,8 +410,7 @@ class ChunkDecoder:
         return pieces
 
     def _place(self, change: Change, index: int, samples: Sequence[Samples]) -> int:
-        """Return the quiet place that best parts the languages of a change; 0 where there is
-        none."""
+        """Return the quiet place that best parts the languages of a change; 0 for none."""
         near, before, after = change
         places = quiet_places(samples[index], near)
         if len(places) < 2:
@@ -472,10 +467,8 @@ def _is_certain(found: ChunkTranscript) -> bool:
 
 
 def _is_one(whole: ChunkTranscript, *parts: ChunkTranscript) -> bool:
-    """Return whether two neighbours decoded in one go are at least as good as apart.
-
-    One language that is written for two fits worse, or leaves words out.
-    """
+    """Return whether two neighbours decoded in one go are at least as good as apart. One language
+    that is written for two fits worse, or leaves words out."""
     if len({part.language for part in parts}) == 1:
         return True
     if any(not part.words or is_below(part, PROBABLE, FITTING) for part in parts):
@@ -494,10 +487,8 @@ def _evidence(found: ChunkTranscript) -> float:
 
 
 def _likeliest(first: ChunkTranscript, others: Sequence[ChunkTranscript]) -> ChunkTranscript:
-    """Return the answer whose language is most probable by the sound and by how its text fits.
-
-    All languages that were tried share the probability that they had together anew.
-    """
+    """Return the answer whose language is most probable by the sound and by how its text fits. All
+    languages that were tried share the probability that they had together anew."""
     ranked = {it.language or "": it.language_probability or 0.0 for it in others}
     ranked |= dict(first.languages)
     by_language = {each.language: each for each in (first, *others) if each.language in ranked}
@@ -556,8 +547,7 @@ def _part(chunk: Chunk, piece: _Piece, found: ChunkTranscript, samples: Samples)
 def _within_speech(
     shift: float, word: Word, spans: Sequence[tuple[float, float]]
 ) -> tuple[float, float] | None:
-    """Return the part of the word in the span that it shares most with; None for a word outside
-    all."""
+    """Return the part of the word in the span that it shares most with; None outside all."""
     start, end = shift + word.start_seconds, shift + word.end_seconds
     low, high = max(spans, key=lambda span: min(end, span[1]) - max(start, span[0]))
     inside = max(start, low), min(end, high)
@@ -722,8 +712,7 @@ WORDS = Artifact.of(Words, "transcript/words", version=Transcribe.version)
 
 
 def _better(first: SpokenPart, second: SpokenPart) -> SpokenPart:
-    """Return the part in its own language or in its track's; probabilities are those of the
-    detection."""
+    """Return the part in its own or its track's language; probabilities are the detection's."""
     if not second.words:
         return first
     if (first.log_probability or 0.0) > (second.log_probability or 0.0) + _BETTER_FIT:

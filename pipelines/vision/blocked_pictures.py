@@ -106,10 +106,8 @@ class ListedStill:
 
 
 def listed_stills(path: Path, every_seconds: float) -> Iterator[ListedStill]:
-    """Yield a still every ``every_seconds``, those left out that are too plain to recognise.
-
-    Raises UnreadableMediaError.
-    """
+    """Yield a still every ``every_seconds``, those left out that are too plain to recognise. Raises
+    UnreadableMediaError."""
     found = False
     for time_ms, picture in _pictures(path, every_seconds):
         found = True

@@ -173,10 +173,8 @@ def object_tracks(
 
 def _confirmed(samples: Sequence[Sequence[DetectedObject]]) -> dict[str, dict[int, float]]:
     """Label -> sample -> confidence of the best detection, of what a neighbouring sample confirms.
-
     In one of two samples an object must be all but certain: a scene this short has no more. In one
-    of many even that is not enough (of a car seen from above, a phone with 0.98).
-    """
+    of many even that is not enough (of a car seen from above, a phone with 0.98)."""
     best: dict[str, dict[int, float]] = {}
     for index, objects in enumerate(samples):
         for each in objects:
@@ -222,8 +220,7 @@ _ABOUT_MS = 1_500
 def seen_about(
     found: Mapping[int, Sequence[DetectedObject]], sampled_ms: Times, times_ms: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return how many objects are in the sampled frame nearest to each time, 0 where that is far
-    away."""
+    """Return how many objects are in the sampled frame nearest to each time, 0 if far away."""
     nearest = [int(sampled_ms[nearest_frame(sampled_ms, time_ms)]) for time_ms in times_ms]
     return tuple(
         len(found[near]) if abs(near - time_ms) <= _ABOUT_MS else 0
@@ -351,8 +348,7 @@ def sampled_stills(times_ms: Sequence[int]) -> list[int]:
 def group_faces(
     made: Sequence[Made], scenes: Mapping[int, int], store: ObjectStore
 ) -> list[Person]:
-    """Return the people of a video by their first appearance; ``scenes``: time of a still -> its
-    scene.
+    """Return a video's people by their first appearance; ``scenes``: time of a still -> its scene.
 
     Deletes the vectors, and all pictures of faces that show nobody who is returned.
     """
@@ -409,10 +405,8 @@ def checked_times(times_ms: Times, still_times_ms: Sequence[int]) -> tuple[int, 
 
 @dataclass(frozen=True)
 class CheckPolicy(Step[FrameTimes, Made]):
-    """Frames to the mark that they are permitted.
-
-    Raises StageError with CONTENT_BLOCKED for the first that is not.
-    """
+    """Frames to the mark that they are permitted. Raises StageError with CONTENT_BLOCKED for the
+    first that is not."""
 
     name = "Checking the pictures"
     code = StageCode.VISION_FAILED

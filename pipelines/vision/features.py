@@ -102,11 +102,9 @@ def frame_features(frame: av.VideoFrame) -> tuple[Bytes, Bytes]:
 
 
 def _field(plane: Plane, height: int, frame: av.VideoFrame) -> Plane:
-    """Return the lines of one field, some of many, or all lines of a small progressive picture.
-
-    Of two fields one: at a cut they may be of two scenes, and in motion they are of two times.
-    Frames of telecined film are woven of two without being marked as interlaced.
-    """
+    """Return the lines of one field, some of many, or all lines of a small progressive picture. Of
+    two fields one: at a cut they may be of two scenes, and in motion they are of two times. Frames
+    of telecined film are woven of two without being marked as interlaced."""
     return plane[:: _field_step(plane.shape[0], height, frame)]
 
 
@@ -439,19 +437,15 @@ _LIT_LEVEL = 20
 
 
 def strokes_from_bytes(data: bytes) -> tuple[Times, Bytes, Times]:
-    """``stroke_times_ms``, ``strokes`` and ``spare_times_ms`` in what ``to_bytes`` stored.
-
-    Raises ValueError or KeyError on other bytes.
-    """
+    """``stroke_times_ms``, ``strokes`` and ``spare_times_ms`` in what ``to_bytes`` stored. Raises
+    ValueError or KeyError on other bytes."""
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return arrays["stroke_times_ms"], arrays["strokes"], arrays["spare_times_ms"]
 
 
 def facts_from_bytes(data: bytes) -> FrameFacts:
-    """Return what ``to_bytes`` stored, without unpacking the rest.
-
-    Raises ValueError or KeyError on other bytes.
-    """
+    """Return what ``to_bytes`` stored, without unpacking the rest. Raises ValueError or KeyError on
+    other bytes."""
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return FrameFacts(**{each.name: arrays[each.name] for each in fields(FrameFacts)})
 

@@ -32,13 +32,7 @@ from pipelines.vision.bars import inside
 from pipelines.vision.camera_motion import pair_times
 from pipelines.vision.cuts.pipeline import FoundCuts, find_cuts
 from pipelines.vision.cuts.selection import CutConfig
-from pipelines.vision.features import (
-    FEATURES,
-    FeaturesConfig,
-    ReadFrames,
-    nearest_frame,
-    no_frames,
-)
+from pipelines.vision.features import FEATURES, FeaturesConfig, ReadFrames, nearest_frame, no_frames
 from pipelines.vision.policy import ContentPolicy
 from pipelines.vision.scenes import (
     SCENES,
@@ -289,8 +283,7 @@ _MOST_WARNINGS = 20
 
 
 def damage_warnings(damaged_ms: Sequence[int]) -> Iterator[types.PipelineWarning]:
-    """Yield one for each interval of damaged pictures, whose times rise; the last for all the
-    rest."""
+    """Yield one for each interval of damaged pictures in order; the last for all the rest."""
     gaps = [after for before, after in pairwise(damaged_ms) if after - before > _ONE_DAMAGE_MS]
     starts = [*damaged_ms[:1], *gaps[: _MOST_WARNINGS - 1]]
     for start_ms, next_ms in pairwise([*starts, math.inf]):
@@ -306,11 +299,9 @@ _OVERVIEW_SHARES = (0.15, 0.5, 0.85)
 
 
 def _overview(overview: types.Scene, scenes: Sequence[types.Scene]) -> types.Scene:
-    """Return the overview with what is in any of the scenes.
-
-    Its description is that of the shot of its still, introduced as one of several: what is true of
-    one shot (light that grows, how many people) need not be of the others.
-    """
+    """Return the overview with what is in any of the scenes. Its description is that of the shot of
+    its still, introduced as one of several: what is true of one shot (light that grows, how many
+    people) need not be of the others."""
     if not scenes:
         return overview
     every = [*scenes, overview]

@@ -137,8 +137,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         return SCENES.key(self.workspace.prefix, *inputs, position=plan.index)
 
     def _pictured(self, plans: Sequence[ScenePlan]) -> list[_Seen]:
-        """Return what the models get: stills without bars, motion and writing, which may be in
-        bars."""
+        """Return what the models get: stills without bars, motion and writing, in bars too."""
         features = self._features(plans)
         looks = features.looks()
         times = {time for plan in plans for time in plan.still_times_ms}
@@ -317,11 +316,7 @@ _USUAL_PERCENTILE = 75
 
 
 def still_times(
-    times_ms: Times,
-    easy_times_ms: Times,
-    contrasts: Shapes,
-    details: Shapes,
-    scene: SceneBorders,
+    times_ms: Times, easy_times_ms: Times, contrasts: Shapes, details: Shapes, scene: SceneBorders
 ) -> tuple[int, ...]:
     """Return times of the frames to take as stills: one to four, rising.
 

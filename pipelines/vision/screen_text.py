@@ -136,8 +136,7 @@ class ScenePlaces:
 
 
 def _due(maps: Sequence[Strokes], moves: Sequence[Move]) -> Iterator[int]:
-    """Yield samples that show writing that was in none read before, and is there for two of
-    them."""
+    """Yield samples with writing that was in none read before, and is there for two."""
     read, travelled = np.zeros((TEXT_ROWS, TEXT_COLUMNS), bool), 1.0
     for index, strokes in enumerate(maps):
         if int(strokes.sum()) < _FEWEST:
@@ -158,10 +157,8 @@ def _due(maps: Sequence[Strokes], moves: Sequence[Move]) -> Iterator[int]:
 
 
 def _move(before: Strokes, after: Strokes, last: Move) -> Move:
-    """(0, 0) where the strokes stay, or go where they are not recognised.
-
-    Lines at equal distances may seem to go either way: they go on as from the sample before.
-    """
+    """(0, 0) where the strokes stay, or go where they are not recognised. Lines at equal distances
+    may seem to go either way: they go on as from the sample before."""
     least = min(int(before.sum()), int(after.sum()))
     if least < 2 * _FEWEST or int((before & after).sum()) >= _STEADY * least:
         return 0, 0
@@ -282,8 +279,7 @@ def together(texts: Sequence[Sequence[ScreenText]]) -> tuple[ScreenText, ...]:
 
 
 def _stay(places: ScenePlaces, index: int, box: Box) -> tuple[int, int]:
-    """Return the first and the last sample that show the strokes in ``box`` of the one at
-    ``index``."""
+    """Return the first and last sample that show the strokes in ``box`` of that at ``index``."""
     top, left = int(box.top * TEXT_ROWS), int(box.left * TEXT_COLUMNS)
     bottom = int(np.ceil((box.top + box.height) * TEXT_ROWS))
     right = int(np.ceil((box.left + box.width) * TEXT_COLUMNS))
@@ -307,10 +303,8 @@ def _stay(places: ScenePlaces, index: int, box: Box) -> tuple[int, int]:
 
 
 def _add(found: list[ScreenText], line: ScreenText, rolls: bool) -> None:
-    """Append the line, or let one that it is the same as last longer; the surer text counts.
-
-    Lines that differ by their figures alone, as those of a clock, are the same: the first counts.
-    """
+    """Append the line, or let one that it is the same as last longer; the surer text counts. Lines
+    that differ by their figures alone, as those of a clock, are the same: the first counts."""
     for at, other in enumerate(found):
         if other.start_ms is None or other.end_ms is None or line.start_ms is None:
             continue

@@ -174,9 +174,8 @@ def by_seeking(
 ) -> dict[int, Picture]:
     """Return pictures as stored for those of ``times_ms`` that seeking leads to.
 
-    Of key frames one packet is decoded, of others all that they refer to. None of
-    interlaced streams: a packet may hold a single field. None where the times of packets are not
-    those of pictures.
+    Of key frames one packet is decoded, of others all that they refer to. None of interlaced
+    streams (a packet may hold one field), or where packets' times are not theirs.
     """
     found: dict[int, Picture] = {}
     if stream.interlaced:
@@ -223,9 +222,7 @@ def by_decord(
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
     """Return pictures as stored, for those of ``wanted`` that decord reproduces; each ``finish``ed.
-
-    Raises DecordUnsuitableError if it cannot read the file as PyAV does.
-    """
+    Raises DecordUnsuitableError if it cannot read the file as PyAV does."""
     if stream.hdr or stream.transparent or stream.codec in _DECORD_LACKS:
         raise DecordUnsuitableError(stream.codec)
     if path.stat().st_size > _DECORD_FILE_LIMIT_BYTES:

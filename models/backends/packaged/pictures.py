@@ -118,9 +118,7 @@ class PackagedObjectDetector:
 
     def __init__(self, graph: Path, layers: Path) -> None:
         """``graph`` holds the weights, ``layers`` what OpenCV makes of their post-processing.
-
-        Raises WeightsError where this machine cannot run it.
-        """
+        Raises WeightsError where this machine cannot run it."""
         cv2.setNumThreads(1)
         self._session, self._places = _detector_session(graph, layers), _places()
 
@@ -437,10 +435,8 @@ def _similarities(vectors: Tensor) -> Tensor:
 
 def _boundary_session(tensors: Tensors, device: str) -> Any:
     """The convolutions: frames to what is left of each (n, 4608), and the means over each stack's
-    pictures (n, 448).
-
-    A batch of pictures are the frames of a video: convolutions in space take it as it is.
-    """
+    pictures (n, 448). A batch of pictures are the frames of a video: convolutions in space take it
+    as it is."""
     from onnx import TensorProto
 
     graph = Graph()
@@ -460,10 +456,8 @@ def _boundary_session(tensors: Tensors, device: str) -> Any:
 
 
 def _block(graph: Graph, tensors: Tensors, name: str, filters: int, seen: str) -> str:
-    """Convolutions in space, then in time, that reach 1, 2, 4 and 8 frames far, side by side.
-
-    Those in time have the normalisation after them within.
-    """
+    """Convolutions in space, then in time, that reach 1, 2, 4 and 8 frames far, side by side. Those
+    in time have the normalisation after them within."""
     scale = tensors[f"{name}.bn.weight"] / np.sqrt(tensors[f"{name}.bn.running_var"] + _ADDED)
     shift = tensors[f"{name}.bn.bias"] - tensors[f"{name}.bn.running_mean"] * scale
     parts = []

@@ -299,11 +299,7 @@ class CTranslate2Transcriber:
         )
 
     def _transcript(
-        self,
-        chunk: AudioChunk,
-        hypothesis: _Hypothesis,
-        seconds: int,
-        languages: Ranked,
+        self, chunk: AudioChunk, hypothesis: _Hypothesis, seconds: int, languages: Ranked
     ) -> ChunkTranscript:
         language, probability = languages[0]
         repeated = repeated_phrase(hypothesis.decoded.text.split())
@@ -326,12 +322,7 @@ class CTranslate2Transcriber:
         return ChunkTranscript(words, language, probability, fit, languages, repeated)
 
     def _decoded_again(
-        self,
-        chunk: AudioChunk,
-        first: _Hypothesis,
-        seconds: int,
-        language: str,
-        **how: Any,
+        self, chunk: AudioChunk, first: _Hypothesis, seconds: int, language: str, **how: Any
     ) -> _Hypothesis:
         """The best of further attempts: the full window, then without repeated n-grams."""
         attempts = [first]

@@ -38,9 +38,7 @@ ATTENTION = "sdpa"
 
 def pick_hardware(device: str = "auto", dtype: str = "auto") -> Hardware:
     """``auto``: the first GPU in bfloat16 (float16 before Ampere), else the processor in float32.
-
-    Raises ValueError for a GPU that is not there or a number format that torch lacks.
-    """
+    Raises ValueError for a GPU that is not there or a number format that torch lacks."""
     has_gpu = torch.cuda.is_available()
     name = ("cuda" if has_gpu else "cpu") if device == "auto" else device
     if name.startswith("cuda") and not has_gpu:
@@ -61,8 +59,7 @@ _granted_bytes = 0
 
 
 def bound_memory(row: Backend) -> None:
-    """Let this process have what its models declare of a GPU, and no more: another process may
-    have the rest."""
+    """Let this process have what its models declare of a GPU: another may have the rest."""
     global _granted_bytes  # noqa: PLW0603  (the limit is the process's)
     if row.gpu_memory_bytes and torch.cuda.is_available():
         _granted_bytes += row.gpu_memory_bytes

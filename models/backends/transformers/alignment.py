@@ -47,8 +47,7 @@ class CtcAligner:
         )
         self._model = model.to(hardware.device).eval()
         self._hardware = hardware
-        # On a GPU with TF32: the range of float32, which the multilingual checkpoint needs, at
-        # near the speed of half precision.
+        # On a GPU with TF32: the multilingual checkpoint needs float32's range, nearly as fast.
         torch.set_float32_matmul_precision("high")
         vocabulary = self._processor.tokenizer.get_vocab()
         self._blank = int(model.config.pad_token_id)
@@ -58,8 +57,7 @@ class CtcAligner:
     def align(
         self, samples: Sequence[Samples], words: Sequence[Sequence[str]], languages: Sequence[str]
     ) -> list[list[Span]]:
-        """Of each piece one span a word, in order, inside the samples, not overlapping; in any
-        language."""
+        """Of each piece one span a word, in order, inside the samples, apart; in any language."""
         worth = [
             index
             for index, own in enumerate(words)
@@ -88,11 +86,9 @@ class CtcAligner:
         return fill_gaps(words, timed, seconds)
 
     def _emissions(self, samples: Sequence[Samples]) -> list[torch.Tensor]:
-        """Log-probabilities of each piece, shape (frames, vocabulary), float32 on the CPU.
-
-        Pieces that silence fills up to the same length share a batch: some checkpoints take what
-        fills up for sound, so it is the piece's own, whatever it comes with.
-        """
+        """Log-probabilities of each piece, shape (frames, vocabulary), float32 on the CPU. Pieces
+        that silence fills up to the same length share a batch: some checkpoints take what fills up
+        for sound, so it is the piece's own, whatever it comes with."""
         found: dict[int, torch.Tensor] = {}
         groups: dict[int, list[int]] = {}
         for index, piece in enumerate(samples):
@@ -130,8 +126,7 @@ class AlignerByLanguage:
     def align(
         self, samples: Sequence[Samples], words: Sequence[Sequence[str]], languages: Sequence[str]
     ) -> list[list[Span] | None]:
-        """Of each piece one span a word, in order, inside the samples; None without an aligner for
-        its language."""
+        """Of each piece one span a word, in order, inside the samples; None without an aligner."""
         found: list[list[Span] | None] = [None] * len(samples)
         for aligner, is_english in ((self.english, True), (self.other, False)):
             own = [at for at, name in enumerate(languages) if (name == "en") is is_english]
@@ -319,11 +314,8 @@ class AttentionAligner:
 
     @contextmanager
     def _attention(self, encoded: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-        """Scores of the alignment heads, (chunks, heads, tokens, positions) a layer, of a call
-        inside.
-
-        They are worked out beside the model's own kernels, which keep none.
-        """
+        """Scores of the alignment heads of a call, (chunks, heads, tokens, positions) a layer. They
+        are worked out beside the model's own kernels, which keep none."""
         found: list[torch.Tensor] = []
 
         def keep(module: Any, arguments: tuple[Any, ...], layer: int) -> None:

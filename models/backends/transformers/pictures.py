@@ -25,10 +25,8 @@ THRESHOLD = 0.5
 
 
 class _PictureModel:
-    """A network over stills, which its processor makes ready on the device.
-
-    ``checkpoint`` is a repository with its revision, or a folder.
-    """
+    """A network over stills, which its processor makes ready on the device. ``checkpoint`` is a
+    repository with its revision, or a folder."""
 
     _kind: Any
     """The class of transformers that loads it."""

@@ -109,11 +109,7 @@ class SentenceEmbedder:
     @torch.inference_mode()
     def _embedded(self, texts: Sequence[str]) -> list[npt.NDArray[np.float32]]:
         inputs = self._tokenizer(
-            list(texts),
-            padding=True,
-            truncation=True,
-            max_length=128,
-            return_tensors="pt",
+            list(texts), padding=True, truncation=True, max_length=128, return_tensors="pt"
         ).to(self._hardware.device)
         tokens = self._model(**inputs).last_hidden_state.float()
         mask = inputs["attention_mask"][:, :, None].float()

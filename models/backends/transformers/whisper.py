@@ -80,10 +80,8 @@ class _Decoding:
 
 
 class _Doubts(LogitsProcessor):  # type: ignore[misc]
-    """The logarithm of the probability of each token that is chosen, for one greedy decoding.
-
-    The logits of all steps, which ``generate`` can keep, are gigabytes.
-    """
+    """The logarithm of the probability of each token that is chosen, for one greedy decoding. The
+    logits of all steps, which ``generate`` can keep, are gigabytes."""
 
     def __init__(self) -> None:
         self.found: list[torch.Tensor] = []
@@ -103,8 +101,7 @@ class _Doubts(LogitsProcessor):  # type: ignore[misc]
 class WhisperTranscriber:
     """Task ``transcribe`` with any Whisper checkpoint.
 
-    ``checkpoint`` is a repository (with its ``revision``) or a folder. Raises
-    OSError when neither is there.
+    ``checkpoint`` is a repository (with ``revision``) or a folder; without either, OSError.
     """
 
     def __init__(
@@ -118,10 +115,7 @@ class WhisperTranscriber:
     ) -> None:
         self._processor: Any = WhisperProcessor.from_pretrained(checkpoint, revision=revision)
         model: Any = WhisperForConditionalGeneration.from_pretrained(
-            checkpoint,
-            revision=revision,
-            dtype=hardware.dtype,
-            attn_implementation=ATTENTION,
+            checkpoint, revision=revision, dtype=hardware.dtype, attn_implementation=ATTENTION
         )
         self._model = model.to(hardware.device).eval()
         self._aligner = aligner
@@ -387,8 +381,7 @@ class WhisperTranscriber:
     def _measured(
         self, chunks: Sequence[AudioChunk], decoding: Sequence[_Decoding], encoded: torch.Tensor
     ) -> list[list[alignment.Span] | None]:
-        """Of each chunk when its words are spoken, by the acoustic model, else by attention; None
-        where neither serves."""
+        """Of each chunk when its words are spoken, by the acoustic model, by attention, or None."""
         found: list[list[alignment.Span] | None] = [None] * len(chunks)
         if self._aligner is not None and chunks:
             spans = self._aligner.align(

@@ -56,8 +56,7 @@ class GradualConfig:
     min_change: float = 0.3
     max_likeness: float = 0.6
     min_steps_change: float = 0.2
-    """Of the quarters of a dissolve; measured as for wipes: sweeping cameras up to 0.1,
-    dissolves from 0.55."""
+    """Of a dissolve's quarters; as for wipes: sweeping cameras up to 0.1, dissolves from 0.55."""
     min_length_ms: int = 120
     min_coarse: float = 0.6
     """Confidence of a fit to coarse pictures, which a title that fades in resembles too."""
@@ -142,10 +141,8 @@ def _best_fit(
     config: GradualConfig,
 ) -> Gradual | None:
     """Return the transition between two frames, as fine pictures show it or else coarse ones.
-
-    Objects that move during a dissolve blur what fine pictures show of the
-    mixture; in coarse ones, with their colours, they hardly matter.
-    """
+    Objects that move during a dissolve blur what fine pictures show of the mixture; in coarse ones,
+    with their colours, they hardly matter."""
     unlike = cache(partial(_unlike, window, a, b, config))
     fine = _fitted(window, a, b, mixed.fine[a : b + 1], unlike, sweeps, config)
     if fine is not None and fine.confidence >= _CONVINCING:
@@ -177,10 +174,8 @@ def _fitted(
     config: GradualConfig,
 ) -> Gradual | None:
     """Return the transition between frames ``a`` and ``b`` if the mixture model holds there.
-
-    ``mixtures`` has a row for each frame from ``a`` to ``b``. ``unlike`` (of the two frames)
-    and ``sweeps`` (of those between) are called once the mixture model holds.
-    """
+    ``mixtures`` has a row for each frame from ``a`` to ``b``. ``unlike`` (of the two frames) and
+    ``sweeps`` (of those between) are called once the mixture model holds."""
     share, miss = _shares(mixtures)
     begin, stop = _extent(share)
     times = window.times_ms[a : b + 1]
@@ -221,11 +216,9 @@ class _Ends:
 
 
 def _unlike(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> _Ends | None:
-    """Return the difference of frames ``a`` and ``b``, None where it is none of two scenes.
-
-    Between two pictures that show something, a change of light is no difference.
-    The cheapest tests come first: most pairs fail early.
-    """
+    """Return the difference of frames ``a`` and ``b``, None where it is none of two scenes. Between
+    two pictures that show something, a change of light is no difference. The cheapest tests come
+    first: most pairs fail early."""
     ends = window.luma[np.array([a, b])]
     kinds = measures.blanks(ends)  # black goes first
     side = next(
@@ -369,11 +362,7 @@ class WipeConfig:
 
 
 def find_wipes(
-    window: FrameFeatures,
-    cells: npt.NDArray[np.float32],
-    start: int,
-    end: int,
-    config: WipeConfig,
+    window: FrameFeatures, cells: npt.NDArray[np.float32], start: int, end: int, config: WipeConfig
 ) -> list[Gradual]:
     """Wipes with their middle near one of the frames ``start`` to ``end``.
 
@@ -397,11 +386,9 @@ def find_wipes(
 def _visits(
     window: FrameFeatures, cells: npt.NDArray[np.float32], wipe: Gradual, config: WipeConfig
 ) -> tuple[tuple[int, int], ...]:
-    """Intervals that end with the picture that they began with, the wipe being a part of them.
-
-    From the wipe's start to the time at which A is seen again, and from the time
-    at which B was last seen before to the wipe's end.
-    """
+    """Intervals that end with the picture that they began with, the wipe being a part of them. From
+    the wipe's start to the time at which A is seen again, and from the time at which B was last
+    seen before to the wipe's end."""
     times = window.times_ms
     a = max(0, int(np.searchsorted(times, wipe.start_ms)) - 1)
     b = min(len(times) - 1, int(np.searchsorted(times, wipe.end_ms)) + 1)
@@ -427,8 +414,7 @@ def _likely_wipes(
     last: measures.Indices,
     config: WipeConfig,
 ) -> npt.NDArray[np.bool_]:
-    """Return where the ends differ, and the centre shows one at some places, the other
-    elsewhere."""
+    """Return where the ends differ, and the centre shows one in places, the other elsewhere."""
     a, middle, b = cells[first], cells[centres], cells[last]
     apart, to_a, to_b = np.abs(a - b), np.abs(middle - a), np.abs(middle - b)
     difference = apart.mean(axis=1)

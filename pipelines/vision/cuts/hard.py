@@ -106,9 +106,7 @@ def find_hard(
 
 def _gaps(window: FrameFeatures, low: int, high: int) -> measures.Floats:
     """How many usual steps the one to each frame takes: 1, more where frames are missing before it.
-
-    The usual is the median of the steps around it.
-    """
+    The usual is the median of the steps around it."""
     apart = np.diff(window.times_ms, prepend=window.times_ms[0]).astype(np.float64)
     found = np.ones(len(window))
     even = _GAP * apart[low:high].min()
@@ -124,10 +122,8 @@ def _gaps(window: FrameFeatures, low: int, high: int) -> measures.Floats:
 def _steps_near(
     window: FrameFeatures, steps: measures.Floats, gaps: measures.Floats, index: int, frames: int
 ) -> measures.Floats:
-    """Up to so many steps before the one at ``index`` and after it; none where all are far.
-
-    As they would be over as much time as that one takes: what moves goes on moving in a gap.
-    """
+    """Up to so many steps before the one at ``index`` and after it; none where all are far. As they
+    would be over as much time as that one takes: what moves goes on moving in a gap."""
     first, last = _reach(window, index, frames)
     others = np.r_[first + 1 : index, index + 1 : last + 1]
     if not len(others):

@@ -1,7 +1,6 @@
 """Where a video's scenes begin, from the stored features of its segments.
 
-Long videos are searched in many tasks, some blocks of frames each; the result does not depend
-on that.
+Long videos are searched in many tasks, some blocks of frames each, with the same result.
 """
 
 from __future__ import annotations
@@ -66,9 +65,7 @@ def find_cuts(
     mapper: Mapper,
 ) -> FoundCuts:
     """Return the cuts of ``video``, of whose segments in order these are the stored features.
-
-    Raises StageError, VISION_FAILED where there is no frame, and StageStoppedError.
-    """
+    Raises StageError, VISION_FAILED where there is no frame, and StageStoppedError."""
     facts: list[FrameFacts] = []
     stored: list[list[selection.FeaturesPart]] = [[] for _ in video.all_parts]
     for segment, made in zip(video.segments, features, strict=True):

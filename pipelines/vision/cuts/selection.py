@@ -267,10 +267,7 @@ def _of_block(
         graduals += judgements[0].unproposed
     screens = find_screen_changes(window, *inside, config.screen)
     return Found(
-        (*hard, *screens),
-        tuple(graduals),
-        tuple(wipes),
-        _blank_runs(window.part(*inside), ends_ms),
+        (*hard, *screens), tuple(graduals), tuple(wipes), _blank_runs(window.part(*inside), ends_ms)
     )
 
 
@@ -576,11 +573,9 @@ def _clear(cut: Cut, other: Cut, gap_ms: int, sure_gap_ms: int) -> bool:
 def _bridge_blanks(
     cuts: list[Cut], blanks: list[BlankRun], duration_ms: int, config: CutConfig
 ) -> list[Cut]:
-    """Return each short black or white interval, and the cuts into and out of it, made one cut.
-
-    At the very start or end of the video there is only one scene beside it, so
-    no cut is left there. ``cuts`` are in order and do not overlap.
-    """
+    """Return each short black or white interval, and the cuts into and out of it, made one cut. At
+    the very start or end of the video there is only one scene beside it, so no cut is left there.
+    ``cuts`` are in order and do not overlap."""
     slack_ms = config.min_scene_ms // 4
     rest, bridges = list(cuts), []
     for run in sorted(blanks, key=lambda run: (run.blank is Blank.WHITE, run.start_ms)):
@@ -621,8 +616,7 @@ def _remove(cuts: list[Cut], *unwanted: Cut | None) -> None:
 
 
 def _merged(into: Cut, out: Cut, kind: CutKind) -> Cut:
-    """Return one cut for a dip to black or white: where a hard cut bounds it, there, else its
-    middle."""
+    """Return one cut for a dip to black or white: at a hard cut that bounds it, else its middle."""
     confidence = max(into.confidence, out.confidence)
     start_ms, end_ms = into.start_ms, out.end_ms
     if out.kind is CutKind.HARD:
