@@ -9,14 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, get_type_hints
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
@@ -46,7 +39,6 @@ def _whole(value: Any) -> Any:
 
 WHOLE = BeforeValidator(_whole)
 """Last in an annotation, so that the bounds before it stand in the JSON schema."""
-
 
 NO_NUL_PATTERN = r"^[^\u0000]*$"
 

@@ -80,7 +80,6 @@ def require_callback_url(
 STILL_PURPOSE = "thumbnail"
 _STILL_HOURS = 24
 
-
 OVERVIEW_STILL = "overview"
 
 

@@ -104,8 +104,7 @@ async def limit(
         int | None, typer.Option(min=0, max=100_000, help="Unfinished jobs; 0 for the default.")
     ] = None,
     pay_as_you_go: Annotated[
-        bool | None,
-        typer.Option("--pay-as-you-go/--prepaid", help="Whether it may go below zero."),
+        bool | None, typer.Option("--pay-as-you-go/--prepaid", help="Whether it may go below zero.")
     ] = None,
     credit_limit: Annotated[
         int | None, typer.Option(min=0, max=10**12, help="Cents below zero, pay as you go.")

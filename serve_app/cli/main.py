@@ -137,11 +137,7 @@ USER_ERRORS = {
     "serve_app.cli.output": ("UsageError",),
     "serve_app.client.api": ("RequestFailedError",),
     "serve_app.context": ("ContentPolicyError",),
-    "serve_app.deployment.data": (
-        "DatabaseUnreachableError",
-        "DataFolderError",
-        "OtherDataError",
-    ),
+    "serve_app.deployment.data": ("DatabaseUnreachableError", "DataFolderError", "OtherDataError"),
     "serve_app.deployment.local": ("PortInUseError", "ServiceStartError"),
     "serve_app.deployment.model_choice": ("ModelProfileError",),
     "serve_app.deployment.proxy": ("HaproxyFolderError",),

@@ -27,7 +27,6 @@ MAX_SERVER_FAILURES = 4
 
 _WAIT_AND_RETRY = frozenset({"IDEMPOTENCY_IN_PROGRESS", "RESULTS_NOT_READY"})
 
-
 JsonObject = dict[str, Any]
 
 UploadProgress = Callable[[int, int], None]
@@ -60,7 +59,6 @@ _ANSWER_TIMEOUT = httpx.Timeout(150.0, connect=10.0)
 
 # The service may still be storing the last bytes when all of them have been sent.
 _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=10.0, read=300.0)
-
 
 _TUS = {"Tus-Resumable": "1.0.0"}
 _OPERATIONS = Path(__file__).with_name("operations.json")

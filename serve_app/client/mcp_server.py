@@ -238,8 +238,7 @@ class _Tools:
         self,
         context: Context,
         query: Annotated[
-            str | None,
-            Field(description='Words, "a phrase", -without, beginning*, or OR between.'),
+            str | None, Field(description='Words, "a phrase", -without, beginning*, or OR between.')
         ] = None,
         like: Annotated[
             str | None,

@@ -18,7 +18,6 @@ NO_CUTS = "One shot: the video has no cuts."
 NO_SPEECH = "No speech was found."
 _FIRST_WORDS = 60
 
-
 _SPEAKER_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 

@@ -23,7 +23,6 @@ from storage.types import Tier
 log = logging.getLogger("vas.credits")
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Account"])
 
-
 _WHILE_AVAILABLE = [
     "balanceCents",
     "heldCents",

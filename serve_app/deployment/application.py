@@ -38,7 +38,6 @@ log = logging.getLogger("vas.replica")
 _QUEUED_BATCHES = 1024
 """Inputs that may wait in each caller; beyond it calls fail at once."""
 
-
 APP_NAME = "vas"
 _ONGOING_REQUESTS = 512
 _QUEUED_REQUESTS = 512

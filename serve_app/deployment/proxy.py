@@ -55,7 +55,6 @@ fi
 exec {binary} "$@"
 """
 
-
 _ONE_REQUEST_ID = "http-response set-header X-Request-Id %[res.hdr(x-request-id,1)]"
 _SAFE_RETRIES = "http-request disable-l7-retry unless METH_GET"
 """A request that was sent and not answered may have been carried out: only reads run again."""
@@ -88,7 +87,6 @@ Otherwise Serve reads ahead of it, to notice clients that go away, into a queue
 without bounds: an upload that comes faster than the disk takes it would lie in
 memory. Our application notices by itself.
 """
-
 
 _LONGEST_SOCKET_PATH = 97
 """Of the 108 bytes of a Unix socket's address, without what HAProxy appends while it binds."""

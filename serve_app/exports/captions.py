@@ -67,7 +67,6 @@ _CAPTIONS = frozenset({"srt", "vtt", "ttml", "ebu-tt-d", "ass"})
 _MOST_VIOLATIONS = 1_000
 _COLUMNS = ("index", "startTime", "endTime", "speaker", "text", "confidence")
 
-
 _FILES = {
     "application/x-subrip": (
         "SubRip captions.",
@@ -316,9 +315,7 @@ async def lint(
             "total": len(broken),
             "violations": [
                 rendered(
-                    CaptionViolationJson,
-                    each,
-                    severity="advice" if each.is_advice else "violation",
+                    CaptionViolationJson, each, severity="advice" if each.is_advice else "violation"
                 )
                 for each in broken[:_MOST_VIOLATIONS]
             ],
@@ -328,11 +325,7 @@ async def lint(
 
 
 async def house_rules(
-    context: AppContext,
-    connection: Connection,
-    job: JobRecord,
-    track: TrackTranscript,
-    house: str,
+    context: AppContext, connection: Connection, job: JobRecord, track: TrackTranscript, house: str
 ) -> HouseRules:
     """Return the rules for the track's language and the picture's frame rate. Raises ApiError."""
     sources = find_sources(job.file_name, await find_ingest_result(connection, job.id))
@@ -356,11 +349,7 @@ async def _chosen(
 
 
 async def _file_response(
-    context: AppContext,
-    job: JobRecord,
-    which: _Which,
-    extension: str,
-    style: _Style,
+    context: AppContext, job: JobRecord, which: _Which, extension: str, style: _Style
 ) -> Response:
     """Return a track as an attachment named after the media; ``extension`` is one of
     _MEDIA_TYPES."""

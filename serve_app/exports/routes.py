@@ -209,7 +209,6 @@ FCM: NON-DROP FRAME
 * COMMENT: moved: from 00:00:21.480 to 00:00:26.000
 """
 
-
 _COMPARISON_FILES = {
     ComparisonFormat.OTIO: ("application/vnd.pixar.opentimelineio+json", timeline_files.to_otio),
     ComparisonFormat.EDL: ("text/plain", timeline_files.to_edl),

@@ -101,7 +101,6 @@ EchoedMetadata = Annotated[
 ]
 Metadata = Annotated[EchoedMetadata, AfterValidator(check_metadata)]
 
-
 FileName = Annotated[str, doc("Name of the media file.", "interview.mp4")]
 
 

@@ -64,7 +64,6 @@ log = logging.getLogger("vas.credits")
 EVENT_FORMS: dict[str, Callable[[Connection, JobRecord], Awaitable[bytes]]] = {}
 """The body of a callback at the end of a job that came through another interface, by its name."""
 
-
 ROOM_PART = 5
 """One in so many of an account's unfinished jobs is left by its archives to other creations."""
 

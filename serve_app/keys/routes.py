@@ -43,7 +43,6 @@ _PRIVATE: dict[str, Any] = {"headers": headers("Cache-Control")}
 router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute, tags=["Dashboard"])
 open_router = APIRouter(prefix=API_PREFIX, route_class=KeylessRoute, tags=["Dashboard"])
 
-
 _KEYS = list_of("KeyList", Annotated[list[Key], doc("Newest first.")], "The account's keys.")
 
 
@@ -158,7 +157,6 @@ async def create_session(request: Request, context: Context, body: SignInBody) -
 
 MOST_ENTRIES = 1000
 """Of a page."""
-
 
 _AUDIT = list_of(
     "AuditPage",

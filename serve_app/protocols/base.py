@@ -264,9 +264,7 @@ async def progress(
                         return
                 waiting = asyncio.create_task(changed.wait())
                 await asyncio.wait(
-                    [waiting, gone],
-                    timeout=HEARTBEAT_SECONDS,
-                    return_when=asyncio.FIRST_COMPLETED,
+                    [waiting, gone], timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED
                 )
                 waiting.cancel()
                 if gone.done():

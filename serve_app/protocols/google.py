@@ -359,10 +359,7 @@ def _annotations(
     """Return all that the features of the request ask for."""
     features: Sequence[str] = job.source.protocol.get("features", ())
     whole = _segment(0, job.duration_ms or 0)
-    shown: dict[str, Any] = {
-        "inputUri": job.source.protocol.get("input_uri", ""),
-        "segment": whole,
-    }
+    shown: dict[str, Any] = {"inputUri": job.source.protocol.get("input_uri", ""), "segment": whole}
     if "SHOT_CHANGE_DETECTION" in features:
         shown["shotAnnotations"] = [_segment(each.start_ms, each.end_ms) for each in scenes]
     if "LABEL_DETECTION" in features:
@@ -512,10 +509,7 @@ def _texts(scenes: Iterable[Scene]) -> Iterator[dict[str, Any]]:
             edges = _corners(line.box)
             corners = ("left", "top"), ("right", "top"), ("right", "bottom"), ("left", "bottom")
             vertices = [{"x": edges[x], "y": edges[y]} for x, y in corners]
-            frame = {
-                "rotatedBoundingBox": {"vertices": vertices},
-                "timeOffset": _offset(start_ms),
-            }
+            frame = {"rotatedBoundingBox": {"vertices": vertices}, "timeOffset": _offset(start_ms)}
             segments[line.text].append(
                 {
                     "segment": _segment(start_ms, end_ms),

@@ -62,10 +62,7 @@ from serve_app.protocols.base import (
 )
 from serve_app.results.routes import TranslationBody, create_translation
 from serve_app.results.transcripts import default_track, read_tracks
-from serve_app.uploads.receiving import (
-    closing_unread,
-    content_length,
-)
+from serve_app.uploads.receiving import closing_unread, content_length
 from storage.job_records import JobRecord
 from storage.translations import find_translation
 from storage.types import TranslationStatus
@@ -333,11 +330,7 @@ def key_terms(prompt: str) -> list[str]:
 
 
 async def _create(
-    request: Request,
-    context: AppContext,
-    account_id: uuid.UUID,
-    asked: Form,
-    file: UploadFile,
+    request: Request, context: AppContext, account_id: uuid.UUID, asked: Form, file: UploadFile
 ) -> JobRecord:
     """Create the job and give it its file."""
     name = PurePosixPath(file.filename or "").name or "audio"

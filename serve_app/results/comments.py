@@ -38,8 +38,7 @@ class CommentBody(_Body):
     ]
     text: Annotated[
         Annotated[
-            str,
-            Field(min_length=1, max_length=2000, json_schema_extra={"pattern": NO_NUL_PATTERN}),
+            str, Field(min_length=1, max_length=2000, json_schema_extra={"pattern": NO_NUL_PATTERN})
         ],
         doc("Plain text.", "Is this the right take?"),
     ]

@@ -16,17 +16,7 @@ from pipelines.types import Person
 from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, public_url, success
 from serve_app.api.openapi import OF_RESULTS, answers
-from serve_app.api.schemas import (
-    Answer,
-    Body,
-    Count,
-    Seconds,
-    Url,
-    Uuid,
-    doc,
-    list_of,
-    rendered,
-)
+from serve_app.api.schemas import Answer, Body, Count, Seconds, Url, Uuid, doc, list_of, rendered
 from serve_app.api.urls import parse_job_id, still_path
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result, require_stage
@@ -142,8 +132,7 @@ _VOICES = list_of(
 
 
 @voice_router.put(
-    "/jobs/{jobId}/speakers/{speakerId}/voice",
-    **answers(Answer[Voice], "The voice.", *OF_RESULTS),
+    "/jobs/{jobId}/speakers/{speakerId}/voice", **answers(Answer[Voice], "The voice.", *OF_RESULTS)
 )
 async def name_voice(
     request: Request,

@@ -66,7 +66,6 @@ LanguageTag = Annotated[
     str, Field(max_length=60, pattern="^[A-Za-z]{2,3}(-[A-Za-z0-9]{1,8}){0,6}$")
 ]
 
-
 _LanguagePath = Annotated[
     LanguageTag, Path(description="BCP 47; its region makes no difference.", examples=["en"])
 ]

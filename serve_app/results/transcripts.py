@@ -143,8 +143,7 @@ class Transcript(TypedDict):
     text: Annotated[str, doc("The segments, a line each.", "Good morning.")]
     segments: Annotated[list[TranscriptSegmentJson], doc("In order of time.")]
     turns: Annotated[
-        list[TurnJson],
-        doc("Who speaks when, by start; those of different speakers may overlap."),
+        list[TurnJson], doc("Who speaks when, by start; those of different speakers may overlap.")
     ]
     sounds: Annotated[
         list[SoundJson], doc("Speech, singing and music, by start; kinds may overlap.")

@@ -29,7 +29,6 @@ log = logging.getLogger("vas.uploads")
 
 BEAT_SECONDS = 0.7
 
-
 _RETRY_SECONDS = 0.1
 
 

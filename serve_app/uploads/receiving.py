@@ -50,7 +50,6 @@ from storage.database import UNAVAILABLE
 _PIECES_WAITING = 2
 """One is being written while the next comes in; more would only hide a slow disk."""
 
-
 _PIECE_BYTES = 1024 * 1024
 """Written in pieces of this size: large enough for the disk, small enough for many at once."""
 
@@ -415,19 +414,13 @@ _EXPOSED = (
     "Tus-Version, Upload-Defer-Length, Upload-Expires, Upload-Length, Upload-Offset, X-Request-Id"
 )
 
-
 _SENT = (
     "Content-Type, Tus-Resumable, Upload-Checksum, Upload-Length, Upload-Offset, "
     "X-HTTP-Method-Override, X-Request-Id, X-Requested-With"
 )
 
-
-ANY_ORIGIN = {
-    "Access-Control-Allow-Origin": "*",
-    "Access-Control-Expose-Headers": _EXPOSED,
-}
+ANY_ORIGIN = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": _EXPOSED}
 """On every answer of an upload's address."""
-
 
 _DISCARDED_BYTES = 64 * 1024
 """The rest of so small a body is read and dropped; for a larger one the connection is closed."""

@@ -33,7 +33,6 @@ from storage.objects import PartialBusyError, PartialOffsetError
 
 log = logging.getLogger("vas.uploads")
 
-
 VERSION = "1.0.0"
 EXTENSIONS = ("checksum", "expiration", "termination")
 PATCH_TYPE = "application/offset+octet-stream"
@@ -383,7 +382,6 @@ def _answer(request: Request, status: int, headers: dict[str, str]) -> Response:
 
 
 _HANDLERS: dict[str, Handler] = {"HEAD": _head, "PATCH": _patch, "DELETE": _delete}
-
 
 _OVERRIDABLE = ["HEAD", "PATCH", "DELETE", "OPTIONS", "POST", "GET", "PUT"]
 """Any method may carry X-HTTP-Method-Override; those of their own are the first four."""

@@ -28,7 +28,6 @@ RENEWED_BEFORE = dt.timedelta(days=2)
 AUTHORITY_FILE = "authority.pem"
 SERVER_FILE = "server.pem"
 
-
 MAX_BODY_BYTES = 4 * 1024**2
 CONNECTION_SECONDS = 15.0
 REFUSED = 401

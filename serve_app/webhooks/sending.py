@@ -44,7 +44,6 @@ _FAILURES: tuple[tuple[type[Exception], str], ...] = (
     (httpx.HTTPError, "connection"),
 )
 
-
 BACKOFF_SECONDS = (10, 20, 40, 80, 160, 320, 600)
 """Between the attempts, one after the other."""
 

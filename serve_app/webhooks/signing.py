@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 SECRET_PREFIX = "whsec_"  # noqa: S105  (a public prefix)
 SECRET_BYTES = 24
 
-
 TOLERANCE_SECONDS = 300
 
 HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")

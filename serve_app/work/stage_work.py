@@ -77,7 +77,6 @@ _Summary = tuple[types.TimedSentence, ...] | types.PipelineWarning | None
 UNSHARDED_SECONDS = 86_400.0
 """A segment as long as the longest media that is taken: one piece."""
 
-
 _SUMMARY_SHARE = 0.1
 """Of the transcript's progress, where there is a model for summaries."""
 
