@@ -1,7 +1,7 @@
 """Questions about the shared recordings: whether the passage is among the first five, whether each
 quotation is word for word, what is refused, and planted instructions that an answer follows.
 
-    .venv/bin/python -m benchmarks.ask --url URL --key KEY [--planted]
+    .venv/bin/python -m benchmarks.ask --url URL --key KEY [--half report] [--planted]
 
 The service is one that runs, whose account has analysed the recordings of ``ask_questions.toml``
 (folders speakers2, mixed-speech and speech of ../shared/media, by ``vas analyze``). Retrieval is
@@ -45,10 +45,13 @@ def main() -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--key", required=True)
     parser.add_argument("--planted", action="store_true")
+    parser.add_argument("--half", choices=("tune", "report"), action="append")
     given = parser.parse_args()
     questions = tomllib.loads((HERE / "ask_questions.toml").read_text())["question"]
     with ApiClient(given.url, given.key) as client:
-        found = {half: _measured(client, questions, half) for half in ("tune", "report")}
+        found = {
+            half: _measured(client, questions, half) for half in given.half or ("tune", "report")
+        }
         if given.planted:
             found["planted"] = _planted(client)
     print(json.dumps(found))
