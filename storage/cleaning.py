@@ -25,6 +25,7 @@ from storage.tables import (
     accounts,
     api_keys,
     archive_objects,
+    comments,
     hidden_phrases,
     idempotency_records,
     invitations,
@@ -327,6 +328,7 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
         summaries,
         previews,
         hidden_phrases,
+        comments,
         webhook_events,
     )
     for table in tables:  # Labels and voices go with their transcripts, vectors with rows.

@@ -12,7 +12,7 @@ from storage.database import Connection
 from storage.keys import fingerprint
 from storage.records import columns, read, read_one
 from storage.tables import Comment, comments, sessions, users
-from storage.types import ActorKind, Cause, ResultChange
+from storage.types import ActorKind
 
 MOST_COMMENTS = 1000
 """Of a job."""
@@ -84,12 +84,6 @@ async def delete_comment(
         await connection.execute(delete(comments).where(comments.c.id == comment_id))
         await record(connection, account_id, AuditAction.DELETE_COMMENT, job_id=job_id)
     return found
-
-
-async def follow(connection: Connection, change: ResultChange) -> None:
-    """Comments go with a job's content."""
-    if change.cause is Cause.ERASED:
-        await connection.execute(delete(comments).where(comments.c.job_id == change.job_id))
 
 
 async def note_editing(connection: Connection, session: str, job_id: uuid.UUID) -> list[str]:

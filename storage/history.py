@@ -40,7 +40,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
-from storage import comments, comparisons, duplicates, search_index, translations
+from storage import comparisons, duplicates, search_index, translations
 from storage.database import Connection, Database, run
 from storage.job_records import JobRecord
 from storage.records import columns, read
@@ -83,10 +83,7 @@ _MOST_PAIRS = 10**8
 """Segments of two states that are compared: a tenth of a second."""
 _VERSION = cast(literal_column("transcripts.xmin"), Text)
 
-FOLLOWERS = (
-    *(search_index.follow, duplicates.follow, comparisons.follow),
-    *(translations.follow, comments.follow),
-)
+FOLLOWERS = (search_index.follow, duplicates.follow, comparisons.follow, translations.follow)
 """What depends on results, and keeps in step with them in the transaction of their change.
 
 What is computed when it is read follows by itself: captions, chapters, reviews and receipts.
