@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from models.backends import remote
@@ -255,6 +256,24 @@ def test_only_what_is_asked_about_is_read(api: RunningApi, owner: tuple[Customer
     assert data(asked(api, customer, question, filter=late))["passages"] == []
     kinds = data(asked(api, customer, "Who is the baker Weber?", filter={"kinds": ["text"]}))
     assert {each["kind"] for each in kinds["passages"]} == {"text"}
+
+
+def test_an_archive_is_asked_about_by_itself(api: RunningApi, owner: tuple[Customer, str]) -> None:
+    customer, job_id = owner
+    made = api.client.post("/archives", json={"url": "s3://films/"}, headers=customer.headers)
+    archive_id = made.json()["data"]["archiveId"]
+    question = "How much does the new crane cost?"
+    assert data(asked(api, customer, question, archiveId=archive_id))["passages"] == []
+    statement = text(
+        "INSERT INTO archive_objects (archive_id, key_sha256, key, size_bytes, state, job_id)"
+        " VALUES (:archive_id, 'x', 'a.mp4', 1, 'completed', :job_id)"
+    )
+    values = {"archive_id": archive_id, "job_id": job_id}
+    api.transact(lambda connection: connection.execute(statement, values))
+    [passage] = data(asked(api, customer, question, archiveId=archive_id))["passages"]
+    assert passage["jobId"] == job_id
+    stranger = asked(api, api.customer(), question, archiveId=archive_id)
+    assert stranger.status_code == 404
 
 
 @pytest.mark.parametrize(
