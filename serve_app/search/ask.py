@@ -17,10 +17,10 @@ import re
 import uuid
 from collections.abc import AsyncGenerator, Container, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NotRequired, Self
+from typing import Annotated, Any, Literal, NotRequired, Self
 
 from fastapi import APIRouter, Header, Request
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 from typing_extensions import TypedDict
@@ -75,6 +75,16 @@ _ADDRESS = re.compile(r"\w+://\S+|www\.\S+|\S+@\S+\.\w+", re.IGNORECASE)
 Language = Annotated[str, Field(max_length=35), shown(LANGUAGE), matching(LANGUAGE, "language")]
 
 
+def _text_alone(value: Any) -> Any:
+    """Pydantic also takes a number for a moment."""
+    if not isinstance(value, str):
+        raise PydanticCustomError("form", "must be a time with its offset (RFC 3339)")
+    return value
+
+
+Moment = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_text_alone)]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -87,13 +97,8 @@ class AskFilter(_Body):
         doc("All but file names if not given.", ["transcript"]),
     ] = None
     language: Annotated[Language | None, doc("Only what is said in it (BCP 47).", "en")] = None
-    createdFrom: Annotated[
-        Annotated[AwareDatetime, Field(strict=False)] | None,
-        doc("Only jobs created then or later."),
-    ] = None
-    createdTo: Annotated[
-        Annotated[AwareDatetime, Field(strict=False)] | None, doc("Only jobs created before.")
-    ] = None
+    createdFrom: Annotated[Moment | None, doc("Only jobs created then or later.")] = None
+    createdTo: Annotated[Moment | None, doc("Only jobs created before.")] = None
 
 
 class AskBody(_Body):
