@@ -81,7 +81,7 @@ def in_one_script(texts: Sequence[str], script: str | None, kept: Iterable[str])
 
 
 def _script_of(text: str) -> str:
-    """Return Hant where more words are Taiwan's (軟體) than mainland ones (软件) by OpenCC, else Hans.
+    """Return Hant where more words are Taiwan's (軟體) than mainland's (软件) by OpenCC, else Hans.
     Whisper's own characters prove nothing: it wrote a mainland speaker in traditional ones."""
     hans, hant = (_converted(text, each) for each in ("Hans", "Hant"))
     taiwan, mainland = (
