@@ -256,7 +256,7 @@ def _rivalled(pairs: Sequence[_Likeness]) -> list[_Likeness]:
     are far less similar than what is the same in these cuts: looks differ alike in all shots."""
     best = {
         side: {getattr(each, side): each.similarity for each in sorted(pairs, key=_SIMILARITY)}
-        for side in ("before", "after")
+        for side in _SIDES
     }
     mutual = [
         each.similarity
@@ -265,14 +265,10 @@ def _rivalled(pairs: Sequence[_Likeness]) -> list[_Likeness]:
     ]
     usual = float(np.median(mutual)) if mutual else 1.0
     return [
-        each
-        for each in pairs
-        if each.similarity
-        >= max(
-            usual - _BELOW_USUAL,
-            best["before"][each.before] - _RIVAL,
-            best["after"][each.after] - _RIVAL,
-        )
+        it
+        for it in pairs
+        if it.similarity >= usual - _BELOW_USUAL
+        and it.similarity >= max(best["before"][it.before], best["after"][it.after]) - _RIVAL
     ]
 
 
@@ -345,9 +341,8 @@ def _likenesses(
 
 def _own_samples(prints: Fingerprints) -> list[slice]:
     ends = np.cumsum(prints.counts)
-    return [
-        slice(int(end - count), int(end)) for count, end in zip(prints.counts, ends, strict=True)
-    ]
+    starts = (ends - prints.counts).tolist()
+    return list(map(slice, starts, ends.tolist()))
 
 
 def _nearest(
@@ -512,11 +507,8 @@ def _described(
             own = _span(before, found.before)
             surplus = (own[1] - own[0]) - (span[1] - span[0])
             retimed = abs(surplus) > SAME_LENGTH_MS
-            change = ShotChange.KEPT
-            if moved:
-                change = ShotChange.MOVED
-            elif retimed:
-                change = ShotChange.RETIMED
+            usual = ShotChange.RETIMED if retimed else ShotChange.KEPT
+            change = ShotChange.MOVED if moved else usual
             yield ShotPair(
                 (int(before.shots[found.before]),),
                 shot,

@@ -92,9 +92,9 @@ def _children(file: BinaryIO, first: int, end: int, *path: bytes) -> list[tuple[
         if box[0] == kind:
             found.append((box[1], min(box[2], end)))
         at = box[2]
-    return (
-        [each for place in found for each in _children(file, *place, *others)] if others else found
-    )
+    if not others:
+        return found
+    return [each for place in found for each in _children(file, *place, *others)]
 
 
 def _box_at(file: BinaryIO, at: int, end: int) -> tuple[bytes, int, int] | None:
@@ -144,11 +144,6 @@ def _is_iso(head: bytes) -> bool:
     return head[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
 
 
-def _boxes(_: bytes, file: BinaryIO) -> int | None:
-    found = _last_box(file)
-    return None if found is None else found[1]
-
-
 def _last_box(file: BinaryIO) -> tuple[bytes, int] | None:
     """Return the type and the end of the last top-level box; None where one of them is none."""
     length = file.seek(0, io.SEEK_END)
@@ -187,7 +182,7 @@ _RULES_BY_HEAD: tuple[_Rule, ...] = (
 )
 _RULES: tuple[_Rule, ...] = (
     *_RULES_BY_HEAD,
-    (_is_iso, _boxes),
+    (_is_iso, lambda _, file: (_last_box(file) or (b"", None))[1]),
     (lambda head: head[:16] == _ASF_HEADER, _asf),
     (lambda head: head[:13] == _MXF_HEADER_PARTITION and len(head) > 64, _mxf),
 )
@@ -326,7 +321,6 @@ Values = dict[str, Any]
 _FORMS = (b"RIFF", b"RF64", b"BW64")
 _MOST_CHUNKS = 1_000
 _LARGEST_BYTES = 1 << 20
-_SIZE_ELSEWHERE = 0xFFFFFFFF
 _TEXT_LENGTH = 100
 _DESCRIPTION_BYTES = 256
 _TIME_REFERENCE_AT = 338
@@ -360,7 +354,7 @@ def _chunks(file: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
         if len(header) < 8:
             return
         name, size = struct.unpack("<4sI", header)
-        if name == b"data" and size == _SIZE_ELSEWHERE and data_bytes is not None:
+        if name == b"data" and size == _UNKNOWN_32 and data_bytes is not None:
             size = data_bytes
         start = file.tell()
         if name in (b"fmt ", b"bext", b"iXML", b"ds64") and size <= _LARGEST_BYTES:
@@ -413,9 +407,8 @@ def _from_ixml(data: bytes) -> Values:
         labels["drop_frame"] = _text(fields.get("TIMECODE_FLAG")).upper() == "DF"
     high = _number(fields.get("TIMESTAMP_SAMPLES_SINCE_MIDNIGHT_HI"))
     low = _number(fields.get("TIMESTAMP_SAMPLES_SINCE_MIDNIGHT_LO"))
-    samples = None if low is None else ((high or 0) << 32) + low
-    if samples is not None:
-        labels["time_reference"] = samples
+    if low is not None:
+        labels["time_reference"] = ((high or 0) << 32) + low
     clock_hz = _number(fields.get("TIMESTAMP_SAMPLE_RATE"))
     if clock_hz:
         labels["sample_rate_hz"] = clock_hz
@@ -459,18 +452,11 @@ def family_of(path: Path) -> str | None:
             return "r3d"
         if head[:4] in (b"ARRI", b"IRRA"):
             return "arri"
-        if head[4:8] in (b"ftyp", b"wide", b"mdat", b"moov", b"free", b"skip"):
-            return "braw" if _BRAW_CODECS.search(_index(file)) else None
+        for kind, at in _top_boxes(file, 0) if _is_iso(head) else ():
+            if kind == b"moov":
+                file.seek(at)
+                return "braw" if _BRAW_CODECS.search(file.read(1 << 20)) else None
     return None
-
-
-def _index(file: BinaryIO) -> bytes:
-    """Return the beginning of a QuickTime file's ``moov`` box; empty if there is none."""
-    for kind, at in _top_boxes(file, 0):
-        if kind == b"moov":
-            file.seek(at)
-            return file.read(1 << 20)
-    return b""
 
 
 def _top_boxes(file: BinaryIO, at: int) -> Iterator[tuple[bytes, int]]:
@@ -566,6 +552,5 @@ def _frame_bytes(header: bytes) -> int:
     if not 0 < bits < 15 or rate == 3 or version not in _RATES_HZ:
         return 0
     is_first = version == 3
-    samples = 144 if is_first else 72
-    kbits = _KBITS[is_first][bits]
+    samples, kbits = 144 if is_first else 72, _KBITS[is_first][bits]
     return samples * kbits * 1000 // _RATES_HZ[version][rate] + (header[2] >> 1 & 1)

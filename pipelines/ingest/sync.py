@@ -197,11 +197,10 @@ def _distinct(found: list[Candidate], most: int) -> list[Candidate]:
     apart = _PEAK_APART_FRAMES * _HOP
     groups: list[list[Candidate]] = []
     for candidate in sorted(found, key=lambda each: -each.score):
-        group = next((g for g in groups if abs(g[0].lag - candidate.lag) <= apart), None)
-        if group is None:
-            groups.append([candidate])
-        else:
-            group.append(candidate)
+        near = (group for group in groups if abs(group[0].lag - candidate.lag) <= apart)
+        if (group := next(near, None)) is None:
+            groups.append(group := [])
+        group.append(candidate)
     best = [
         Candidate(group[0].lag, group[0].anchor, float(np.sqrt(sum(c.score**2 for c in group))))
         for group in groups

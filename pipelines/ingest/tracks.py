@@ -111,9 +111,8 @@ class Mix:
             yield WarningCode.AUDIO_SILENT, f"There is no sound in audio stream {stream}."
         elif self.level_db < _QUIET_DB:
             message = f"The sound of audio stream {stream} is very low"
-            done = (
-                f"it was raised by {self.gain_db:.0f} dB" if self.gain_db else "it is steady noise"
-            )
+            raised = f"it was raised by {self.gain_db:.0f} dB"
+            done = raised if self.gain_db else "it is steady noise"
             yield WarningCode.AUDIO_QUIET, f"{message}; {done}."
 
 

@@ -39,9 +39,8 @@ def rounded_ms(ticks: int, time_base: Fraction) -> int:
 
     Matroska muxers round the same way, so a time survives being cut into a segment.
     """
-    numerator = abs(ticks) * time_base.numerator * 1000
-    denominator = time_base.denominator
-    magnitude = (2 * numerator + denominator) // (2 * denominator)
+    halves, denominator = 2 * abs(ticks) * time_base.numerator * 1000, time_base.denominator
+    magnitude = (halves + denominator) // (2 * denominator)
     return magnitude if ticks >= 0 else -magnitude
 
 
@@ -148,10 +147,8 @@ class RangedFile(io.RawIOBase):
         return len(data)
 
     def _fetch(self, block: int) -> None:
-        goes_on = block - 1 in self._fetched
-        self._run_blocks = (
-            min(MOST_FETCHED_BYTES // _BLOCK_BYTES, self._run_blocks * 2) if goes_on else 1
-        )
+        longer = min(MOST_FETCHED_BYTES // _BLOCK_BYTES, self._run_blocks * 2)
+        self._run_blocks = longer if block - 1 in self._fetched else 1
         run = range(block, block + self._run_blocks)
         end = min(run.stop * _BLOCK_BYTES, self._size)
         self._emit(Fetch(block * _BLOCK_BYTES, end))
@@ -545,15 +542,15 @@ def is_clean_key(codec: str, data: bytes, extradata: bytes | None) -> bool:
 
 def _unit_headers(data: bytes, extradata: bytes | None) -> list[int]:
     """First byte of each unit, from length-prefixed (avcC) or Annex B data."""
+    headers = list[int]()
     if extradata and len(extradata) > 4 and extradata[0] == 1:
-        length_bytes = (extradata[4] & 3) + 1
-        headers, position = [], 0
+        length_bytes, position = (extradata[4] & 3) + 1, 0
         while position + length_bytes < len(data):
             length = int.from_bytes(data[position : position + length_bytes], "big")
             headers.append(data[position + length_bytes])
             position += length_bytes + length
         return headers
-    headers, position = [], data.find(b"\0\0\1")
+    position = data.find(b"\0\0\1")
     while 0 <= position < len(data) - 3:
         headers.append(data[position + 3])
         position = data.find(b"\0\0\1", position + 3)

@@ -455,11 +455,8 @@ def _place(section: _Section, lanes: Sequence[Lane], sections: Iterable[Sequence
     """Place a section and those that leap along with it; how often a clock was set anew, 0 or 1."""
     run, before = section.run, section.before
     places = (run.beside.get(lane.stream) for lane in lanes)
-    beside = [
-        (other, other.offset_us + at_us)
-        for other, at_us in filter(None, places)
-        if not other.is_stray
-    ]
+    known = ((it, at_us) for it, at_us in filter(None, places) if not it.is_stray)
+    beside = [(other, other.offset_us + at_us) for other, at_us in known]
     kept_us = None if section.begins_file else _kept_offset(section, beside, lanes)
     if kept_us is not None:
         section.place(kept_us)

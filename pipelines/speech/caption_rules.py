@@ -15,7 +15,6 @@ little time for is a violation: only a person can shorten a text.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import re
@@ -214,8 +213,7 @@ def _spoken(words: Sequence[TranscriptWord]) -> list[_Piece]:
 
 def _fitting(words: Sequence[_Piece], width: int) -> Iterator[_Piece]:
     """Yield the words in pieces that fit a line; parts of a wider one share its time evenly."""
-    is_spaceless = any(SPACELESS.search(word.text) for word in words)
-    for piece in _phrases(words) if is_spaceless else words:
+    for piece in _phrases(words) if any(SPACELESS.search(it.text) for it in words) else words:
         if columns(piece.text) <= width:
             yield piece
             continue
@@ -477,7 +475,7 @@ class CaptionRulesError(ValueError):
     """The table cannot be read: one sentence that names the file and the place."""
 
 
-@functools.lru_cache(maxsize=8)
+@lru_cache(maxsize=8)
 def read_rules(path: Path | None = None) -> HouseTable:
     """The shipped table, with the houses of the TOML file at ``path`` beside or instead of its own.
     Raises CaptionRulesError."""
@@ -586,7 +584,7 @@ def _can_share(first: Cue, second: Cue, rules: HouseRules) -> bool:
 def _timed(cues: Sequence[Cue], rules: HouseRules) -> list[Cue]:
     """Return the cues with the time that they need, as far as their neighbours give way."""
     longest_ms, gap_ms = rules.longest_ms or _UNLIMITED_MS, rules.gap_ms
-    needs = [rules.needed_ms(_text(cue)) for cue in cues]
+    needs = [rules.needed_ms(joined(cue.lines)) for cue in cues]
     latest = [0] * len(cues) + [_UNLIMITED_MS * 10]
     for i in range(len(cues) - 1, -1, -1):
         latest_ms = latest[i + 1] - gap_ms - needs[i]
@@ -605,10 +603,6 @@ def _timed(cues: Sequence[Cue], rules: HouseRules) -> list[Cue]:
         found.append(cue._replace(start_ms=start_ms, end_ms=end_ms))
         earliest_ms = end_ms + gap_ms
     return found
-
-
-def _text(cue: Cue) -> str:
-    return joined(cue.lines)
 
 
 def with_speakers(
@@ -667,7 +661,7 @@ def find_violations(cues: Sequence[Cue], rules: HouseRules) -> Iterator[Violatio
 def _broken(
     cue: Cue, after: Cue | None, rules: HouseRules
 ) -> Iterator[tuple[CaptionRule, str, bool]]:
-    text, duration_ms = _text(cue), cue.end_ms - cue.start_ms
+    text, duration_ms = joined(cue.lines), cue.end_ms - cue.start_ms
     for line in cue.lines:
         if columns(line) > rules.line_columns:
             message = f"{columns(line)} columns, at most {rules.line_columns}"

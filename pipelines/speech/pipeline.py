@@ -323,10 +323,8 @@ def _joined_sounds(sounds: Sequence[TimedSound]) -> tuple[TimedSound, ...]:
     for each in sorted(sounds, key=lambda it: (it.kind, it.start_ms)):
         last = found[-1] if found else None
         if last and last.kind is each.kind and each.start_ms <= last.end_ms:
-            end_ms, confidence = (
-                max(last.end_ms, each.end_ms),
-                max(last.confidence, each.confidence),
-            )
+            end_ms = max(last.end_ms, each.end_ms)
+            confidence = max(last.confidence, each.confidence)
             found[-1] = replace(last, end_ms=end_ms, confidence=confidence)
         else:
             found.append(each)

@@ -172,11 +172,9 @@ def filled(part: SpokenPart, again: SpokenPart, gap: tuple[int, int]) -> SpokenP
     if not fresh:
         return part
     words = sorted([*part.words, *fresh], key=lambda word: word.start_seconds)
-    known = (
-        part
-        if part.words
-        else replace(again, start_frame=part.start_frame, end_frame=part.end_frame)
-    )
+    known = part
+    if not part.words:
+        known = replace(again, start_frame=part.start_frame, end_frame=part.end_frame)
     return replace(known, words=tuple(words))
 
 
@@ -202,10 +200,8 @@ def _is_same(again: TrackWord, known: TrackWord) -> bool:
     no pause of its own length between them."""
     texts = {re.sub(r"\W", "", each.text).casefold() for each in (again, known)}
     first, second = sorted((again, known), key=lambda word: word.start_seconds)
-    pause, length = (
-        second.start_seconds - first.end_seconds,
-        again.end_seconds - again.start_seconds,
-    )
+    pause = second.start_seconds - first.end_seconds
+    length = again.end_seconds - again.start_seconds
     return len(texts) == 1 and (again.confidence < _REPETITION_CONFIDENCE or pause < length)
 
 
@@ -515,10 +511,8 @@ def _cut(piece: _Piece, samples: Samples) -> Samples:
 
 def _part(chunk: Chunk, piece: _Piece, found: ChunkTranscript, samples: Samples) -> SpokenPart:
     """Return the words in seconds of the track, each cut down to the chunk's regions of speech."""
-    start, end = (
-        chunk.first_frame + piece.start,
-        min(chunk.end_frame + chunk.after_frames, chunk.first_frame + piece.end),
-    )
+    start = chunk.first_frame + piece.start
+    end = min(chunk.end_frame + chunk.after_frames, chunk.first_frame + piece.end)
     detected = [
         ((low - start) * LEVEL_FRAME_SECONDS, (high - start) * LEVEL_FRAME_SECONDS)
         for low, high in chunk.detected
@@ -533,15 +527,8 @@ def _part(chunk: Chunk, piece: _Piece, found: ChunkTranscript, samples: Samples)
         for word in settled(found.words, samples, detected)
         if (inside := _within_speech(start * LEVEL_FRAME_SECONDS, word, spans)) is not None
     )
-    return SpokenPart(
-        start,
-        end,
-        words,
-        found.language,
-        found.language_probability,
-        found.log_probability,
-        found.languages,
-    )
+    known = found.language, found.language_probability, found.log_probability, found.languages
+    return SpokenPart(start, end, words, *known)
 
 
 def _within_speech(
@@ -674,9 +661,11 @@ class Transcribe(Step[ShardTask, ShardTask]):
         decoder = self._decoder(self.choice)
         found: list[ChunkWords] = []
         with self.workspace.store.local_copy(task.shard.audio_key) as path:
-            for batch, samples in _batches(task.shard.chunks, path):
+            samples = shard_samples(task.shard.chunks, path)
+            for first in range(0, len(task.shard.chunks), _BATCH_CHUNKS):
                 self.workspace.check()
-                found += map(ChunkWords, decoder.decode(batch, samples))
+                batch = task.shard.chunks[first : first + _BATCH_CHUNKS]
+                found += map(ChunkWords, decoder.decode(batch, [next(samples) for _ in batch]))
         return tuple(found)
 
     def _words_again(self, task: ShardTask) -> Words:
@@ -729,13 +718,3 @@ def shard_samples(chunks: Sequence[Chunk], path: Path) -> Iterator[Samples]:
         start, end = chunk.sample_span
         yield reader.read(position, position + end - start)
         position += end - start
-
-
-def _batches(
-    chunks: Sequence[Chunk], path: Path
-) -> Iterator[tuple[Sequence[Chunk], list[Samples]]]:
-    """Yield the chunks, a few at a time, with their samples."""
-    samples = shard_samples(chunks, path)
-    for first in range(0, len(chunks), _BATCH_CHUNKS):
-        batch = chunks[first : first + _BATCH_CHUNKS]
-        yield batch, [next(samples) for _ in batch]

@@ -81,7 +81,7 @@ def in_one_script(texts: Sequence[str], script: str | None, kept: Iterable[str])
 
 
 def _script_of(text: str) -> str:
-    """Return Hant where more words are Taiwan's (軟體) than mainland ones (软件), by OpenCC.
+    """Return Hant where more words are Taiwan's (軟體) than mainland's (软件) by OpenCC, else Hans.
     Whisper's own characters prove nothing: it wrote a mainland speaker in traditional ones."""
     hans, hant = (_converted(text, each) for each in ("Hans", "Hant"))
     taiwan, mainland = (
@@ -273,7 +273,8 @@ def place_words(
             TranscriptWord(text, start_ms, end_ms, confidence, word.speaker, word.language)
         )
         earliest_ms = end_ms
-    return [_united(parts) for run in _unspaced_runs(placed) for parts in _dictionary_words(run)]
+    runs = _unspaced_runs(placed)
+    return [_united(parts) for run in runs for parts in _dictionary_words(run)]
 
 
 def _unspaced_runs(words: Sequence[TranscriptWord]) -> list[list[TranscriptWord]]:

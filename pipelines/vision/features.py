@@ -183,8 +183,7 @@ class MeasuredFrames:
         """Measure a frame; one in a GPU's memory may be released afterwards."""
         if frame.format.name != ON_CARD or frame.sw_format.name not in _TWO_PLANES:
             self.finish()
-            frame = in_memory(frame)
-            luma, chroma = frame_features(frame)
+            luma, chroma = frame_features(in_memory(frame))
             self.luma.append(luma)
             self.chroma.append(chroma)
             return
@@ -207,14 +206,10 @@ class MeasuredFrames:
             return
         import torch
 
-        pairs = torch.stack([planes[1] for planes, _ in self._on_card]).movedim(3, 1)
+        luma, pairs = (torch.stack([it[at] for it, _ in self._on_card]) for at in (0, 1))
         for samples, size, found in (
-            (
-                torch.stack([planes[0] for planes, _ in self._on_card]),
-                (LUMA_HEIGHT, LUMA_WIDTH),
-                self.luma,
-            ),
-            (pairs, (CHROMA_HEIGHT, CHROMA_WIDTH), self.chroma),
+            (luma, (LUMA_HEIGHT, LUMA_WIDTH), self.luma),
+            (pairs.movedim(3, 1), (CHROMA_HEIGHT, CHROMA_WIDTH), self.chroma),
         ):
             down, across = (
                 torch.from_numpy(_area_weights(*each)).to(samples.device)

@@ -196,14 +196,9 @@ def _fitted(
     # How different the ends are and how well the mixtures fit.
     score = -0.8 + 5.0 * min(ends.difference, 1.0) - 6.0 * float(miss.mean()) - 6.0 * backwards
     score -= 2.0 * ends.alike
-    return Gradual(
-        int(times[begin]),
-        int(times[middle]),
-        int(times[stop]),
-        1.0 / (1.0 + math.exp(-score)),
-        float(measures.mean_difference(window.luma[a : a + 1], window.luma[b : b + 1])[0]),
-        ends.side,
-    )
+    first, at, last = times[[begin, middle, stop]].tolist()
+    strength = float(measures.mean_difference(window.luma[a : a + 1], window.luma[b : b + 1])[0])
+    return Gradual(first, at, last, 1.0 / (1.0 + math.exp(-score)), strength, ends.side)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +216,7 @@ def _unlike(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> _En
     first: most pairs fail early."""
     ends = window.luma[np.array([a, b])]
     kinds = measures.blanks(ends)  # black goes first
-    side = next(
-        (kind for kind in (measures.Blank.BLACK, measures.Blank.WHITE) if kind in kinds), None
-    )
+    side = next((each for each in measures.Blank if each in kinds), None)
     if side is None and measures.contrast(ends).min() < _PLAIN_CONTRAST:
         return None
     alike = 0.0 if side is not None else measures.likeness(ends[0], ends[1])
@@ -490,14 +483,8 @@ def _fitted_wipe(
     ):
         return None
     middle = min(int(np.searchsorted(turning.reached, 0.5)), len(times) - 1)
-    return Gradual(
-        int(times[begin]),
-        int(times[middle]),
-        int(times[stop]),
-        _confidence(turning, alike),
-        turning.difference,
-        None,
-    )
+    first, at, last = times[[begin, middle, stop]].tolist()
+    return Gradual(first, at, last, _confidence(turning, alike), turning.difference, None)
 
 
 def _turning(cells: npt.NDArray[np.float32], config: WipeConfig) -> _Turning | None:
@@ -526,11 +513,7 @@ def _turns(share: npt.NDArray[np.float32]) -> tuple[measures.Indices, measures.F
 
 def _confidence(turning: _Turning, alike: float) -> float:
     """Logistic over how well the model fits and how different the ends are."""
-    score = (
-        4.7
-        - 12.0 * turning.miss
-        - 8.0 * turning.step_miss
-        - 3.0 * turning.sudden
-        - 4.0 * max(0.0, alike)
-    )
+    score = 4.7 - 12.0 * turning.miss - 8.0 * turning.step_miss
+    score -= 3.0 * turning.sudden
+    score -= 4.0 * max(0.0, alike)
     return 1.0 / (1.0 + math.exp(-score))

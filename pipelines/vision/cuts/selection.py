@@ -230,25 +230,14 @@ def _of_block(
     wipes = find_wipes(window, near.cells, *inside, config.wipe)
     if detector is not None:
         probable = [each for each in graduals if each.confidence >= config.min_confidence]
-        doubtful = {
-            # Fades to black and white are what the measures are surest of.
-            *(
-                each
-                for each in probable
-                if each.blank is None and each.confidence < config.judge.sure_dissolve
-            ),
-            *(
-                each
-                for each in wipes
-                if config.min_wipe <= each.confidence < config.judge.sure_wipe
-            ),
-        }
+        judge = config.judge
+        doubtful = {it for it in wipes if config.min_wipe <= it.confidence < judge.sure_wipe}
+        # Fades to black and white are what the measures are surest of.
+        mixed = (it for it in probable if it.blank is None)
+        doubtful |= {it for it in mixed if it.confidence < judge.sure_dissolve}
         # What lies within a transition was fitted as having no sudden one.
-        within = [
-            each
-            for each in steps
-            if any(other.start_ms < each.time_ms < other.end_ms for other in probable)
-        ]
+        spans = [(it.start_ms, it.end_ms) for it in probable]
+        within = [it for it in steps if any(start < it.time_ms < end for start, end in spans)]
         outside = [each for each in steps if each not in within]
         judgements = list[Judgement]()
 
@@ -257,9 +246,8 @@ def _of_block(
             is_first = not judgements
             thorough = is_first and config.by is CutsBy.THOROUGH
             steps = outside if is_first else []
-            judgements.append(
-                judged(window, inside, steps, asked, detector, config.judge, thorough=thorough)
-            )
+            found = judged(window, inside, steps, asked, detector, judge, thorough=thorough)
+            judgements.append(found)
             return judgements[-1].refused
 
         graduals, wipes = as_judged(graduals, wipes, doubtful, config, refused, judges_all)
@@ -284,7 +272,7 @@ def _unbroken(runs: Iterable[BlankRun]) -> tuple[BlankRun, ...]:
     for run in runs:
         last = joined[-1] if joined else None
         if last is not None and last.end_ms == run.start_ms and last.blank is run.blank:
-            joined[-1] = BlankRun(last.start_ms, run.end_ms, run.blank)
+            joined[-1] = replace(last, end_ms=run.end_ms)
         else:
             joined.append(run)
     return tuple(joined)
@@ -364,15 +352,8 @@ class SearchCuts(Step[BlockRun, Found]):
         frames = replace(frames, times_ms=frames.times_ms - run.start_ms)
         is_judged = self.config.by is not CutsBy.MEASURED
         detector = self.models.get(DETECT_BOUNDARIES) if is_judged else None
-        return search(
-            frames,
-            run.start,
-            run.end,
-            self.config,
-            run.duration_ms,
-            detector,
-            judges_all=run.judges_all,
-        )
+        span, after_ms = (run.start, run.end), run.duration_ms
+        return search(frames, *span, self.config, after_ms, detector, judges_all=run.judges_all)
 
 
 _SURE = 0.95
@@ -472,11 +453,8 @@ def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
     wipes, and what it does in between may look like cuts. Unlike after an
     edit, the old picture returns without a sure cut.
     """
-    sure = [
-        cut
-        for cut in cuts
-        if cut.confidence >= (_SURE if cut.kind is CutKind.HARD else _SURE_GRADUAL)
-    ]
+    least = {kind: _SURE if kind is CutKind.HARD else _SURE_GRADUAL for kind in CutKind}
+    sure = [cut for cut in cuts if cut.confidence >= least[cut.kind]]
     sure_times = IntervalIndex(sure, lambda cut: (cut.time_ms, cut.time_ms))
     visits = IntervalIndex(
         [
@@ -531,15 +509,12 @@ def select_cuts(
 def _outside_graduals(cuts: list[Cut]) -> list[Cut]:
     """Without steps inside a gradual transition: it was fitted as having no sudden one."""
     graduals = IntervalIndex([cut for cut in cuts if cut.kind is not CutKind.HARD], _span)
-    return [
-        cut
-        for cut in cuts
-        if cut.kind is not CutKind.HARD
-        or not any(
-            gradual.start_ms < cut.time_ms < gradual.end_ms
-            for gradual in graduals.touching(cut.time_ms, cut.time_ms)
-        )
-    ]
+
+    def is_inside(time_ms: int) -> bool:
+        near = graduals.touching(time_ms, time_ms)
+        return any(each.start_ms < time_ms < each.end_ms for each in near)
+
+    return [cut for cut in cuts if cut.kind is not CutKind.HARD or not is_inside(cut.time_ms)]
 
 
 def _strongest_apart(cuts: list[Cut], gap_ms: int, sure_gap_ms: int) -> list[Cut]:
