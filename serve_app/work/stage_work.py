@@ -19,14 +19,7 @@ from models.provider import ModelProvider
 from models.registry import REGISTRY, own_profile
 from models.tasks import EMBED_VOICE, SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
 from pipelines import types
-from pipelines.across.redaction import (
-    Known,
-    cover_pictures,
-    hidden_places,
-    redact_scenes,
-    redact_sentences,
-    remembered,
-)
+from pipelines.across import redaction
 from pipelines.codec import digest, to_json
 from pipelines.execution import chain
 from pipelines.ingest.pipeline import INGESTED, PROBE_SHARE, SHORTEST_SEGMENT_SECONDS, IngestConfig
@@ -119,7 +112,7 @@ class StageWork:
     control: chain.Control
     runner: StageRunner
     calibration: Calibration
-    findings: Findings = field(default_factory=lambda: Findings(Known()))
+    findings: Findings = field(default_factory=lambda: Findings(redaction.Known()))
     timings: Timings = field(default_factory=Timings)
 
     async def run_ingest(self, job: JobRecord) -> JobState | None:
@@ -195,14 +188,15 @@ class StageWork:
         self._count_shards(found)
         warnings = [warning_document(each, StageName.VISION) for each in found.warnings]
         seen: Sequence[types.Scene] = (*found.scenes, found.overview)
-        known = Known()
+        known = redaction.Known()
         if kinds := redacted_kinds(job):
-            recognizer, whole = remembered(self.context.recognizer), seen
+            recognizer, whole = redaction.remembered(self.context.recognizer), seen
             seen, known = await self._redacted(
-                StageName.VISION, lambda known: redact_scenes(whole, kinds, recognizer, known)
+                StageName.VISION,
+                lambda known: redaction.redact_scenes(whole, kinds, recognizer, known),
             )
-            places = hidden_places(seen[:-1], seen[-1])
-            await self._in_thread(lambda: cover_pictures(self.workspace.store, places))
+            places = redaction.hidden_places(seen[:-1], seen[-1])
+            await self._in_thread(lambda: redaction.cover_pictures(self.workspace.store, places))
         receipt = await self._in_thread(lambda: self._recorder(job).vision(seen))
         shot_keys = await self._in_thread(lambda: parts_of_shots(found.fingerprints))
         end = await self.context.database.write(
@@ -239,8 +233,8 @@ class StageWork:
 
         span = chain.ControlSpan(self.control, 0.0, transcribed)
         tracks = await self.runner.run_tracks(ingested, span, transcribe)
-        redacted, known, whole = None, Known(), tracks
-        kinds, recognizer = redacted_kinds(job), remembered(self.context.recognizer)
+        redacted, known, whole = None, redaction.Known(), tracks
+        kinds, recognizer = redacted_kinds(job), redaction.remembered(self.context.recognizer)
         if kinds:  # a summary is made of what it may have
             before = self.findings.before()
             hidden = await self._in_thread(lambda: redact_tracks(whole, kinds, recognizer, before))
@@ -249,10 +243,10 @@ class StageWork:
         if kinds:
             told = summary
 
-            def hide(known: Known) -> tuple[RedactedTracks, _Summary]:
+            def hide(known: redaction.Known) -> tuple[RedactedTracks, _Summary]:
                 sentences = told
                 if isinstance(told, tuple):
-                    sentences = redact_sentences(told, kinds, recognizer, known)
+                    sentences = redaction.redact_sentences(told, kinds, recognizer, known)
                 return redact_tracks(whole, kinds, recognizer, known), sentences
 
             made, known = await self._redacted(StageName.TRANSCRIPT, hide)
@@ -290,8 +284,8 @@ class StageWork:
         return end
 
     async def _redacted(
-        self, stage: StageName, hide: Callable[[Known], Result]
-    ) -> tuple[Result, Known]:
+        self, stage: StageName, hide: Callable[[redaction.Known], Result]
+    ) -> tuple[Result, redaction.Known]:
         """Return what ``hide`` makes once all analyses of the job have looked, and what they
         found."""
         known = self.findings.before()
