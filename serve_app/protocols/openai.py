@@ -84,14 +84,6 @@ class Form(BaseModel):
     """Sound of each of them, as data URLs."""
 
 
-class OpenAIRoute(base.ProtocolRoute):
-    """A route whose errors have OpenAI's form, by which its SDKs raise their own exceptions."""
-
-    @staticmethod
-    def failure(request: Request, error: ApiError) -> Response:
-        return _failure(request, error)
-
-
 _TYPES = {
     401: "authentication_error",
     402: "insufficient_quota",
@@ -101,19 +93,23 @@ _TYPES = {
 }
 
 
-def _failure(request: Request, error: ApiError) -> Response:
-    kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    code = "invalid_api_key" if error.status == 401 else str(error.code)
-    body: dict[str, Any] = {
-        "message": error.message,
-        "type": _TYPES.get(error.status, kind),
-        "param": error.param,
-        "code": error.extra.get("stageCode", code),
-    }
-    if "jobId" in error.extra:
-        body["jobId"] = error.extra["jobId"]
-    headers = base.answer_headers(request, error)
-    return ExactJSONResponse({"error": body}, status_code=error.status, headers=headers)
+class OpenAIRoute(base.ProtocolRoute):
+    """A route whose errors have OpenAI's form, by which its SDKs raise their own exceptions."""
+
+    @staticmethod
+    def failure(request: Request, error: ApiError) -> Response:
+        kind = "server_error" if error.status >= 500 else "invalid_request_error"
+        code = "invalid_api_key" if error.status == 401 else str(error.code)
+        body: dict[str, Any] = {
+            "message": error.message,
+            "type": _TYPES.get(error.status, kind),
+            "param": error.param,
+            "code": error.extra.get("stageCode", code),
+        }
+        if "jobId" in error.extra:
+            body["jobId"] = error.extra["jobId"]
+        headers = base.answer_headers(request, error)
+        return ExactJSONResponse({"error": body}, status_code=error.status, headers=headers)
 
 
 router = APIRouter(prefix=PREFIX, route_class=OpenAIRoute, include_in_schema=False)
@@ -477,7 +473,7 @@ async def _events(
                 yield f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"
             yield "data: [DONE]\n\n"
     except ApiError as error:
-        yield f"event: error\ndata: {bytes(_failure(request, error).body).decode()}\n\n"
+        yield f"event: error\ndata: {bytes(OpenAIRoute.failure(request, error).body).decode()}\n\n"
 
 
 def _deltas(spoken: Spoken, *, diarized: bool) -> Iterator[dict[str, Any]]:

@@ -60,7 +60,7 @@ from storage.job_records import JobRecord
 from storage.objects import ObjectStore
 from storage.results import TrackTranscript, usual_languages
 from storage.types import JobState, StageName, StageStatus
-from storage.uploads import Upload, list_uploads
+from storage.uploads import list_uploads
 
 log = logging.getLogger("vas.runner")
 
@@ -121,7 +121,8 @@ class StageWork:
         Like the other stages, returns the job's end, if this was it.
         """
         fetching, probing, cutting = ingest_parts(self.control, fetches=has_files_to_fetch(job))
-        uploads, access = await self._uploads(job), await self._archive_access(job)
+        uploads = await self.context.database.read(list_uploads, job.id)
+        access = await self._archive_access(job)
         sources = SourceFetcher(self.context, job, fetching, access)
         stages = self._stages(job)
         with self.timings.measure("fetch"):
@@ -172,9 +173,6 @@ class StageWork:
             return None
         return main.key
 
-    async def _uploads(self, job: JobRecord) -> list[Upload]:
-        return await self.context.database.read(list_uploads, job.id)
-
     async def _archive_access(self, job: JobRecord) -> str | None:
         archive_id = next((clip.archive_id for clip in job.source.clips), None)
         if archive_id is None:
@@ -197,7 +195,7 @@ class StageWork:
             )
             places = redaction.hidden_places(seen[:-1], seen[-1])
             await self._in_thread(lambda: redaction.cover_pictures(self.workspace.store, places))
-        receipt = await self._in_thread(lambda: self._recorder(job).vision(seen))
+        receipt = await self._in_thread(lambda: Recorder(self.context.settings, job).vision(seen))
         shot_keys = await self._in_thread(lambda: parts_of_shots(found.fingerprints))
         end = await self.context.database.write(
             publishing.publish_scenes,
@@ -253,7 +251,9 @@ class StageWork:
             redacted, summary = made
             tracks = tuple(redacted.tracks)
         stored = [*map(track_transcript, tracks)]
-        receipt = await self._in_thread(lambda: self._recorder(job).transcript(stored))
+        receipt = await self._in_thread(
+            lambda: Recorder(self.context.settings, job).transcript(stored)
+        )
         muted = () if redacted is None else redacted.muted
         prints = {
             each.index: each.transcript.sound_print
@@ -316,9 +316,6 @@ class StageWork:
         model = digest_of(self.context.settings.model_profile, (EMBED_VOICE,))
         found = {each.index: each.transcript for each in tracks}
         return KeptVoices(model, {at: each.voices for at, each in found.items() if each})
-
-    def _recorder(self, job: JobRecord) -> Recorder:
-        return Recorder(self.context.settings, job)
 
     def _stages(self, job: JobRecord, spoken: Sequence[str] = ()) -> MediaStages:
         """Return how this job's media is analysed, by the settings; ``spoken`` are the languages
