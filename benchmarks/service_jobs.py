@@ -35,7 +35,7 @@ from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.types import IngestResult
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from serve_app.cli.accounts import demo_key
-from serve_app.cli.output import in_transaction
+from serve_app.cli.output import in_service
 from serve_app.client.api import ApiClient
 from serve_app.deployment.application import APP_NAME
 from serve_app.deployment.data import prepared
@@ -184,7 +184,7 @@ def stages(settings: Settings, job_id: str) -> dict[str, float]:
         rows = await connection.exec_driver_sql(statement, {"id": job_id})
         return [(row.stage, row.timings) for row in rows]
 
-    found = dict(in_transaction(settings, read))
+    found = dict(in_service(settings, lambda connection, _: read(connection)))
     return {
         f"{stage}_{name}": seconds
         for stage, timings in sorted(found.items())

@@ -20,15 +20,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
+from models import tasks
 from models.contracts import AnswerSentence, Picture, Question
 from models.registry import REGISTRY, own_profile
-from models.tasks import (
-    CLASSIFY_CONTENT,
-    PhraseEmbedder,
-    PictureEmbedder,
-    QuestionAnswerer,
-    TextEmbedder,
-)
 from pipelines.across.redaction import FindEntities, no_recognizer
 from pipelines.speech.caption_rules import HouseTable, read_rules
 from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
@@ -93,7 +87,7 @@ class QueryEncoder(Generic[Made]):
 class TextEncoder(QueryEncoder[Vectors]):
     """The model of what texts mean."""
 
-    def __init__(self, open_embedder: Callable[[], TextEmbedder | None], model: str) -> None:
+    def __init__(self, open_embedder: Callable[[], tasks.TextEmbedder | None], model: str) -> None:
         """``model`` as of QueryEncoder."""
         super().__init__(lambda texts: _opened(open_embedder).embed_texts(texts), model)
 
@@ -103,9 +97,9 @@ class PictureEncoder:
 
     def __init__(
         self,
-        open_embedder: Callable[[], PictureEmbedder | None],
+        open_embedder: Callable[[], tasks.PictureEmbedder | None],
         model: str,
-        open_phrases: Callable[[], PhraseEmbedder | None] = lambda: None,
+        open_phrases: Callable[[], tasks.PhraseEmbedder | None] = lambda: None,
     ) -> None:
         """``model`` as of QueryEncoder."""
         self.model = model
@@ -128,7 +122,7 @@ def _opened(open_embedder: Callable[[], Model | None]) -> Model:
 class Answerer:
     """The model that answers questions, opened when the first is asked."""
 
-    open_model: Callable[[], QuestionAnswerer | None]
+    open_model: Callable[[], tasks.QuestionAnswerer | None]
     model: str
     """For people: what it is, and of which server."""
 
@@ -219,7 +213,7 @@ class ContentPolicyError(ValueError):
 def load_content_policy(settings: Settings) -> ContentPolicy:
     """Return the content policy of the settings. Raises ContentPolicyError."""
     profile = own_profile(settings.model_profile)
-    if settings.blocked_labels and CLASSIFY_CONTENT not in REGISTRY.get(profile, {}):
+    if settings.blocked_labels and tasks.CLASSIFY_CONTENT not in REGISTRY.get(profile, {}):
         raise ContentPolicyError(f"VAS_BLOCKED_LABELS: no classifier in model profile {profile}.")
     path = settings.blocked_hashes_file
     try:

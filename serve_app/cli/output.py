@@ -183,18 +183,14 @@ def _plain(value: object) -> object:
             return value
 
 
-def in_transaction(settings: Settings, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-    """Run ``work`` in one transaction on a service's database, started if need be."""
-    return in_service(settings, lambda connection, _: work(connection))
-
-
 def in_service(
     settings: Settings,
     work: Callable[[Connection, Settings], Awaitable[Result]],
     *,
     existing: bool = True,
 ) -> Result:
-    """As ``in_transaction``; ``work`` is also given the settings completed, secret key and all.
+    """Run ``work`` in one transaction on a service's database, started if need be; it is given the
+    settings completed, secret key and all.
 
     Raises DataFolderError where there is no service's data, unless they need not be ``existing``.
     """
@@ -229,7 +225,7 @@ def encrypter_of(settings: Settings) -> Encrypter:
 
 def fetch(data: Path | None, work: Callable[[Connection], Awaitable[Result]]) -> Result:
     """Return what ``work`` returns from a transaction on the service's database."""
-    return in_transaction(settings_with(data), work)
+    return in_service(settings_with(data), lambda connection, _: work(connection))
 
 
 def group(about: str, commands: dict[str, Callable[..., Any]]) -> typer.Typer:

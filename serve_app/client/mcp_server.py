@@ -24,15 +24,7 @@ from pydantic import Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve_app import __version__
-from serve_app.client.api import (
-    TERMINAL_STATES,
-    ApiClient,
-    JobState,
-    JsonObject,
-    ProcessingMode,
-    RequestFailedError,
-    poll_pauses_seconds,
-)
+from serve_app.client import api
 
 INSTRUCTIONS = """\
 Video analysis. Start with search or list_jobs; for a new video analyze_url, then wait_for_job. \
@@ -137,7 +129,7 @@ class _Caller:
 
     def __init__(self, base_url: str, key: str) -> None:
         self.calls = 0
-        self.client = ApiClient(base_url, key)
+        self.client = api.ApiClient(base_url, key)
         self._turns = asyncio.Semaphore(_REQUESTS_AT_ONCE)
 
     async def call(self, operation: str, **arguments: object) -> Any:
@@ -146,13 +138,13 @@ class _Caller:
         try:
             async with self._turns:
                 return await anyio.to_thread.run_sync(request)
-        except RequestFailedError as error:
+        except api.RequestFailedError as error:
             raise ToolError(_refusal(error)) from error
         except httpx.TransportError as error:
             raise ToolError(f"The service cannot be reached: {error}") from error
 
 
-def _refusal(error: RequestFailedError) -> str:
+def _refusal(error: api.RequestFailedError) -> str:
     """Return the tool's parameter that is to blame, as the tool calls it."""
     blamed = error.param or ("job_id" if error.code == "NOT_FOUND" else None)
     text = _RENAMED.sub(lambda found: _TOOLS_NAMES[found[0]], str(error))
@@ -193,16 +185,16 @@ class _Tools:
     async def list_jobs(
         self,
         context: Context,
-        state: JobState | None = None,
+        state: api.JobState | None = None,
         limit: Limit = 10,
         cursor: str | None = None,
-    ) -> JsonObject:
+    ) -> api.JsonObject:
         """List jobs, newest first: id, file name, state and length of each."""
         page = await self._call(context, "listJobs", limit=limit, state=state, cursor=cursor)
         jobs = [_brief(job) for job in page["data"]]
         return {"jobs": jobs, "nextCursor": page["nextCursor"]}
 
-    async def get_job(self, context: Context, job_id: JobIdText) -> JsonObject:
+    async def get_job(self, context: Context, job_id: JobIdText) -> api.JsonObject:
         """Read a job's state, stages and warnings."""
         job = await self._call(context, "getJob", jobId=job_id, include="none")
         stages = {name: stage["status"] for name, stage in job["stages"].items()}
@@ -212,8 +204,8 @@ class _Tools:
         self,
         context: Context,
         url: Annotated[str, Field(description="A public http or https address of a video.")],
-        mode: ProcessingMode = "all",
-    ) -> JsonObject:
+        mode: api.ProcessingMode = "all",
+    ) -> api.JsonObject:
         """Start the analysis of a video at a URL; costs credits. Then call wait_for_job."""
         return _brief(await self._call(context, "createJobFromUrl", url=url, processingMode=mode))
 
@@ -222,14 +214,14 @@ class _Tools:
         context: Context,
         job_id: JobIdText,
         seconds: Annotated[int, Field(ge=1, le=_MOST_WAIT_SECONDS)] = 60,
-    ) -> JsonObject:
+    ) -> api.JsonObject:
         """Wait until a job has ended, at most so many seconds; the state shows whether it has."""
         deadline = time.monotonic() + seconds
         async with self._calling(context) as caller:
-            for pause_seconds in poll_pauses_seconds():
+            for pause_seconds in api.poll_pauses_seconds():
                 job = await caller.call("getJob", jobId=job_id, include="none")
                 left_seconds = deadline - time.monotonic()
-                if job["state"] in TERMINAL_STATES or left_seconds <= 0:
+                if job["state"] in api.TERMINAL_STATES or left_seconds <= 0:
                     break
                 await asyncio.sleep(min(pause_seconds, left_seconds))
         return _brief(job)
@@ -250,7 +242,7 @@ class _Tools:
         job_id: Annotated[str | None, Field(description="Only this job.")] = None,
         limit: Limit = 5,
         cursor: str | None = None,
-    ) -> JsonObject:
+    ) -> api.JsonObject:
         """Search all that was analysed: what is spoken, seen or read, with times, best first."""
         filters = {"q": query, "like": like, "kinds": kinds, "jobId": job_id, "cursor": cursor}
         given = {name: value or None for name, value in filters.items()}
@@ -266,18 +258,18 @@ class _Tools:
         context: Context,
         question: Annotated[str, Field(min_length=1, max_length=500)],
         job_ids: Annotated[list[str] | None, Field(description="Only these jobs.")] = None,
-    ) -> JsonObject:
+    ) -> api.JsonObject:
         """Ask about the recordings: sentences whose quotes are checked word for word, and the
         nearest passages, which are all there is where the reason says why."""
-        found: JsonObject = await self._call(context, "ask", question=question, jobIds=job_ids)
+        found: api.JsonObject = await self._call(context, "ask", question=question, jobIds=job_ids)
         return found
 
-    async def list_chapters(self, context: Context, job_id: JobIdText) -> JsonObject:
+    async def list_chapters(self, context: Context, job_id: JobIdText) -> api.JsonObject:
         """List a job's chapters: subjects of what is spoken, with times."""
         found = await self._call(context, "getChapters", jobId=job_id)
         return {"chapters": found["chapters"]}
 
-    async def read_summary(self, context: Context, job_id: JobIdText) -> JsonObject:
+    async def read_summary(self, context: Context, job_id: JobIdText) -> api.JsonObject:
         """Read a summary of what is spoken, with times; not every service makes them."""
         found = await self._call(context, "getSummary", jobId=job_id)
         return {"sentences": found["sentences"]}
@@ -289,7 +281,7 @@ class _Tools:
         start: From = 0,
         end: Until = None,
         limit: Limit = 20,
-    ) -> JsonObject:
+    ) -> api.JsonObject:
         """List scenes with times, what is seen, and writing on the screen; and the same of the
         whole video, which has no scenes where it has no cuts."""
         seen = await self._call(context, "getScenes", jobId=job_id)
@@ -297,7 +289,7 @@ class _Tools:
         found = [scene for scene in scenes if _overlaps(scene, start, end)]
         shown = [{"index": scene["index"], **_seen(scene)} for scene in found[:limit]]
         more = found[limit]["startTime"] if len(found) > limit else None
-        listed: JsonObject = {"scenes": shown, "total": len(scenes), "continueAt": more}
+        listed: api.JsonObject = {"scenes": shown, "total": len(scenes), "continueAt": more}
         return listed if overview is None else listed | {"overview": _seen(overview)}
 
     async def read_transcript(
@@ -308,11 +300,11 @@ class _Tools:
         end: Until = None,
         track: Annotated[int | None, Field(description="Of a job with several tracks.")] = None,
         max_characters: Annotated[int, Field(ge=200, le=50_000)] = 4_000,
-    ) -> JsonObject:
+    ) -> api.JsonObject:
         """Read what is spoken between two times, segment by segment with times and speakers."""
         transcript = await self._call(context, "getTranscript", jobId=job_id, track=track)
         labels = {speaker["id"]: speaker["label"] for speaker in transcript["speakers"]}
-        shown: list[JsonObject] = []
+        shown: list[api.JsonObject] = []
         for segment in transcript["segments"]:
             if not _overlaps(segment, start, end):
                 continue
@@ -332,18 +324,18 @@ class _Tools:
 
     async def list_duplicates(
         self, context: Context, job_id: JobIdText, limit: Limit = 20, cursor: str | None = None
-    ) -> JsonObject:
+    ) -> api.JsonObject:
         """List in which other jobs a job's file, its shots or its sound are again, with times."""
         page = await self._call(context, "listDuplicates", jobId=job_id, limit=limit, cursor=cursor)
         return {"duplicates": page["data"], "nextCursor": page["nextCursor"]}
 
 
-def _brief(job: JsonObject) -> JsonObject:
+def _brief(job: api.JsonObject) -> api.JsonObject:
     names = ("jobId", "fileName", "state", "progress", "durationSeconds", "createdAt", "error")
     return {name: job[name] for name in names if name in job}
 
 
-def _hit(hit: JsonObject) -> JsonObject:
+def _hit(hit: api.JsonObject) -> api.JsonObject:
     names = (
         *("jobId", "fileName", "kind", "startTime", "endTime"),
         *("sceneIndex", "speaker", "speakerLabel"),
@@ -351,7 +343,7 @@ def _hit(hit: JsonObject) -> JsonObject:
     return {name: hit[name] for name in names if name in hit} | {"text": hit["snippet"]["text"]}
 
 
-def _seen(scene: JsonObject) -> JsonObject:
+def _seen(scene: api.JsonObject) -> api.JsonObject:
     return {
         "startTime": scene["startTime"],
         "endTime": scene["endTime"],
@@ -360,5 +352,5 @@ def _seen(scene: JsonObject) -> JsonObject:
     }
 
 
-def _overlaps(item: JsonObject, start: float, end: float | None) -> bool:
+def _overlaps(item: api.JsonObject, start: float, end: float | None) -> bool:
     return bool(item["endTime"] > start and (end is None or item["startTime"] < end))

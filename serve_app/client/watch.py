@@ -31,13 +31,7 @@ from typing import Any
 
 import httpx
 
-from serve_app.client.api import (
-    ApiClient,
-    FileChangedError,
-    JsonObject,
-    ProcessingMode,
-    RequestFailedError,
-)
+from serve_app.client import api
 from serve_app.client.export import PARTIAL_NAMES, RESULT_NAMES, export_results, write_atomically
 
 log = logging.getLogger("vas.watch")
@@ -70,7 +64,7 @@ OUTCOMES = ("completed", "failed", "waiting", "before", "skipped")
 OF_THE_ACCOUNT = frozenset({"UNAUTHORIZED", "ACCOUNT_SUSPENDED", "INSUFFICIENT_CREDITS"})
 """Codes of errors that concern every file: they end the watch."""
 
-Report = Callable[[JsonObject], None]
+Report = Callable[[api.JsonObject], None]
 """Called with ``event``, ``file`` and what belongs to it, from several threads."""
 
 
@@ -109,7 +103,7 @@ class WatchRecord:
     """How far a file is: the content of its ``job.json``."""
 
     version: Version
-    mode: ProcessingMode
+    mode: api.ProcessingMode
     idempotency_key: str = field(default_factory=lambda: f"{_KEY_BEGINNING}{uuid.uuid4()}")
     attempt: int = 1
     job_id: str | None = None
@@ -159,11 +153,11 @@ class Watcher:
     """
 
     folder: Path
-    client: ApiClient
+    client: api.ApiClient
     report: Report
     stop: threading.Event
     endings: Collection[str]
-    mode: ProcessingMode = "all"
+    mode: api.ProcessingMode = "all"
     concurrency: int = 4
     settle_seconds: float = 5.0
     poll_seconds: float = 2.0
@@ -265,7 +259,9 @@ class Watcher:
                 continue
             try:
                 self._take(path, version)
-            except RequestFailedError as error:  # Of the whole account: nothing goes on from there.
+            except (
+                api.RequestFailedError
+            ) as error:  # Of the whole account: nothing goes on from there.
                 self._fatal = error
                 self.stop.set()
             except Exception as error:
@@ -283,11 +279,11 @@ class Watcher:
                     self._analyse_into(folder, path, version)
         except (StoppedError, FileNotFoundError):
             return  # Removed by its owner before it was sent.
-        except FileChangedError:
+        except api.FileChangedError:
             self._report("waiting", path, reason="the file changes")
         except httpx.TransportError as error:
             self._postpone(path, str(error))
-        except RequestFailedError as error:
+        except api.RequestFailedError as error:
             self._leave_refused(path, error)
         except ForeignResultsError:
             message = f"{results} was not made by vas watch: move it away."
@@ -298,7 +294,7 @@ class Watcher:
             else:
                 self._postpone(path, f"{results}: {error.strerror or error}")
 
-    def _leave_refused(self, path: Path, error: RequestFailedError) -> None:
+    def _leave_refused(self, path: Path, error: api.RequestFailedError) -> None:
         if error.code in OF_THE_ACCOUNT:
             raise error
         if error.status == 429 or error.status >= 500:
@@ -333,7 +329,7 @@ class Watcher:
             error = job.get("error") or {"code": job["state"].upper(), "message": ""}
             self._keep_error(path, error, jobId=job["jobId"], stages=job["stages"])
 
-    def _ended_job(self, path: Path, folder: Path, record: WatchRecord) -> JsonObject:
+    def _ended_job(self, path: Path, folder: Path, record: WatchRecord) -> api.JsonObject:
         """Return the file's job, created and sent as far as it was not, in its last state."""
         while True:
             job = self._job(path, folder, record)
@@ -348,12 +344,12 @@ class Watcher:
                 folder
             )
 
-    def _job(self, path: Path, folder: Path, record: WatchRecord) -> JsonObject:
+    def _job(self, path: Path, folder: Path, record: WatchRecord) -> api.JsonObject:
         if record.job_id is not None:
             return self.client.get_job(record.job_id)
         try:
             job = self._create(path, record)
-        except RequestFailedError as error:
+        except api.RequestFailedError as error:
             if error.code == "INSUFFICIENT_CREDITS":  # Is remembered with the key.
                 WatchRecord(record.version, record.mode, attempt=record.attempt).write(folder)
             raise
@@ -361,7 +357,7 @@ class Watcher:
         self._report("created", path, jobId=job["jobId"])
         return job
 
-    def _create(self, path: Path, record: WatchRecord) -> JsonObject:
+    def _create(self, path: Path, record: WatchRecord) -> api.JsonObject:
         """Return a job for the file; again and again the same one."""
         return self.client.create_job(
             path.name,
@@ -370,29 +366,29 @@ class Watcher:
             idempotency_key=record.idempotency_key,
         )
 
-    def _send(self, path: Path, record: WatchRecord, job: JsonObject) -> None:
+    def _send(self, path: Path, record: WatchRecord, job: api.JsonObject) -> None:
         """Raises FileChangedError, the job cancelled, if it is another file by now, or none."""
         address = job.get("resumableUploadUrl") or self._create(path, record)["resumableUploadUrl"]
         try:
             with opened(path, os.O_RDONLY) as file:
                 self.client.upload_resumable(file, address, self._go_on)
-        except (RequestFailedError, FileChangedError, OSError) as error:
-            late = isinstance(error, RequestFailedError) and error.status == 410
+        except (api.RequestFailedError, api.FileChangedError, OSError) as error:
+            late = isinstance(error, api.RequestFailedError) and error.status == 410
             if _is_still(path, record.version) and not late:
                 raise
         if not _is_still(path, record.version):
             try:
                 self.client.cancel(job["jobId"])
-            except RequestFailedError as error:
+            except api.RequestFailedError as error:
                 if error.code != "JOB_NOT_CANCELLABLE":
                     raise
-            raise FileChangedError(path.name)
+            raise api.FileChangedError(path.name)
 
     def _go_on(self, sent_bytes: int, size_bytes: int) -> None:
         if self.stop.is_set():
             raise StoppedError
 
-    def _keep_error(self, path: Path, error: JsonObject, **more: Any) -> None:
+    def _keep_error(self, path: Path, error: api.JsonObject, **more: Any) -> None:
         text = json.dumps({"file": path.name, "error": error} | more, ensure_ascii=False, indent=2)
         with own_folder(_results_of(path)) as folder:
             write_atomically(folder / ERROR_NAME, f"{text}\n".encode())

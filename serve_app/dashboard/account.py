@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any
@@ -27,7 +27,7 @@ from serve_app.api.urls import parse_job_id, require_callback_url
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError
 from serve_app.dashboard import PATH, SIGN_IN_PATH
-from serve_app.dashboard.access import CurrentViewer, OpenPageRoute, PageRoute, SentForm
+from serve_app.dashboard.access import CurrentViewer, OpenPageRoute, PageRoute, SentForm, Viewer
 from serve_app.dashboard.pages import HEADERS, page
 from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.jobs.vocabulary import VocabularyJson, read_vocabulary
@@ -208,22 +208,20 @@ async def create_key(
 ) -> Response:
     """A new key, shown on the page that answers and never again."""
     expires_at, caps = _key_terms(form)
-    async with context.database.transaction() as connection:
-        try:
-            issued = await keys.create_key(
-                connection, viewer.account.id, expires_at=expires_at, caps=caps
-            )
-        except keys.TooManyKeysError:
-            raise invalid(f"An account has at most {keys.MOST_KEYS} active keys.") from None
+    try:
+        issued = await context.database.write(
+            keys.create_key, viewer.account.id, expires_at=expires_at, caps=caps
+        )
+    except keys.TooManyKeysError:
+        raise invalid(f"An account has at most {keys.MOST_KEYS} active keys.") from None
     return await _keys_page(request, context, viewer.account.id, issued=issued)
 
 
 @router.post(f"{KEYS_PATH}/{{id}}/revoke")
 async def revoke_key(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """It opens nothing any more."""
-    async with context.database.transaction() as connection:
-        if not await keys.revoke_key(connection, parse_job_id(id), viewer.account.id):
-            raise ApiError(ErrorCode.NOT_FOUND, "There is no such active key.")
+    if not await context.database.write(keys.revoke_key, parse_job_id(id), viewer.account.id):
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such active key.")
     return RedirectResponse(KEYS_PATH, status_code=303)
 
 
@@ -232,10 +230,8 @@ async def rotate_key(
     request: Request, context: Context, viewer: CurrentViewer, id: str
 ) -> Response:
     """A new key in place of the old one, shown on the page that answers and never again."""
-    async with context.database.transaction() as connection:
-        issued = existing(
-            await keys.rotate_key(connection, viewer.account.id, parse_job_id(id)), "active key"
-        )
+    issued = await context.database.write(keys.rotate_key, viewer.account.id, parse_job_id(id))
+    issued = existing(issued, "active key")
     return await _keys_page(request, context, viewer.account.id, issued=issued)
 
 
@@ -243,8 +239,7 @@ async def rotate_key(
 async def rotate_webhook_secret(context: Context, viewer: CurrentViewer) -> Response:
     """For a day deliveries are signed with both the new and the previous secret."""
     fresh = context.encrypter.encrypt(new_signing_secret())
-    async with context.database.transaction() as connection:
-        await webhooks.rotate_signing_secret(connection, viewer.account.id, fresh)
+    await context.database.write(webhooks.rotate_signing_secret, viewer.account.id, fresh)
     return RedirectResponse(f"{KEYS_PATH}#webhooks", status_code=303)
 
 
@@ -259,14 +254,13 @@ async def add_endpoint(
     if not events:
         raise invalid("Choose at least one event.", "events")
     secret = new_signing_secret()
-    async with context.database.transaction() as connection:
-        added = await endpoints.add_endpoint(
-            connection,
-            viewer.account.id,
-            url=url,
-            event_types=events,
-            secret=context.encrypter.encrypt(secret),
-        )
+    added = await context.database.write(
+        endpoints.add_endpoint,
+        viewer.account.id,
+        url=url,
+        event_types=events,
+        secret=context.encrypter.encrypt(secret),
+    )
     if added is None:
         raise invalid(f"An account has at most {endpoints.MOST_ENDPOINTS} endpoints.")
     return await _keys_page(request, context, viewer.account.id, endpoint_secret=secret)
@@ -275,11 +269,8 @@ async def add_endpoint(
 @router.post(f"{PATH}/endpoints/{{id}}/delete")
 async def delete_endpoint(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """The endpoint and its deliveries."""
-    async with context.database.transaction() as connection:
-        existing(
-            await endpoints.delete_endpoint(connection, viewer.account.id, parse_job_id(id)),
-            "endpoint",
-        )
+    of = viewer.account.id, parse_job_id(id)
+    existing(await context.database.write(endpoints.delete_endpoint, *of), "endpoint")
     return RedirectResponse(f"{KEYS_PATH}#webhooks", status_code=303)
 
 
@@ -288,15 +279,10 @@ async def rotate_endpoint(
     request: Request, context: Context, viewer: CurrentViewer, id: str
 ) -> Response:
     """A new secret, shown as that of a new endpoint."""
-    secret = new_signing_secret()
-    async with context.database.transaction() as connection:
-        found = await endpoints.change_endpoint(
-            connection,
-            viewer.account.id,
-            parse_job_id(id),
-            secret=context.encrypter.encrypt(secret),
-        )
-    found = existing(found, "endpoint")
+    secret, of = new_signing_secret(), (viewer.account.id, parse_job_id(id))
+    encrypted = context.encrypter.encrypt(secret)
+    found = await context.database.write(endpoints.change_endpoint, *of, secret=encrypted)
+    existing(found, "endpoint")
     return await _keys_page(request, context, viewer.account.id, endpoint_secret=secret)
 
 
@@ -327,8 +313,7 @@ async def change_vocabulary(context: Context, viewer: CurrentViewer, form: SentF
         (name, *place), reason = error.errors()[0]["loc"], error.errors()[0]["msg"]
         line = f", line {int(place[0]) + 1}" if place else ""
         raise invalid(f"{str(name).capitalize()}{line}: {reason}.", str(name)) from None
-    async with context.database.transaction() as connection:
-        await keys.replace_vocabulary(connection, viewer.account.id, {**given})
+    await context.database.write(keys.replace_vocabulary, viewer.account.id, {**given})
     return RedirectResponse(VOCABULARY_PATH, status_code=303)
 
 
@@ -378,13 +363,12 @@ async def invite(
     if not _EMAIL.fullmatch(email):
         raise invalid("Give an e-mail address.", "email")
     role = require_role(form.get("role", ""))
-    async with context.database.transaction() as connection:
-        try:
-            token = await people.invite(connection, viewer.account.id, email, role)
-        except people.UserExistsError:
-            raise invalid("Somebody with this address is in the account.", "email") from None
-        except people.TooManyPeopleError:
-            raise invalid(f"An account has at most {people.MOST_PEOPLE} people.") from None
+    try:
+        token = await context.database.write(people.invite, viewer.account.id, email, role)
+    except people.UserExistsError:
+        raise invalid("Somebody with this address is in the account.", "email") from None
+    except people.TooManyPeopleError:
+        raise invalid(f"An account has at most {people.MOST_PEOPLE} people.") from None
     link = f"{public_url(request)}{SIGN_IN_PATH}?invitation={token}"
     return await _people_page(request, context, viewer.account.id, link=link, link_for=email)
 
@@ -392,34 +376,33 @@ async def invite(
 @router.post(f"{PATH}/invitations/{{id}}/withdraw")
 async def withdraw_invitation(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """Its link opens nothing any more."""
-    async with context.database.transaction() as connection:
-        if not await people.withdraw_invitation(connection, viewer.account.id, parse_job_id(id)):
-            raise ApiError(ErrorCode.NOT_FOUND, "There is no such invitation.")
+    of = viewer.account.id, parse_job_id(id)
+    if not await context.database.write(people.withdraw_invitation, *of):
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such invitation.")
     return RedirectResponse(PEOPLE_PATH, status_code=303)
 
 
 @router.post(f"{PEOPLE_PATH}/{{id}}/role")
 async def change_role(context: Context, viewer: CurrentViewer, form: SentForm, id: str) -> Response:
     """From their next request on."""
-    role = require_role(form.get("role", ""))
-    async with context.database.transaction() as connection:
-        try:
-            found = await people.change_role(connection, viewer.account.id, parse_job_id(id), role)
-        except people.LastOwnerError:
-            raise ApiError(ErrorCode.LAST_OWNER) from None
-    if not found:
-        raise _no_user()
-    return RedirectResponse(PEOPLE_PATH, status_code=303)
+    return await _change_user(
+        context, people.change_role, viewer, id, require_role(form.get("role", ""))
+    )
 
 
 @router.post(f"{PEOPLE_PATH}/{{id}}/remove")
 async def remove_user(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """They are signed out everywhere."""
-    async with context.database.transaction() as connection:
-        try:
-            found = await people.remove_user(connection, viewer.account.id, parse_job_id(id))
-        except people.LastOwnerError:
-            raise ApiError(ErrorCode.LAST_OWNER) from None
+    return await _change_user(context, people.remove_user, viewer, id)
+
+
+async def _change_user(
+    context: AppContext, change: Callable[..., Awaitable[bool]], viewer: Viewer, id: str, *to: Role
+) -> Response:
+    try:
+        found = await context.database.write(change, viewer.account.id, parse_job_id(id), *to)
+    except people.LastOwnerError:
+        raise ApiError(ErrorCode.LAST_OWNER) from None
     if not found:
         raise _no_user()
     return RedirectResponse(PEOPLE_PATH, status_code=303)
@@ -441,9 +424,9 @@ async def make_link(request: Request, context: Context, viewer: CurrentViewer, i
 @router.post(f"{PATH}/sessions/{{id}}/end")
 async def end_session(context: Context, viewer: CurrentViewer, id: str) -> Response:
     """Sign a browser out; one's own too."""
-    async with context.database.transaction() as connection:
-        if not await people.end_session_of(connection, viewer.account.id, parse_job_id(id)):
-            raise ApiError(ErrorCode.NOT_FOUND, "There is no such session.")
+    of = viewer.account.id, parse_job_id(id)
+    if not await context.database.write(people.end_session_of, *of):
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such session.")
     return RedirectResponse(f"{PEOPLE_PATH}#sessions", status_code=303)
 
 

@@ -37,15 +37,9 @@ from serve_app.exports import comparisons
 from serve_app.exports.captions import lint
 from serve_app.jobs import service
 from serve_app.media.source import find_media
+from serve_app.results import transcripts
 from serve_app.results.comments import SHARE_PURPOSE, SHARED_PATH
 from serve_app.results.scenes import scene_json, scenes_of
-from serve_app.results.transcripts import (
-    at_revision,
-    choose_track,
-    default_track,
-    read_tracks,
-    transcript_of,
-)
 from storage.comments import note_editing
 from storage.comparisons import get_document
 from storage.job_records import JobRecord, list_jobs
@@ -169,17 +163,17 @@ async def get_changes(
     """What people corrected in a transcript, beside what the machine wrote."""
     async with context.database.statement() as connection:
         job = await service.get_job(connection, viewer.account.id, jobId)
-        now = choose_track(job, await read_tracks(connection, job), track)
-    machine = await at_revision(context.database, job, now, now.redacted_revision or 0)
+        now = transcripts.choose_track(job, await transcripts.read_tracks(connection, job), track)
+    machine = await transcripts.at_revision(context.database, job, now, now.redacted_revision or 0)
 
     def compared() -> list[Difference]:
-        found = transcript_of(now)
-        changes = differences(transcript_of(machine).segments, found.segments)
+        found = transcripts.transcript_of(now)
+        changes = differences(transcripts.transcript_of(machine).segments, found.segments)
         return [*islice(changes, _MOST_CHANGES + 1)]
 
     changes = await run_in_threadpool(compared)
     more, changes = len(changes) > _MOST_CHANGES, changes[:_MOST_CHANGES]
-    labels = {each.id: each.label for each in transcript_of(now).speakers}
+    labels = {each.id: each.label for each in transcripts.transcript_of(now).speakers}
     return await page(
         request, "changes.html", job=job, track=track, changes=changes, more=more, labels=labels
     )
@@ -212,7 +206,7 @@ async def get_shared(
             raise ApiError(ErrorCode.NOT_FOUND, "What this link showed was erased.")
         await require_active_owner(connection, job.id)
         media = await find_media(context, connection, job)
-        track = default_track(await list_tracks(connection, job.id))
+        track = transcripts.default_track(await list_tracks(connection, job.id))
     seen = await context.parts.find_scenes(job.id)
     spoken = {} if track is None else await context.parts.read_segments(job.id, track.track_index)
 

@@ -11,17 +11,8 @@ from typing import Any
 
 import psutil
 
+from models import profiles
 from models.backends.plugins import PluginError
-from models.profiles import (
-    Choice,
-    check_own_weights,
-    check_weights,
-    choose_profile,
-    digest_of,
-    has_task,
-    how_to_add,
-    missing_checkpoints,
-)
 from models.provider import LocalModels, ServedModels
 from models.registry import REGISTRY, own_profile, with_others
 from models.tasks import ANSWER, EMBED_FACES, EMBED_PHRASES, EMBED_PICTURES, EMBED_TEXT, Task
@@ -37,13 +28,15 @@ class ModelProfileError(ValueError):
     """The model profile of the settings cannot serve here; the message has the reason."""
 
 
-def chosen_models(settings: Settings) -> Choice:
+def chosen_models(settings: Settings) -> profiles.Choice:
     """Return the profile to serve, and why. Raises ModelProfileError where it lacks something."""
     lacking, wanted = missing_packages(), own_profile(settings.model_profile)
     if wanted == "auto" and lacking:
-        choice = Choice("packaged", f"{', '.join(lacking)} not installed (extra models)")
+        choice = profiles.Choice("packaged", f"{', '.join(lacking)} not installed (extra models)")
     else:
-        choice = choose_profile(wanted, gpus=visible_gpus(), models_dir=settings.models_dir)
+        choice = profiles.choose_profile(
+            wanted, gpus=visible_gpus(), models_dir=settings.models_dir
+        )
     profile = with_others_of(settings, choice.profile)
     _require(profile, settings, lacking)
     return replace(choice, profile=profile)
@@ -65,18 +58,18 @@ def with_models_chosen(settings: Settings) -> Settings:
 
 def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
     try:
-        check_weights(profile, settings.models_dir)
+        profiles.check_weights(profile, settings.models_dir)
     except WeightsError as error:
         raise ModelProfileError(str(error)) from error
     for task in REGISTRY[profile]:
         own = own_weights(settings, task)
         try:
             if own is not None:
-                check_own_weights(profile, task, own)
+                profiles.check_own_weights(profile, task, own)
         except WeightsError as error:
             raise ModelProfileError(f"VAS_{str(task.own_weights).upper()}: {error}") from error
-    if settings.people and not has_task(profile, EMBED_FACES, settings.models_dir):
-        how = how_to_add(profile, EMBED_FACES, settings.models_dir)
+    if settings.people and not profiles.has_task(profile, EMBED_FACES, settings.models_dir):
+        how = profiles.how_to_add(profile, EMBED_FACES, settings.models_dir)
         raise ModelProfileError(f"VAS_PEOPLE needs the task embed_faces: {how}.")
     named = own_profile(profile)
     if named != "packaged" and lacking:
@@ -84,7 +77,7 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
         raise ModelProfileError(message)
     if settings.models_dir is None:
         return
-    missing = missing_checkpoints(profile, settings.models_dir)
+    missing = profiles.missing_checkpoints(profile, settings.models_dir)
     if missing:
         names = ", ".join(checkpoint.origin for checkpoint in missing)
         raise ModelProfileError(
@@ -99,26 +92,28 @@ def own_weights(settings: Settings, task: Task[Any]) -> Path | None:
 
 def encoder_of(models: LocalModels | ServedModels) -> TextEncoder | None:
     """Return the profile's model of texts, for searches by meaning; None where it has none here."""
-    if not has_task(models.profile, EMBED_TEXT, models.models_dir):
+    if not profiles.has_task(models.profile, EMBED_TEXT, models.models_dir):
         return None
-    return TextEncoder(lambda: models.find(EMBED_TEXT), digest_of(models.profile, [EMBED_TEXT]))
+    return TextEncoder(
+        lambda: models.find(EMBED_TEXT), profiles.digest_of(models.profile, [EMBED_TEXT])
+    )
 
 
 def picture_encoder_of(models: LocalModels | ServedModels) -> PictureEncoder | None:
     """Return the profile's model of stills, for scenes that look alike or as is described; None
     where it has none here."""
-    if not has_task(models.profile, EMBED_PICTURES, models.models_dir):
+    if not profiles.has_task(models.profile, EMBED_PICTURES, models.models_dir):
         return None
     return PictureEncoder(
         lambda: models.find(EMBED_PICTURES),
-        digest_of(models.profile, [EMBED_PICTURES]),
+        profiles.digest_of(models.profile, [EMBED_PICTURES]),
         lambda: models.find(EMBED_PHRASES),
     )
 
 
 def answerer_of(models: LocalModels | ServedModels) -> Answerer | None:
     """Return the profile's model that answers questions; None where it has none here."""
-    if not has_task(models.profile, ANSWER, models.models_dir):
+    if not profiles.has_task(models.profile, ANSWER, models.models_dir):
         return None
     return Answerer(
         lambda: models.find(ANSWER), REGISTRY[models.profile][ANSWER].weights["model"].origin

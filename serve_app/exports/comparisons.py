@@ -12,13 +12,7 @@ from typing import Annotated, Literal, NotRequired
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from pipelines.across.comparison import (
-    ShotChange,
-    ShotPair,
-    TitleChange,
-    changed_titles,
-    compare_shots,
-)
+from pipelines.across import comparison
 from pipelines.speech.edits import WordChange, Words, changed_words
 from pipelines.types import Scene, ScreenText
 from pipelines.vision.fingerprints import Fingerprints
@@ -53,7 +47,7 @@ class ShotSpanJson(TypedDict):
 ShotPairJson = TypedDict(
     "ShotPairJson",
     {
-        "change": Annotated[ShotChange, doc("What became of it.", "moved")],
+        "change": Annotated[comparison.ShotChange, doc("What became of it.", "moved")],
         "from": NotRequired[Annotated[ShotSpanJson, doc("In the first cut; not of added ones.")]],
         "to": NotRequired[Annotated[ShotSpanJson, doc("In the second; not of removed ones.")]],
         "moved": Annotated[bool, doc("Whether it is at another place among the others.", False)],
@@ -243,9 +237,9 @@ class Comparison:
 
     before: JobCut
     after: JobCut
-    shots: Sequence[ShotPair]
+    shots: Sequence[comparison.ShotPair]
     words: Sequence[WordChange]
-    titles: Sequence[TitleChange]
+    titles: Sequence[comparison.TitleChange]
 
 
 async def read_jobs(
@@ -334,13 +328,13 @@ def compared(before: JobCut, after: JobCut, check: Callable[[], None]) -> dict[s
     Takes 38 processor seconds for two films of two hours and 1,000 shots, some minutes at most.
     ``check`` may raise, to stop it.
     """
-    shots: Sequence[ShotPair] = ()
-    titles = list[TitleChange]()
+    shots: Sequence[comparison.ShotPair] = ()
+    titles = list[comparison.TitleChange]()
     if before.prints is not None and after.prints is not None:
-        shots = compare_shots(before.prints, after.prints, check)
+        shots = comparison.compare_shots(before.prints, after.prints, check)
         for pair in shots:
             check()
-            titles += changed_titles(
+            titles += comparison.changed_titles(
                 before.writing(pair.before, pair.before_ms),
                 after.writing(pair.after, pair.after_ms),
             )
@@ -370,7 +364,7 @@ def comparison_json(found: Comparison) -> ComparisonJson:
     }
 
 
-def _pair_json(found: Comparison, pair: ShotPair) -> ShotPairJson:
+def _pair_json(found: Comparison, pair: comparison.ShotPair) -> ShotPairJson:
     alike = round(min(1.0, max(0.0, pair.similarity)), 4)
     shown = rendered(ShotPairJson, pair, speed=round(pair.speed, 3), similarity=alike)
     if pair.before:
@@ -408,7 +402,7 @@ def _spoken(words: Words) -> SpokenJson:
     }
 
 
-def _titles_json(found: Comparison, change: TitleChange) -> TitleChangeJson:
+def _titles_json(found: Comparison, change: comparison.TitleChange) -> TitleChangeJson:
     shown: TitleChangeJson = {}
     if change.before is not None:
         shown["from"] = _written(found.before, change.before)
@@ -439,7 +433,7 @@ def comparison_sections(found: Comparison) -> list[Section]:
             sections[-1] = Section(last.start_ms, last.end_ms, last.name, note)
             continue
         note = "" if not pair.before else f"from {_time_range(pair.before_ms)}"
-        note = note if pair.change is not ShotChange.KEPT else ""
+        note = note if pair.change is not comparison.ShotChange.KEPT else ""
         if removed:
             note = "; ".join(filter(None, (note, *(f"before it removed: {it}" for it in removed))))
             removed.clear()

@@ -311,7 +311,6 @@ def _pieces(
         until_ms = source.start_ms + round(source.frames * 1000 / source.rate)
 
 
-_FASTEST_EDL = 60
 YOUTUBE_SHORTEST_MS, YOUTUBE_FEWEST = 10_000, 3
 """YouTube shows no chapters where one is shorter, and none of a list of fewer
 (support.google.com/youtube/answer/9884579)."""

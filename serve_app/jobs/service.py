@@ -111,9 +111,7 @@ async def create_jobs(
                     connection, plan.job.account_id, plan.job.id, amount, "minimum charge"
                 )
             except ledger.InsufficientCreditsError as error:
-                message = None
-                if capped_key_id is not None:
-                    message = CREDITS_OR_CAP
+                message = None if capped_key_id is None else CREDITS_OR_CAP
                 raise ApiError(ErrorCode.INSUFFICIENT_CREDITS, message) from error
         await audit.record(connection, account_id, audit.AuditAction.CREATE_JOB, job_id=plan.job.id)
         created.append(await get_job(connection, account_id, str(plan.job.id)))
@@ -196,22 +194,19 @@ def _verifying_balance() -> Iterator[None]:
         ) from error
 
 
-async def get_job(connection: Connection, account_id: uuid.UUID, job_id: str) -> JobRecord:
+async def get_job(
+    connection: Connection, account_id: uuid.UUID, job_id: str, *, for_update: bool = False
+) -> JobRecord:
     """Return the account's job; NOT_FOUND for foreign, missing and malformed ids alike."""
-    return _found(await jobs.find_job(connection, parse_job_id(job_id), account_id=account_id))
-
-
-def _found(job: JobRecord | None) -> JobRecord:
-    return existing(job, "job")
+    found = await jobs.find_job(
+        connection, parse_job_id(job_id), account_id=account_id, for_update=for_update
+    )
+    return existing(found, "job")
 
 
 async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str) -> JobRecord:
     """Cancel an unfinished job; raises JOB_NOT_CANCELLABLE for one that has ended."""
-    job = _found(
-        await jobs.find_job(
-            connection, parse_job_id(job_id), account_id=account_id, for_update=True
-        )
-    )
+    job = await get_job(connection, account_id, job_id, for_update=True)
     if job.state in TERMINAL_STATES:
         raise ApiError(
             ErrorCode.JOB_NOT_CANCELLABLE,
@@ -241,11 +236,7 @@ async def erase_job(
     for rerun in await history.list_reruns(connection, parse_job_id(job_id)):
         if despite_hold or not await is_held(connection, rerun):
             await erase_job(connection, account_id, str(rerun), despite_hold=despite_hold)
-    job = _found(
-        await jobs.find_job(
-            connection, parse_job_id(job_id), account_id=account_id, for_update=True
-        )
-    )
+    job = await get_job(connection, account_id, job_id, for_update=True)
     if job.erased_at is not None:
         return job
     if not despite_hold and await is_held(connection, job.id):

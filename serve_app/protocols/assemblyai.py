@@ -29,28 +29,7 @@ from serve_app.errors import ApiError, invalid
 from serve_app.jobs import service
 from serve_app.jobs.plans import Planner, plan_from_url, plan_upload
 from serve_app.jobs.schemas import MAX_KEYTERMS, CreateJobBody, CreateJobFromUrlBody
-from serve_app.protocols.answers import (
-    NO_TRANSCRIPT,
-    Spoken,
-    assemblyai_run,
-    assemblyai_status,
-    assemblyai_word,
-    letters_of,
-    mean_confidence,
-    paragraphs,
-    read_spoken,
-    turns,
-)
-from serve_app.protocols.base import (
-    ProtocolRoute,
-    answer_headers,
-    captions,
-    checked,
-    create,
-    forget,
-    place_among_uploads,
-    through,
-)
+from serve_app.protocols import answers, base
 from serve_app.uploads.access import open_slot, record_complete, resumable_key
 from serve_app.uploads.receiving import closing_unread, content_length, keep, upload_limiter
 from storage import jobs
@@ -81,7 +60,7 @@ _REFUSED = frozenset(
 """Options whose results the service does not have; those that change no word are ignored."""
 
 
-class AssemblyAIRoute(ProtocolRoute):
+class AssemblyAIRoute(base.ProtocolRoute):
     """A route that takes the key alone in ``Authorization``, with AssemblyAI's errors."""
 
     @staticmethod
@@ -92,7 +71,7 @@ class AssemblyAIRoute(ProtocolRoute):
     @staticmethod
     def failure(request: Request, error: ApiError) -> Response:
         body = {"error": error.message} | ({"param": error.param} if error.param else {})
-        headers = answer_headers(request, error)
+        headers = base.answer_headers(request, error)
         return ExactJSONResponse(body, status_code=error.status, headers=headers)
 
 
@@ -165,16 +144,16 @@ async def upload(request: Request, context: Context, account_id: CurrentAccount)
     if length == 0:
         raise invalid("The body has no file.", "body")
     named = {"fileName": "audio", "processingMode": "transcript"}
-    body = checked(CreateJobBody, named | ({"fileSizeBytes": length} if length else {}))
+    body = base.checked(CreateJobBody, named | ({"fileSizeBytes": length} if length else {}))
     with closing_unread(request), contextlib.ExitStack() as held:
-        await place_among_uploads(held, request, account_id)
+        await base.place_among_uploads(held, request, account_id)
         plan = lambda planner: plan_upload(planner, body)  # noqa: E731
-        job = await create(request, context, account_id, plan)
+        job = await base.create(request, context, account_id, plan)
         try:
             slot = await open_slot(context, str(job.id), MEDIA_SLOT)
             received, key = await keep(request, context, upload_limiter(request), slot)
         except BaseException:
-            await forget(context, job)
+            await base.forget(context, job)
             raise
     if job.upload_expires_at is None:
         raise ValueError("The job takes no upload.")
@@ -189,13 +168,13 @@ async def upload(request: Request, context: Context, account_id: CurrentAccount)
 async def transcribe(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """Have what lies at ``audio_url`` transcribed: an upload, or any address."""
     limit = context.settings.max_body_bytes
-    asked = checked(Asked, parse_json_object(await read_bounded(request, limit)))
+    asked = base.checked(Asked, parse_json_object(await read_bounded(request, limit)))
     if found := _uploaded(context, asked.audio_url):
         job = await _start(request, context, account_id, asked, *found)
     else:
-        body = checked(CreateJobFromUrlBody, asked.job() | {"url": asked.audio_url})
+        body = base.checked(CreateJobFromUrlBody, asked.job() | {"url": asked.audio_url})
         plan = lambda planner: plan_from_url(planner, body)  # noqa: E731
-        job = await create(request, context, account_id, plan, asked.protocol())
+        job = await base.create(request, context, account_id, plan, asked.protocol())
     return ExactJSONResponse(_document(job, None))
 
 
@@ -233,9 +212,9 @@ async def _start(
     mark: str,
 ) -> JobRecord:
     """Give an upload's job its options, and queue it."""
-    body = checked(CreateJobBody, asked.job() | {"fileName": "audio"})
+    body = base.checked(CreateJobBody, asked.job() | {"fileName": "audio"})
     planner = Planner(context.settings, context.encrypter, account_id, base_url(request))
-    planned = through(plan_upload(planner, body).job, asked.protocol())
+    planned = base.through(plan_upload(planner, body).job, asked.protocol())
     async with context.database.transaction() as connection:
         job = await service.get_job(connection, account_id, job_id)
         if not await jobs.change_awaiting(connection, job.id, planned):
@@ -249,8 +228,8 @@ async def _start(
 async def read_transcript(context: Context, job: CurrentJob) -> Response:
     """Read a transcript, or how far it is."""
     spoken = None
-    if job.erased_at is None and assemblyai_status(job) == "completed":
-        spoken = await read_spoken(context.database, job)
+    if job.erased_at is None and answers.assemblyai_status(job) == "completed":
+        spoken = await answers.read_spoken(context.database, job)
     return ExactJSONResponse(await run_in_threadpool(_document, job, spoken))
 
 
@@ -268,14 +247,14 @@ async def read_paragraphs(context: Context, job: CurrentJob) -> Response:
 
 async def _runs(context: AppContext, job: JobRecord, kind: str) -> Response:
     _require_completed(job)
-    spoken = await read_spoken(context.database, job)
-    segments, letters = spoken.found.segments, letters_of(job, spoken)
-    runs = paragraphs(segments) if kind == "paragraphs" else [[each] for each in segments]
+    spoken = await answers.read_spoken(context.database, job)
+    segments, letters = spoken.found.segments, answers.letters_of(job, spoken)
+    runs = answers.paragraphs(segments) if kind == "paragraphs" else [[each] for each in segments]
     return ExactJSONResponse(
         {
             "id": str(job.id),
-            kind: [assemblyai_run(each, letters) for each in runs],
-            "confidence": mean_confidence(segments),
+            kind: [answers.assemblyai_run(each, letters) for each in runs],
+            "confidence": answers.mean_confidence(segments),
             "audio_duration": round(spoken.duration_seconds),
         }
     )
@@ -292,7 +271,7 @@ async def read_captions(
     """Read the transcript as a file of captions."""
     _require_completed(job)
     columns = min(120, max(12, chars_per_caption))
-    return PlainTextResponse(await captions(request, context, job, form, columns=columns))
+    return PlainTextResponse(await base.captions(request, context, job, form, columns=columns))
 
 
 @router.delete("/transcript/{jobId}")
@@ -303,13 +282,13 @@ async def delete_transcript(context: Context, job: CurrentJob) -> Response:
 
 
 def _require_completed(job: JobRecord) -> None:
-    status = "erased" if job.erased_at else assemblyai_status(job)
+    status = "erased" if job.erased_at else answers.assemblyai_status(job)
     if status != "completed":
         raise invalid(f"The transcript is not completed: it is {status}.")
 
 
-def _document(job: JobRecord, spoken: Spoken | None) -> dict[str, Any]:
-    status, protocol = assemblyai_status(job), job.source.protocol
+def _document(job: JobRecord, spoken: answers.Spoken | None) -> dict[str, Any]:
+    status, protocol = answers.assemblyai_status(job), job.source.protocol
     clips = job.source.clips
     document: dict[str, Any] = {
         "id": str(job.id),
@@ -328,15 +307,21 @@ def _document(job: JobRecord, spoken: Spoken | None) -> dict[str, Any]:
     if job.erased_at is not None:
         return document | {"text": "Deleted by user.", "status": "completed"}
     if status == "error":
-        document["error"] = job.error_message or job.redact_error or NO_TRANSCRIPT
+        document["error"] = job.error_message or job.redact_error or answers.NO_TRANSCRIPT
     if spoken is None:
         return document
-    segments, letters = spoken.found.segments, letters_of(job, spoken)
-    said = [assemblyai_run(each, letters) for each in turns(spoken.found)] if letters else None
+    segments, letters = spoken.found.segments, answers.letters_of(job, spoken)
+    said = (
+        [answers.assemblyai_run(each, letters) for each in answers.turns(spoken.found)]
+        if letters
+        else None
+    )
     return document | {
         "text": spoken.text,
         "language_code": spoken.language,
-        "words": [assemblyai_word(word, letters) for each in segments for word in each.words],
+        "words": [
+            answers.assemblyai_word(word, letters) for each in segments for word in each.words
+        ],
         "utterances": said,
-        "confidence": mean_confidence(segments),
+        "confidence": answers.mean_confidence(segments),
     }

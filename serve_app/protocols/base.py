@@ -26,15 +26,8 @@ from starlette.types import Message
 
 from pipelines.speech.caption_rules import USUAL
 from pipelines.types import StageCode
+from serve_app.api import downloads
 from serve_app.api.authentication import Bucket, Handler, KeyedRoute, Permission
-from serve_app.api.downloads import (
-    PATIENCE_SECONDS,
-    ClientPace,
-    Download,
-    Downloads,
-    Limit,
-    downloads_of,
-)
 from serve_app.api.envelope import base_url
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
@@ -54,7 +47,7 @@ from storage.uploads import MEDIA_SLOT
 
 WAIT_SECONDS = 3600.0
 """The most that a request waits for its job; the proxy's limit for these paths is the same."""
-WAITING = Downloads(Limit(account=200, replica=384, workers=1))
+WAITING = downloads.Downloads(downloads.Limit(account=200, replica=384, workers=1))
 """Requests that wait for their jobs, in a process: a connection and a little memory each."""
 _PLACE_SECONDS = 60.0
 _PLACE_PAUSE_SECONDS = 0.1
@@ -146,7 +139,7 @@ async def create(
 
 def bounded(request: Request, limit_bytes: int) -> Callable[[], Any]:
     """Return the request's ``receive`` within a size and above a least rate."""
-    received, pace = 0, ClientPace(PATIENCE_SECONDS)
+    received, pace = 0, downloads.ClientPace(downloads.PATIENCE_SECONDS)
 
     async def receive() -> Message:
         nonlocal received
@@ -321,7 +314,7 @@ async def captions(
     """Return the default track as a file of captions, as the native interface makes it."""
     async with context.database.statement() as connection:
         track = default_track(await read_tracks(connection, job, words=False)).track_index
-    with downloads_of(request, Download.FILE).place(job.account_id) as place:
+    with downloads.downloads_of(request, downloads.Download.FILE).place(job.account_id) as place:
         made = await get_transcript(
             request, context, job, place,
             format=form, track=track, language=language, maxLineLength=columns,

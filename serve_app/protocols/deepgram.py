@@ -23,19 +23,8 @@ from serve_app.context import AppContext
 from serve_app.errors import ApiError, invalid
 from serve_app.jobs.plans import plan_from_url
 from serve_app.jobs.schemas import MAX_KEYTERMS, CreateJobBody, CreateJobFromUrlBody
+from serve_app.protocols import base
 from serve_app.protocols.answers import deepgram, read_spoken
-from serve_app.protocols.base import (
-    WAITING,
-    ProtocolRoute,
-    Resources,
-    answer_headers,
-    checked,
-    create,
-    create_sent,
-    forget,
-    place_among_uploads,
-    wait_for_end,
-)
 from serve_app.uploads.receiving import closing_unread, content_length
 from storage.job_records import JobRecord
 
@@ -51,7 +40,7 @@ _WITHOUT_EFFECT = frozenset({"model", "version", "numerals", "encoding", "mip_op
 _REPEATED = frozenset({"keyterm", "keywords", "tag", "extra"})
 
 
-class DeepgramRoute(ProtocolRoute):
+class DeepgramRoute(base.ProtocolRoute):
     """A route that takes ``Authorization: Token KEY`` too, with Deepgram's errors."""
 
     @staticmethod
@@ -67,7 +56,7 @@ class DeepgramRoute(ProtocolRoute):
             "err_msg": error.message,
             "request_id": error.extra.get("jobId", request_id(request)),
         }
-        headers = answer_headers(request, error)
+        headers = base.answer_headers(request, error)
         return ExactJSONResponse(body, status_code=error.status, headers=headers)
 
 
@@ -140,14 +129,14 @@ router = APIRouter(prefix="/v1", route_class=DeepgramRoute, include_in_schema=Fa
 
 @router.post("/listen")
 async def listen(
-    request: Request, context: Context, account_id: CurrentAccount, resources: Resources
+    request: Request, context: Context, account_id: CurrentAccount, resources: base.Resources
 ) -> Response:
     """Transcribe a file, or what is at an address; the words are in the answer or the callback."""
     query = request.query_params
     given = {name: query.getlist(name) if name in _REPEATED else query[name] for name in query}
-    options = checked(Options, given)
+    options = base.checked(Options, given)
     if options.callback is None:
-        resources.enter_context(WAITING.place(account_id))
+        resources.enter_context(base.WAITING.place(account_id))
     if request.headers.get("content-type", "").startswith("application/json"):
         job = await _fetched(request, context, account_id, options)
     else:
@@ -155,8 +144,8 @@ async def listen(
     if options.callback is not None:
         return ExactJSONResponse({"request_id": str(job.id)})
     goes_on = asyncio.Event()
-    resources.push_async_callback(forget, context, job, goes_on)
-    ended = await wait_for_end(request, context, job.id, goes_on)
+    resources.push_async_callback(base.forget, context, job, goes_on)
+    ended = await base.wait_for_end(request, context, job.id, goes_on)
     spoken = await read_spoken(context.database, ended)
     return ExactJSONResponse(await run_in_threadpool(deepgram, ended, spoken))
 
@@ -166,9 +155,9 @@ async def _fetched(
 ) -> JobRecord:
     limit = context.settings.max_body_bytes
     url = parse_json_object(await read_bounded(request, limit)).get("url")
-    body = checked(CreateJobFromUrlBody, options.job() | {"url": url})
+    body = base.checked(CreateJobFromUrlBody, options.job() | {"url": url})
     plan = lambda planner: plan_from_url(planner, body)  # noqa: E731
-    return await create(request, context, account_id, plan, options.protocol())
+    return await base.create(request, context, account_id, plan, options.protocol())
 
 
 async def _sent(
@@ -179,9 +168,11 @@ async def _sent(
     if length == 0:
         raise invalid("The body has no file.", "body")
     named = {"fileName": "audio"} | ({"fileSizeBytes": length} if length else {})
-    body = checked(CreateJobBody, options.job() | named)
+    body = base.checked(CreateJobBody, options.job() | named)
     with closing_unread(request), contextlib.ExitStack() as held:
-        await place_among_uploads(held, request, account_id)
-        job = await create_sent(request, context, account_id, body, protocol=options.protocol())
+        await base.place_among_uploads(held, request, account_id)
+        job = await base.create_sent(
+            request, context, account_id, body, protocol=options.protocol()
+        )
         request.state.body_read = True
     return job

@@ -37,17 +37,8 @@ from serve_app.jobs import service
 from serve_app.jobs.answers import progress
 from serve_app.jobs.plans import JobPlan, Planner, plan_from_url
 from serve_app.jobs.schemas import MAX_KEYTERMS, CreateJobBody, CreateJobFromUrlBody
+from serve_app.protocols import base
 from serve_app.protocols.answers import Spoken, mean_confidence, read_spoken
-from serve_app.protocols.base import (
-    ProtocolRoute,
-    answer_headers,
-    bounded,
-    checked,
-    create,
-    create_sent,
-    place_among_uploads,
-    received,
-)
 from serve_app.results.scenes import find_overview, scenes_of
 from serve_app.uploads.receiving import closing_unread, content_length
 from storage import archives, job_records, results
@@ -92,7 +83,7 @@ _LIKELIHOODS = (0.1, 0.3, 0.5, 0.8)
 """Probabilities from which something explicit is UNLIKELY, POSSIBLE, LIKELY and VERY_LIKELY."""
 
 
-class GoogleRoute(ProtocolRoute):
+class GoogleRoute(base.ProtocolRoute):
     """A route that takes a key as Google's clients send it, with Google's errors."""
 
     @staticmethod
@@ -111,7 +102,7 @@ class GoogleRoute(ProtocolRoute):
             violation = {"field": error.param, "description": error.message}
             kind = "type.googleapis.com/google.rpc.BadRequest"
             failure["details"] = [{"@type": kind, "fieldViolations": [violation]}]
-        headers = answer_headers(request, error)
+        headers = base.answer_headers(request, error)
         return ExactJSONResponse({"error": failure}, status_code=status, headers=headers)
 
 
@@ -210,10 +201,10 @@ async def annotate(request: Request, context: Context, account_id: CurrentAccoun
     with closing_unread(request), contextlib.ExitStack() as held:
         if (content_length(request) or _MOST_BYTES) > context.settings.max_body_bytes:
             held.enter_context(_large.place(account_id))
-        sent = Request(request.scope, bounded(request, _MOST_BYTES))
+        sent = Request(request.scope, base.bounded(request, _MOST_BYTES))
         raw = await read_bounded(sent, _MOST_BYTES)
         request.state.body_read = True
-        asked = checked(Annotate, await run_in_threadpool(parse_json_object, raw))
+        asked = base.checked(Annotate, await run_in_threadpool(parse_json_object, raw))
         if bool(asked.inputUri) == bool(asked.inputContent):
             raise invalid("Give either inputUri or inputContent.", "inputUri")
         create_job = _create_sent if asked.inputContent else _create_fetched
@@ -226,7 +217,7 @@ async def _create_fetched(
 ) -> JobRecord:
     """Create the job; an address in a bucket that is an archive of the account is read with the
     archive's credentials."""
-    body = checked(CreateJobFromUrlBody, asked.job(context) | {"url": asked.inputUri})
+    body = base.checked(CreateJobFromUrlBody, asked.job(context) | {"url": asked.inputUri})
     owned = await context.database.read(archives.list_archives, account_id)
     archive = next((each for each in owned if asked.inputUri.startswith(each.url)), None)
 
@@ -239,7 +230,7 @@ async def _create_fetched(
         source = planned.job.source.model_copy(update={"clips": clips})
         return replace(planned, job=replace(planned.job, source=source))
 
-    return await create(request, context, account_id, plan, asked.protocol())
+    return await base.create(request, context, account_id, plan, asked.protocol())
 
 
 async def _create_sent(
@@ -250,11 +241,11 @@ async def _create_sent(
     except binascii.Error as error:
         raise invalid("The content is no base64.", "inputContent") from error
     named = {"fileName": "video", "fileSizeBytes": len(content)}
-    body = checked(CreateJobBody, asked.job(context) | named)
+    body = base.checked(CreateJobBody, asked.job(context) | named)
     with contextlib.ExitStack() as held:
-        await place_among_uploads(held, request, account_id)
-        return await create_sent(
-            request, context, account_id, body, received(content), asked.protocol()
+        await base.place_among_uploads(held, request, account_id)
+        return await base.create_sent(
+            request, context, account_id, body, base.received(content), asked.protocol()
         )
 
 

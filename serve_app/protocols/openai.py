@@ -41,25 +41,8 @@ from serve_app.api.envelope import NO_STORE, Context, ExactJSONResponse
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs.schemas import MAX_KEYTERMS, CreateJobBody
+from serve_app.protocols import base
 from serve_app.protocols.answers import Spoken, read_spoken
-from serve_app.protocols.base import (
-    WAIT_SECONDS,
-    WAITING,
-    ProtocolRoute,
-    Resources,
-    answer_headers,
-    bounded,
-    captions,
-    checked,
-    completed,
-    create_sent,
-    forget,
-    place_among_uploads,
-    progress,
-    received,
-    too_large,
-    wait_for_end,
-)
 from serve_app.results.routes import TranslationBody, create_translation
 from serve_app.results.transcripts import default_track, read_tracks
 from serve_app.uploads.receiving import closing_unread, content_length
@@ -101,14 +84,6 @@ class Form(BaseModel):
     """Sound of each of them, as data URLs."""
 
 
-class OpenAIRoute(ProtocolRoute):
-    """A route whose errors have OpenAI's form, by which its SDKs raise their own exceptions."""
-
-    @staticmethod
-    def failure(request: Request, error: ApiError) -> Response:
-        return _failure(request, error)
-
-
 _TYPES = {
     401: "authentication_error",
     402: "insufficient_quota",
@@ -118,19 +93,23 @@ _TYPES = {
 }
 
 
-def _failure(request: Request, error: ApiError) -> Response:
-    kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    code = "invalid_api_key" if error.status == 401 else str(error.code)
-    body: dict[str, Any] = {
-        "message": error.message,
-        "type": _TYPES.get(error.status, kind),
-        "param": error.param,
-        "code": error.extra.get("stageCode", code),
-    }
-    if "jobId" in error.extra:
-        body["jobId"] = error.extra["jobId"]
-    headers = answer_headers(request, error)
-    return ExactJSONResponse({"error": body}, status_code=error.status, headers=headers)
+class OpenAIRoute(base.ProtocolRoute):
+    """A route whose errors have OpenAI's form, by which its SDKs raise their own exceptions."""
+
+    @staticmethod
+    def failure(request: Request, error: ApiError) -> Response:
+        kind = "server_error" if error.status >= 500 else "invalid_request_error"
+        code = "invalid_api_key" if error.status == 401 else str(error.code)
+        body: dict[str, Any] = {
+            "message": error.message,
+            "type": _TYPES.get(error.status, kind),
+            "param": error.param,
+            "code": error.extra.get("stageCode", code),
+        }
+        if "jobId" in error.extra:
+            body["jobId"] = error.extra["jobId"]
+        headers = base.answer_headers(request, error)
+        return ExactJSONResponse({"error": body}, status_code=error.status, headers=headers)
 
 
 router = APIRouter(prefix=PREFIX, route_class=OpenAIRoute, include_in_schema=False)
@@ -161,7 +140,7 @@ def _known(model: str) -> str:
 
 @router.post("/audio/transcriptions")
 async def transcribe(
-    request: Request, context: Context, account_id: CurrentAccount, resources: Resources
+    request: Request, context: Context, account_id: CurrentAccount, resources: base.Resources
 ) -> Response:
     """Transcribe a file; its words are in the answer."""
     return await _answer(request, context, account_id, resources, translates=False)
@@ -169,7 +148,7 @@ async def transcribe(
 
 @router.post("/audio/translations")
 async def translate(
-    request: Request, context: Context, account_id: CurrentAccount, resources: Resources
+    request: Request, context: Context, account_id: CurrentAccount, resources: base.Resources
 ) -> Response:
     """Transcribe a file; its words are in the answer, in English."""
     return await _answer(request, context, account_id, resources, translates=True)
@@ -183,7 +162,7 @@ async def _answer(
     *,
     translates: bool,
 ) -> Response:
-    resources.enter_context(WAITING.place(account_id))
+    resources.enter_context(base.WAITING.place(account_id))
     async with _sent(request, context, account_id) as (form, file):
         asked = _form_of(form)
         if asked.known_speaker_names and not context.settings.voices:
@@ -196,14 +175,14 @@ async def _answer(
         asked.known_speaker_references.clear()
         job = await _create(request, context, account_id, asked, file)
     goes_on = asyncio.Event()
-    resources.push_async_callback(forget, context, job, goes_on)
+    resources.push_async_callback(base.forget, context, job, goes_on)
     for each in references:
         await _ended_reference(request, context, each)
     if asked.stream and not translates:
         place = resources.enter_context(downloads_of(request, Download.EVENTS).place(account_id))
         body = _events(request, context, job, asked, references, goes_on)
         return place.stream(body, media_type="text/event-stream", headers=NO_STORE)
-    ended = await wait_for_end(request, context, job.id, goes_on)
+    ended = await base.wait_for_end(request, context, job.id, goes_on)
     language = await _translated(request, context, ended) if translates else None
     task = "translate" if translates else "transcribe"
     return await _rendered(request, context, ended, asked, references, task, language)
@@ -226,15 +205,15 @@ async def _create_reference(
         raise invalid("A reference is empty, or no data URL in base64.", _REFERENCES)
     named = {"fileName": "reference", "fileSizeBytes": len(content)}
     options = named | {"processingMode": "transcript", "voices": True, "speakersExpected": 1}
-    body = checked(CreateJobBody, options)
-    job = await create_sent(request, context, account_id, body, received(content))
-    resources.push_async_callback(forget, context, job)
+    body = base.checked(CreateJobBody, options)
+    job = await base.create_sent(request, context, account_id, body, base.received(content))
+    resources.push_async_callback(base.forget, context, job)
     return job
 
 
 async def _ended_reference(request: Request, context: AppContext, job: JobRecord) -> None:
     try:
-        await wait_for_end(request, context, job.id, asyncio.Event())
+        await base.wait_for_end(request, context, job.id, asyncio.Event())
     except ApiError as error:
         error.param = _REFERENCES
         raise
@@ -279,10 +258,10 @@ async def _sent(
         if not request.headers.get("content-type", "").startswith("multipart/form-data"):
             raise ApiError(ErrorCode.INVALID_REQUEST, "Send multipart/form-data.", status=415)
         if (content_length(request) or 0) > limit:
-            raise too_large(limit)
+            raise base.too_large(limit)
         with contextlib.ExitStack() as held:
-            await place_among_uploads(held, request, account_id)
-            limited = Request(request.scope, bounded(request, limit))
+            await base.place_among_uploads(held, request, account_id)
+            limited = Request(request.scope, base.bounded(request, limit))
             try:
                 form = await limited.form(
                     max_files=1, max_fields=_MOST_FIELDS, max_part_size=_FIELD_BYTES
@@ -308,7 +287,7 @@ def _form_of(form: FormData) -> Form:
                 given.setdefault(name.removesuffix("[]"), []).append(value)
             else:
                 given[name] = value
-    asked = checked(Form, given)
+    asked = base.checked(Form, given)
     _known(asked.model)
     if len(asked.known_speaker_names) != len(asked.known_speaker_references):
         raise invalid("Each name needs a reference.", "known_speaker_references")
@@ -345,8 +324,8 @@ async def _create(
         body["voices"] = True
     if terms := key_terms(asked.prompt):
         body["keyterms"] = terms
-    return await create_sent(
-        request, context, account_id, checked(CreateJobBody, body), _pieces(file)
+    return await base.create_sent(
+        request, context, account_id, base.checked(CreateJobBody, body), _pieces(file)
     )
 
 
@@ -366,7 +345,7 @@ async def _translated(request: Request, context: AppContext, job: JobRecord) -> 
     if spoken in {None, "en"}:
         return None
     await create_translation(request, context, job, TranslationBody(language="en"))
-    deadline = time.monotonic() + WAIT_SECONDS
+    deadline = time.monotonic() + base.WAIT_SECONDS
     while time.monotonic() < deadline:
         found = await context.database.read(find_translation, job.id, "en")
         if found is None or found.status is not TranslationStatus.PENDING:
@@ -389,7 +368,9 @@ async def _rendered(
     """Return the transcript as the form asks, translated into the ``language`` if one is given."""
     if asked.response_format in {"srt", "vtt"}:
         form: Literal["srt", "vtt"] = "srt" if asked.response_format == "srt" else "vtt"
-        return PlainTextResponse(await captions(request, context, job, form, language=language))
+        return PlainTextResponse(
+            await base.captions(request, context, job, form, language=language)
+        )
     spoken = await read_spoken(context.database, job, language)
     spoken = await _named(context, spoken, job, asked, references)
     if asked.response_format == "text":
@@ -481,17 +462,17 @@ async def _events(
 ) -> AsyncGenerator[str | bytes]:
     """Yield comments while the job runs, then its text as OpenAI's events, segment by segment."""
     try:
-        async for now in progress(request, context, job.id, goes_on):
+        async for now in base.progress(request, context, job.id, goes_on):
             if now.completed_at is None:
                 yield ": working\n\n"
                 continue
-            spoken = await read_spoken(context.database, completed(now))
+            spoken = await read_spoken(context.database, base.completed(now))
             spoken = await _named(context, spoken, now, asked, references)
             for event in _deltas(spoken, diarized=asked.response_format == "diarized_json"):
                 yield f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"
             yield "data: [DONE]\n\n"
     except ApiError as error:
-        yield f"event: error\ndata: {bytes(_failure(request, error).body).decode()}\n\n"
+        yield f"event: error\ndata: {bytes(OpenAIRoute.failure(request, error).body).decode()}\n\n"
 
 
 def _deltas(spoken: Spoken, *, diarized: bool) -> Iterator[dict[str, Any]]:

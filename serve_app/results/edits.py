@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, NotRequired, overload
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 from typing_extensions import TypedDict
@@ -21,7 +21,7 @@ from serve_app.api.downloads import turn_if_large
 from serve_app.api.envelope import API_PREFIX, Context, success
 from serve_app.api.openapi import OF_RESULTS, answers
 from serve_app.api.parameters import WHOLE_NUMBER
-from serve_app.api.schemas import WHOLE, Answer, Count, Timestamp, Uuid, doc, rendered
+from serve_app.api.schemas import WHOLE, Answer, Body, Count, Timestamp, Uuid, doc, rendered
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.results import redaction
@@ -67,11 +67,7 @@ _Time = Annotated[float, Field(ge=0, le=1_000_000)]
 _Operations: Any = Field(min_length=1, max_length=MOST_AT_ONCE, default_factory=list)
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-
-class SegmentEdit(_Body):
+class SegmentEdit(Body):
     """What a segment is to be instead."""
 
     index: Annotated[_Index, doc("Of the segment, as it was read.", 0)]
@@ -88,7 +84,7 @@ class SegmentEdit(_Body):
     endTime: Annotated[_Time | None, doc("Where it ends, if that is wrong.", 2.5)] = None  # noqa: N815
 
 
-class SegmentSplit(_Body):
+class SegmentSplit(Body):
     """A segment becomes two."""
 
     index: Annotated[_Index, doc("Of the segment, as it was read.", 1)]
@@ -98,14 +94,14 @@ class SegmentSplit(_Body):
     ]
 
 
-class SegmentMerge(_Body):
+class SegmentMerge(Body):
     """Neighbouring segments become one, of the first one's speaker."""
 
     index: Annotated[_Index, doc("Of the first, as it was read.", 2)]
     count: Annotated[Annotated[int, Field(ge=2, le=MOST_AT_ONCE), WHOLE], doc("How many.", 2)] = 2
 
 
-class SegmentInsertion(_Body):
+class SegmentInsertion(Body):
     """A segment that the transcript lacks."""
 
     startTime: Annotated[_Time, doc("Where it begins, in seconds of the media.", 4.0)]  # noqa: N815
@@ -120,7 +116,7 @@ class SegmentInsertion(_Body):
     ] = None
 
 
-class _TrackBody(_Body):
+class _TrackBody(Body):
     trackIndex: Annotated[  # noqa: N815
         Annotated[int, Field(ge=0, le=MAX_TRACK_INDEX), WHOLE] | None,
         doc("Required for files of multi-track jobs.", 0),
@@ -310,11 +306,7 @@ async def list_transcript_revisions(
     shown = [rendered(RevisionJson, each) for each in found]
     if len(shown) < limit:
         shown.append({"revision": 0})
-    listed: RevisionList = {
-        "jobId": str(job.id),
-        "trackIndex": chosen.track_index,
-        "revisions": shown,
-    }
+    listed = {"jobId": str(job.id), "trackIndex": chosen.track_index, "revisions": shown}
     return success(request, listed)
 
 

@@ -20,18 +20,6 @@ from serve_app.results.availability import no_result
 from storage import jobs, search
 from storage.database import Database
 from storage.results import find_thumbnail_key
-from storage.search import (
-    MARK_START,
-    MARK_STOP,
-    Alternative,
-    Clause,
-    Filters,
-    Match,
-    MatchedPlace,
-    Meaning,
-    Ranked,
-    Ranking,
-)
 from storage.search_index import without_accents
 from storage.search_vectors import STILLS, NoVectorsError, find_still
 from storage.types import SearchKind, SkipReason, StageName
@@ -116,7 +104,7 @@ _TOKEN = re.compile(r'(?P<minus>-?)(?:"(?P<phrase>[^"]*)"|(?P<word>[^\s"]+))')
 _QUOTES = str.maketrans({"“": '"', "”": '"', "„": '"', "«": '"', "»": '"'})
 
 
-def parse_query(q: str) -> list[Alternative]:
+def parse_query(q: str) -> list[search.Alternative]:
     """Words, ``"phrases"``, ``-word``, ``beginning*``, alternatives with ``OR`` between them.
 
     Of alternatives that differ in case alone there is one. Raises INVALID_REQUEST, blaming ``q``.
@@ -126,7 +114,7 @@ def parse_query(q: str) -> list[Alternative]:
     q = unicodedata.normalize("NFKC", q.translate(_QUOTES))
     if q.count('"') % 2:
         raise _bad("A quotation mark is not closed.")
-    groups: list[list[Clause]] = [[]]
+    groups: list[list[search.Clause]] = [[]]
     for token in _TOKEN.finditer(q):
         if token[0] == "OR":
             groups.append([])
@@ -142,16 +130,16 @@ def parse_query(q: str) -> list[Alternative]:
     return list(alternatives.values())
 
 
-def _folded(clause: Clause) -> Clause:
+def _folded(clause: search.Clause) -> search.Clause:
     return replace(clause, words=tuple(word.casefold() for word in clause.words))
 
 
-def _clauses(token: re.Match[str]) -> Iterator[Clause]:
+def _clauses(token: re.Match[str]) -> Iterator[search.Clause]:
     negated = bool(token["minus"])
     if token["phrase"] is not None:
         words = tuple(word for word in token["phrase"].split() if _has_letters(word))
         if words:
-            yield Clause(words, negated)
+            yield search.Clause(words, negated)
         return
     word = token["word"]
     prefix = word.endswith("*")
@@ -160,7 +148,7 @@ def _clauses(token: re.Match[str]) -> Iterator[Clause]:
         return
     if prefix and len(word) < MIN_PREFIX_CHARACTERS:
         raise _bad(f"At least {MIN_PREFIX_CHARACTERS} characters stand before an asterisk.")
-    yield Clause((word,), negated, prefix)
+    yield search.Clause((word,), negated, prefix)
 
 
 def _has_letters(word: str) -> bool:
@@ -171,7 +159,7 @@ def _bad(message: str) -> ApiError:
     return invalid(f"q: {message}", "q")
 
 
-End = MatchedPlace | Ranking
+End = search.MatchedPlace | search.Ranking
 """Where the next page goes on: a place among the matches, or the rest of a ranking."""
 
 _RANKED = b"r"
@@ -180,7 +168,7 @@ _ID_BYTES = 5
 
 def end_bytes(end: End) -> bytes:
     """For a cursor: 24 bytes of a place; one, and 8 for each row, of a ranking."""
-    if isinstance(end, MatchedPlace):
+    if isinstance(end, search.MatchedPlace):
         numbers = (end.newest_id, end.score, end.row_id)
         return b"".join(number.to_bytes(8) for number in numbers)
     rows = (
@@ -193,12 +181,12 @@ def end_bytes(end: End) -> bytes:
 def end_of(payload: bytes) -> End:
     """Return what ``end_bytes`` made the bytes of."""
     if len(payload) == 24:
-        return MatchedPlace(*(int.from_bytes(payload[at : at + 8]) for at in (0, 8, 16)))
+        return search.MatchedPlace(*(int.from_bytes(payload[at : at + 8]) for at in (0, 8, 16)))
     rows = []
     for at in range(len(_RANKED), len(payload), 8):
         score = int.from_bytes(payload[at + _ID_BYTES : at + 8])
         row_id = int.from_bytes(payload[at : at + _ID_BYTES])
-        rows.append(Ranked(row_id, score >> 3, Match(score & 7)))
+        rows.append(search.Ranked(row_id, score >> 3, search.Match(score & 7)))
     return tuple(rows)
 
 
@@ -213,8 +201,8 @@ class Page(NamedTuple):
 async def find_page(
     database: Database,
     account_id: uuid.UUID,
-    alternatives: list[Alternative],
-    filters: Filters,
+    alternatives: list[search.Alternative],
+    filters: search.Filters,
     *,
     limit: int,
     after: End | None = None,
@@ -253,7 +241,7 @@ async def find_alike_page(
     database: Database,
     account_id: uuid.UUID,
     like: Likeness,
-    filters: Filters,
+    filters: search.Filters,
     *,
     limit: int,
     after: End | None = None,
@@ -271,8 +259,12 @@ async def find_alike_page(
 
 
 async def _alike(
-    database: Database, account_id: uuid.UUID, like: Likeness, filters: Filters, model: str | None
-) -> Ranking:
+    database: Database,
+    account_id: uuid.UUID,
+    like: Likeness,
+    filters: search.Filters,
+    model: str | None,
+) -> search.Ranking:
     async with database.transaction() as connection:
         job = await jobs.find_job(connection, like.job_id, account_id=account_id)
         if job is None or await find_thumbnail_key(connection, *like) is None:
@@ -296,24 +288,24 @@ async def _alike(
 
 async def meant(
     sought: list[str], account_id: uuid.UUID, encoder: TextEncoder, seconds: float
-) -> Meaning | None:
+) -> search.Meaning | None:
     """Return what texts mean; None where the model does not answer in time."""
     vectors = await encoder.encode_within(sought, seconds, account_id)
-    return None if vectors is None else Meaning(encoder.model, vectors, LEAST_SIMILARITY)
+    return None if vectors is None else search.Meaning(encoder.model, vectors, LEAST_SIMILARITY)
 
 
 async def _shown(
     sought: list[str], account_id: uuid.UUID, pictures: PictureEncoder
-) -> Meaning | None:
+) -> search.Meaning | None:
     phrases = await pictures.queries.encode_within(sought, ENCODING_SECONDS, account_id)
     if phrases is None:
         return None
     least = max(0.0, phrases[0].least_cosine(LEAST_PROBABILITY))
     vectors = np.array([each.vector for each in phrases])
-    return Meaning(pictures.model, vectors, least, STILLS)
+    return search.Meaning(pictures.model, vectors, least, STILLS)
 
 
-def _words(alternatives: list[Alternative]) -> list[str]:
+def _words(alternatives: list[search.Alternative]) -> list[str]:
     return [
         word
         for clauses in alternatives
@@ -341,7 +333,7 @@ def snippet(row: search.SearchHit, words: list[str]) -> Snippet:
     """
     whole = f"{row.text} {row.ahead}"
     unmarked, found = _marked(row.headline or "")
-    if Match.WORDS not in row.match and not found:
+    if search.Match.WORDS not in row.match and not found:
         return _cut(row.text, [])
     if not found or len(unmarked) != len(whole):
         return _cut(row.text, _literal(row.text, words))
@@ -352,8 +344,8 @@ def snippet(row: search.SearchHit, words: list[str]) -> Snippet:
 def _marked(headline: str) -> tuple[str, list[tuple[int, int]]]:
     """Return the headline without marks, and where they were."""
     text, ranges = "", list[tuple[int, int]]()
-    for number, part in enumerate(headline.split(MARK_START)):
-        marked, _, plain = part.partition(MARK_STOP) if number else ("", "", part)
+    for number, part in enumerate(headline.split(search.MARK_START)):
+        marked, _, plain = part.partition(search.MARK_STOP) if number else ("", "", part)
         if marked:
             ranges.append((len(text), len(text) + len(marked)))
         text += marked + plain

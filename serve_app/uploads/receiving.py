@@ -218,9 +218,17 @@ async def _read(
     request: Request, writer: PieceWriter, rules: Rules, heartbeat: UploadHeartbeat
 ) -> int:
     """Queue the body's pieces; where that fails the store's block has ended too."""
-    pending = _PendingChunks(writer)
+    pending: list[bytes] = []
+    """Chunks that do not make a piece yet."""
+
+    def hand_over() -> None:
+        """Write what there is, though it is small: no more may follow."""
+        if any(pending):
+            writer.put_now(b"".join(pending))
+            pending.clear()
+
     if rules.keep_parts:
-        heartbeat.on_beat = pending.hand_over
+        heartbeat.on_beat = hand_over
     received = 0
     pace, waiting_since = ClientPace(heartbeat.patience_seconds), time.monotonic()
     try:
@@ -231,18 +239,20 @@ async def _read(
                 heartbeat.arrived()
                 pace.count(len(chunk), time.monotonic() - waiting_since)
                 _require_pace(pace)
-                pending.add(chunk)
-                if pending.size_bytes >= _PIECE_BYTES:
+                pending.append(chunk)
+                if sum(map(len, pending)) >= _PIECE_BYTES:
                     await heartbeat.check()
-                    await writer.put(pending.take())
+                    piece = b"".join(pending)
+                    pending.clear()
+                    await writer.put(piece)
                 waiting_since = time.monotonic()  # without the time that the disk takes
     except BaseException:
         if rules.keep_parts and not heartbeat.lost:
-            pending.hand_over()
+            hand_over()
         await (writer.close() if rules.keep_parts else writer.abort())
         raise
     request.state.body_read = True
-    pending.hand_over()
+    hand_over()
     return received
 
 
@@ -250,30 +260,6 @@ def _require_pace(pace: ClientPace) -> None:
     if pace.left_seconds < 0:
         message = f"The upload is slower than {LEAST_BYTES_A_SECOND // 1024} KiB a second."
         raise ApiError(ErrorCode.INVALID_REQUEST, message, status=408)
-
-
-class _PendingChunks:
-    """Chunks that do not make a piece yet."""
-
-    def __init__(self, writer: PieceWriter) -> None:
-        self._writer = writer
-        self._chunks: list[bytes] = []
-        self.size_bytes = 0
-
-    def add(self, chunk: bytes) -> None:
-        self._chunks.append(chunk)
-        self.size_bytes += len(chunk)
-
-    def take(self) -> bytes:
-        piece = b"".join(self._chunks)
-        self._chunks.clear()
-        self.size_bytes = 0
-        return piece
-
-    def hand_over(self) -> None:
-        """Write what there is, though it is small: no more may follow."""
-        if self.size_bytes:
-            self._writer.put_now(self.take())
 
 
 async def put_upload(

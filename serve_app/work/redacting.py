@@ -9,20 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from pipelines.across.redaction import (
-    FindEntities,
-    Known,
-    Places,
-    Span,
-    cover_pictures,
-    hidden_places,
-    merged,
-    redact_scenes,
-    redact_segments,
-    redact_sentences,
-    redact_texts,
-    remembered,
-)
+from pipelines.across import redaction
 from pipelines.across.redaction_patterns import PersonalData
 from pipelines.codec import to_json
 from pipelines.types import Scene, StageStoppedError, TimedSentence, TrackOutcome
@@ -53,49 +40,49 @@ class RedactedTracks:
     tracks: list[TrackOutcome]
     before: Mapping[int, Change]
     """By a track's index."""
-    muted: Sequence[Span]
+    muted: Sequence[redaction.Span]
 
 
 def redact_tracks(
     tracks: Sequence[TrackOutcome],
     kinds: frozenset[PersonalData],
-    recognizer: FindEntities,
-    known: Known | None = None,
+    recognizer: redaction.FindEntities,
+    known: redaction.Known | None = None,
 ) -> RedactedTracks:
     """Return the tracks of a job that is not published yet."""
-    known, recognizer = known or Known(), remembered(recognizer)
+    known, recognizer = known or redaction.Known(), redaction.remembered(recognizer)
     for track in tracks:
         if track.transcript is not None:  # what one of them has is hidden in all
             said = track.transcript
-            redact_segments(said.segments, said.language, kinds, recognizer, known)
-    redacted, before, muted = list[TrackOutcome](), dict[int, Change](), list[Span]()
+            redaction.redact_segments(said.segments, said.language, kinds, recognizer, known)
+    redacted, before, muted = list[TrackOutcome](), dict[int, Change](), list[redaction.Span]()
     for track in tracks:
         if track.transcript is None:
             redacted.append(track)
             continue
         said = track.transcript
-        found = redact_segments(said.segments, said.language, kinds, recognizer, known)
+        found = redaction.redact_segments(said.segments, said.language, kinds, recognizer, known)
         redacted.append(replace(track, transcript=replace(said, segments=found.segments)))
         before[track.index] = change_between(found.segments, said.segments)
         muted += found.muted
-    return RedactedTracks(redacted, before, [*merged(muted)])
+    return RedactedTracks(redacted, before, [*redaction.merged(muted)])
 
 
 class Findings:
     """What analyses of a job that run side by side find in its texts: none is published before the
     others have looked, or ended, so that all hide what one of them found."""
 
-    def __init__(self, known: Known, stages: Iterable[StageName] = ()) -> None:
+    def __init__(self, known: redaction.Known, stages: Iterable[StageName] = ()) -> None:
         self._known, self._open = known, {*stages}
         self._error: BaseException | None = None
         self._changed = asyncio.Event()
         self.waited_seconds: dict[StageName, float] = {}
 
-    def before(self) -> Known:
+    def before(self) -> redaction.Known:
         """Return what was found until now, for a stage to add to."""
-        return self._known.joined(Known())
+        return self._known.joined(redaction.Known())
 
-    async def shared(self, stage: StageName, known: Known) -> Known:
+    async def shared(self, stage: StageName, known: redaction.Known) -> redaction.Known:
         """Return what all have found. Raises StageStoppedError where the work on the job has
         ended."""
         self._known = self._known.joined(known)
@@ -138,12 +125,12 @@ async def redact(work: Work) -> None:
         summary = await results.find_summary(connection, job.id)
         known = await known_of(connection, job)
     kinds, objects = redacted_kinds(job), context.objects
-    recognizer = remembered(context.recognizer)
+    recognizer = redaction.remembered(context.recognizer)
 
     def make() -> _Made:
         for _ in range(2):  # what the last text has is hidden in the first
             made = _Made.of(tracks, scenes, overview, summary, kinds, recognizer, known)
-        cover_pictures(objects, made.places)
+        redaction.cover_pictures(objects, made.places)
         return made
 
     made = await asyncio.to_thread(make)
@@ -211,7 +198,7 @@ async def _stored(
     change = ResultChange(job.id, frozenset(ANALYSES), Cause.REDACTED)
     await history.result_changed(connection, change)
     before = await history.find_muted(connection, job.id)
-    muted = [*merged([*before, *made.muted])]
+    muted = [*redaction.merged([*before, *made.muted])]
     await history.store_muted(connection, job.id, muted)
     await mute_sounds(connection, job, muted)
     await history.end_redaction(connection, work.held)
@@ -228,9 +215,9 @@ class _Prepared:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    known: Known
+    known: redaction.Known
     changes: Mapping[int, Change]
-    muted: Sequence[Span]
+    muted: Sequence[redaction.Span]
     scenes: tuple[Scene, ...] | None
     overview: Scene | None
     summary: tuple[TimedSentence, ...] | None
@@ -238,8 +225,8 @@ class _Made:
     """Track and id of those whose labels have what is hidden: they get their first ones back."""
 
     @property
-    def places(self) -> Places:
-        return hidden_places(self.scenes or (), self.overview)
+    def places(self) -> redaction.Places:
+        return redaction.hidden_places(self.scenes or (), self.overview)
 
     @classmethod
     def of(
@@ -249,20 +236,20 @@ class _Made:
         overview: Scene | None,
         summary: str | None,
         kinds: frozenset[PersonalData],
-        recognizer: FindEntities,
-        known: Known,
+        recognizer: redaction.FindEntities,
+        known: redaction.Known,
     ) -> _Made:
         """``known`` is added to."""
-        changes, muted = dict[int, Change](), list[Span]()
+        changes, muted = dict[int, Change](), list[redaction.Span]()
         for track in tracks:
             said = transcript_of(track).segments
-            found = redact_segments(said, track.language, kinds, recognizer, known)
+            found = redaction.redact_segments(said, track.language, kinds, recognizer, known)
             changes[track.track_index] = change_between(said, found.segments)
             muted += found.muted
         shown = [*(scenes or ()), *filter(None, [overview])]
-        seen = redact_scenes(shown, kinds, recognizer, known)
+        seen = redaction.redact_scenes(shown, kinds, recognizer, known)
         labels = [(track, who, it) for track in tracks for who, it in track.labels.items()]
-        marked = redact_texts([it for *_, it in labels], kinds, recognizer, known)
+        marked = redaction.redact_texts([it for *_, it in labels], kinds, recognizer, known)
         told = None if summary is None else sentences_of(summary)
         return cls(
             known,
@@ -270,7 +257,7 @@ class _Made:
             muted,
             None if scenes is None else seen[: len(scenes)],
             None if overview is None else seen[-1],
-            None if told is None else redact_sentences(told, kinds, recognizer, known),
+            None if told is None else redaction.redact_sentences(told, kinds, recognizer, known),
             [
                 (track.track_index, who)
                 for (track, who, label), hidden in zip(labels, marked, strict=True)

@@ -264,17 +264,14 @@ class JobDriver:
     async def run(self) -> None:
         """Run every stage that has not ended; return when the job ended or the lease is lost."""
         with log_context(jobId=self.lease.job_id):
-            await self._run()
-
-    async def _run(self) -> None:
-        heartbeat = asyncio.create_task(self._heartbeat())
-        try:
-            await self._run_stages()
-        except (LeaseLostError, StageStoppedError):
-            log.info("job %s: no longer ours", self.lease.job_id)
-        finally:
-            heartbeat.cancel()
-            await asyncio.gather(heartbeat, return_exceptions=True)
+            heartbeat = asyncio.create_task(self._heartbeat())
+            try:
+                await self._run_stages()
+            except (LeaseLostError, StageStoppedError):
+                log.info("job %s: no longer ours", self.lease.job_id)
+            finally:
+                heartbeat.cancel()
+                await asyncio.gather(heartbeat, return_exceptions=True)
 
     async def stop(self) -> None:
         """Stop the running stages; their tasks on other nodes read the marker in the store."""
@@ -323,12 +320,15 @@ class JobDriver:
         except LeaseLostError:
             job = await self.context.database.read(jobs.find_job, self.lease.job_id)
             if job is not None and job.state in (JobState.COMPLETED, JobState.FAILED):
-                # As a rule its own end, with no task left to stop: ``_run`` cancels this meanwhile.
+                # As a rule its own end, with no task left to stop: ``run`` cancels this meanwhile.
                 await asyncio.sleep(RETURN_SECONDS)
             raise
 
     async def _run_stages(self) -> None:
-        job = await self.stage_runner.retry_on_outage("reading the job", self._read_job)
+        held, write = (self.lease.job_id, self.lease.token), self.context.database.write
+        job = await self.stage_runner.retry_on_outage(
+            "reading the job", lambda: write(jobs.lock_leased, *held)
+        )
         self.traceparent, self.rerun_of = job.source.traceparent, job.rerun_of
         note(accountId=job.account_id)
         is_new = job.stages[StageName.INGEST].status is not StageStatus.COMPLETED
@@ -364,10 +364,6 @@ class JobDriver:
             raise min(errors, key=lambda each: isinstance(each, StageStoppedError))
         return ingested
 
-    async def _read_job(self) -> JobRecord:
-        async with self.context.database.transaction() as connection:
-            return await jobs.lock_leased(connection, self.lease.job_id, self.lease.token)
-
     async def _run_analysis(self, stage: StageName, run: Work) -> None:
         try:
             await self._run_stage(stage, run)
@@ -398,26 +394,25 @@ class JobDriver:
             await self._run_in_span(stage, run, span)
 
     async def _run_in_span(self, stage: StageName, run: Work, span: Span) -> None:
-        await self.stage_runner.retry_on_outage(stage, lambda: self._start(stage))
+        write = self.context.database.write
+        await self.stage_runner.retry_on_outage(
+            stage, lambda: write(publishing.start_stage, self.lease, stage)
+        )
         began = time.monotonic()
         try:
             end = await self.stage_runner.run(stage, lambda: run(self._work(stage)))
         except StageError as error:
             log.info("job %s: %s failed: %s", self.lease.job_id, stage, error)
             span.fail(error.code)
-            await self._fail(stage, error, began)
+            failure = error
+            end = await self.stage_runner.retry_on_outage(
+                stage, lambda: write(publishing.fail_stage, self.lease, stage, failure)
+            )
+            self._record(stage, StageStatus.FAILED, began, end)
         else:
             took = time.monotonic() - began
             self.took[stage] = took - self.findings.waited_seconds.get(stage, 0.0)
             self._record(stage, StageStatus.COMPLETED, began, end)
-
-    async def _fail(self, stage: StageName, error: StageError, began: float) -> None:
-        async def publish() -> JobState | None:
-            async with self.context.database.transaction() as connection:
-                return await publishing.fail_stage(connection, self.lease, stage, error)
-
-        end = await self.stage_runner.retry_on_outage(stage, publish)
-        self._record(stage, StageStatus.FAILED, began, end)
 
     def _record(
         self, stage: StageName, outcome: StageStatus, began: float, end: JobState | None
@@ -426,9 +421,6 @@ class JobDriver:
         log.info("job %s: %s %s in %.1f s", self.lease.job_id, stage, outcome, seconds)
         metrics.record_stage(self.context.metrics, stage, outcome, seconds)
         metrics.record_job_end(self.context.metrics, end)
-
-    async def _start(self, stage: StageName) -> None:
-        await self.context.database.write(publishing.start_stage, self.lease, stage)
 
     def _work(self, stage: StageName) -> StageWork:
         deadline = time.monotonic() + self.context.settings.stage_timeout_seconds

@@ -19,14 +19,7 @@ from models.provider import ModelProvider
 from models.registry import REGISTRY, own_profile
 from models.tasks import EMBED_VOICE, SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
 from pipelines import types
-from pipelines.across.redaction import (
-    Known,
-    cover_pictures,
-    hidden_places,
-    redact_scenes,
-    redact_sentences,
-    remembered,
-)
+from pipelines.across import redaction
 from pipelines.codec import digest, to_json
 from pipelines.execution import chain
 from pipelines.ingest.pipeline import INGESTED, PROBE_SHARE, SHORTEST_SEGMENT_SECONDS, IngestConfig
@@ -67,7 +60,7 @@ from storage.job_records import JobRecord
 from storage.objects import ObjectStore
 from storage.results import TrackTranscript, usual_languages
 from storage.types import JobState, StageName, StageStatus
-from storage.uploads import Upload, list_uploads
+from storage.uploads import list_uploads
 
 log = logging.getLogger("vas.runner")
 
@@ -119,7 +112,7 @@ class StageWork:
     control: chain.Control
     runner: StageRunner
     calibration: Calibration
-    findings: Findings = field(default_factory=lambda: Findings(Known()))
+    findings: Findings = field(default_factory=lambda: Findings(redaction.Known()))
     timings: Timings = field(default_factory=Timings)
 
     async def run_ingest(self, job: JobRecord) -> JobState | None:
@@ -128,7 +121,8 @@ class StageWork:
         Like the other stages, returns the job's end, if this was it.
         """
         fetching, probing, cutting = ingest_parts(self.control, fetches=has_files_to_fetch(job))
-        uploads, access = await self._uploads(job), await self._archive_access(job)
+        uploads = await self.context.database.read(list_uploads, job.id)
+        access = await self._archive_access(job)
         sources = SourceFetcher(self.context, job, fetching, access)
         stages = self._stages(job)
         with self.timings.measure("fetch"):
@@ -179,9 +173,6 @@ class StageWork:
             return None
         return main.key
 
-    async def _uploads(self, job: JobRecord) -> list[Upload]:
-        return await self.context.database.read(list_uploads, job.id)
-
     async def _archive_access(self, job: JobRecord) -> str | None:
         archive_id = next((clip.archive_id for clip in job.source.clips), None)
         if archive_id is None:
@@ -195,15 +186,16 @@ class StageWork:
         self._count_shards(found)
         warnings = [warning_document(each, StageName.VISION) for each in found.warnings]
         seen: Sequence[types.Scene] = (*found.scenes, found.overview)
-        known = Known()
+        known = redaction.Known()
         if kinds := redacted_kinds(job):
-            recognizer, whole = remembered(self.context.recognizer), seen
+            recognizer, whole = redaction.remembered(self.context.recognizer), seen
             seen, known = await self._redacted(
-                StageName.VISION, lambda known: redact_scenes(whole, kinds, recognizer, known)
+                StageName.VISION,
+                lambda known: redaction.redact_scenes(whole, kinds, recognizer, known),
             )
-            places = hidden_places(seen[:-1], seen[-1])
-            await self._in_thread(lambda: cover_pictures(self.workspace.store, places))
-        receipt = await self._in_thread(lambda: self._recorder(job).vision(seen))
+            places = redaction.hidden_places(seen[:-1], seen[-1])
+            await self._in_thread(lambda: redaction.cover_pictures(self.workspace.store, places))
+        receipt = await self._in_thread(lambda: Recorder(self.context.settings, job).vision(seen))
         shot_keys = await self._in_thread(lambda: parts_of_shots(found.fingerprints))
         end = await self.context.database.write(
             publishing.publish_scenes,
@@ -239,8 +231,8 @@ class StageWork:
 
         span = chain.ControlSpan(self.control, 0.0, transcribed)
         tracks = await self.runner.run_tracks(ingested, span, transcribe)
-        redacted, known, whole = None, Known(), tracks
-        kinds, recognizer = redacted_kinds(job), remembered(self.context.recognizer)
+        redacted, known, whole = None, redaction.Known(), tracks
+        kinds, recognizer = redacted_kinds(job), redaction.remembered(self.context.recognizer)
         if kinds:  # a summary is made of what it may have
             before = self.findings.before()
             hidden = await self._in_thread(lambda: redact_tracks(whole, kinds, recognizer, before))
@@ -249,17 +241,19 @@ class StageWork:
         if kinds:
             told = summary
 
-            def hide(known: Known) -> tuple[RedactedTracks, _Summary]:
+            def hide(known: redaction.Known) -> tuple[RedactedTracks, _Summary]:
                 sentences = told
                 if isinstance(told, tuple):
-                    sentences = redact_sentences(told, kinds, recognizer, known)
+                    sentences = redaction.redact_sentences(told, kinds, recognizer, known)
                 return redact_tracks(whole, kinds, recognizer, known), sentences
 
             made, known = await self._redacted(StageName.TRANSCRIPT, hide)
             redacted, summary = made
             tracks = tuple(redacted.tracks)
         stored = [*map(track_transcript, tracks)]
-        receipt = await self._in_thread(lambda: self._recorder(job).transcript(stored))
+        receipt = await self._in_thread(
+            lambda: Recorder(self.context.settings, job).transcript(stored)
+        )
         muted = () if redacted is None else redacted.muted
         prints = {
             each.index: each.transcript.sound_print
@@ -290,8 +284,8 @@ class StageWork:
         return end
 
     async def _redacted(
-        self, stage: StageName, hide: Callable[[Known], Result]
-    ) -> tuple[Result, Known]:
+        self, stage: StageName, hide: Callable[[redaction.Known], Result]
+    ) -> tuple[Result, redaction.Known]:
         """Return what ``hide`` makes once all analyses of the job have looked, and what they
         found."""
         known = self.findings.before()
@@ -322,9 +316,6 @@ class StageWork:
         model = digest_of(self.context.settings.model_profile, (EMBED_VOICE,))
         found = {each.index: each.transcript for each in tracks}
         return KeptVoices(model, {at: each.voices for at, each in found.items() if each})
-
-    def _recorder(self, job: JobRecord) -> Recorder:
-        return Recorder(self.context.settings, job)
 
     def _stages(self, job: JobRecord, spoken: Sequence[str] = ()) -> MediaStages:
         """Return how this job's media is analysed, by the settings; ``spoken`` are the languages

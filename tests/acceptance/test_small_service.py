@@ -21,7 +21,7 @@ from sqlalchemy import text
 from benchmarks.service_jobs import first_seconds
 from serve_app.api.authentication import LIMITS, Bucket
 from serve_app.cli.accounts import create_account, create_key
-from serve_app.cli.output import in_transaction
+from serve_app.cli.output import in_service
 from serve_app.client.api import ApiClient
 from serve_app.settings import Settings
 from storage.objects.s3 import S3Store
@@ -153,13 +153,13 @@ def fresh_key(service: Service, *, unasked: int) -> str:
     """A key of an account that counts so many reads already, made beside the running service."""
     settings = Settings(data_dir=service.data)
     name = uuid.uuid4().hex
-    account_id = in_transaction(settings, lambda connection: create_account(connection, name))["id"]
-    key: str = in_transaction(settings, lambda connection: create_key(connection, name))["key"]
+    account_id = in_service(settings, lambda connection, _: create_account(connection, name))["id"]
+    key: str = in_service(settings, lambda connection, _: create_key(connection, name))["key"]
     headers = {"X-API-Key": key}
     httpx.get(f"{service.base_url}/quota", headers=headers, trust_env=False, timeout=60)
     query = text("UPDATE rate_limits SET used = :used WHERE bucket = :name")
     counted = {"used": unasked, "name": f"{account_id}:{Bucket.READS}"}
-    in_transaction(settings, lambda connection: connection.execute(query, counted))
+    in_service(settings, lambda connection, _: connection.execute(query, counted))
     return key
 
 

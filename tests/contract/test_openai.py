@@ -233,7 +233,7 @@ def test_keys_credits_and_limits_are_those_of_the_native_interface(
         spoken(client)
     assert (error.value.status_code, error.value.code) == (402, "INSUFFICIENT_CREDITS")
     limits = Downloads(Limit(account=0, replica=0, workers=1))
-    monkeypatch.setattr(protocol, "WAITING", limits)
+    monkeypatch.setattr(base, "WAITING", limits)
     with (
         sdk(api, api.caller().customer.key) as client,
         pytest.raises(openai.RateLimitError) as refused,

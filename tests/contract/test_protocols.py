@@ -17,8 +17,7 @@ from deepgram.environment import DeepgramClientEnvironment
 
 from pipelines.types import Speaker, TranscriptResult, TranscriptSegment, TranscriptWord
 from serve_app.api.downloads import Downloads, Limit
-from serve_app.protocols import answers
-from serve_app.protocols import deepgram as protocol
+from serve_app.protocols import answers, base
 from serve_app.protocols.answers import Spoken, paragraphs
 from storage import keys
 from tests.contract import runner_side
@@ -181,7 +180,7 @@ def test_deepgram_s_keys_credits_and_limits_are_the_native_ones(
     assert refusal("vas_live_wrong") == (401, "INVALID_AUTH")
     poor = api.caller(credits_cents=0)
     assert refusal(poor.customer.key) == (402, "ASR_PAYMENT_REQUIRED")
-    monkeypatch.setattr(protocol, "WAITING", Downloads(Limit(account=0, replica=0, workers=1)))
+    monkeypatch.setattr(base, "WAITING", Downloads(Limit(account=0, replica=0, workers=1)))
     assert refusal(api.caller().customer.key) == (429, "TOO_MANY_REQUESTS")
 
 

@@ -56,7 +56,7 @@ from serve_app.protocols import answers  # noqa: F401  (the form of the callback
 from serve_app.results import edits
 from serve_app.results.redaction import want_preview
 from serve_app.results.transcripts import track_transcript
-from serve_app.work import publishing, redacting
+from serve_app.work import publishing
 from serve_app.work.previews import make_job_preview
 from serve_app.work.publishing import Lease
 from serve_app.work.redacting import redact as redact_job
@@ -666,7 +666,7 @@ def test_no_still_of_an_erased_job_comes_back(
         cover_pictures(store, places)
 
     redact(api, customer, job)
-    monkeypatch.setattr(redacting, "cover_pictures", erased_meanwhile)
+    monkeypatch.setattr("pipelines.across.redaction.cover_pictures", erased_meanwhile)
     at_work(api)
     assert not api.context.objects.exists(key)
 

@@ -18,7 +18,6 @@ from pipelines.across.comparison import compare_shots
 from pipelines.codec import decode, encode
 from pipelines.types import StageStoppedError, TranscriptResult
 from serve_app.client.api import ApiClient, RequestFailedError
-from serve_app.exports import comparisons
 from serve_app.exports.comparisons import compared
 from serve_app.work.comparing import compare_cuts
 from storage.comparisons import MOST_PENDING, WAITED, forget_old
@@ -430,7 +429,7 @@ def test_a_comparison_takes_one_processor(
         )
         return compare_shots(*arguments)
 
-    monkeypatch.setattr(comparisons, "compare_shots", noted)
+    monkeypatch.setattr("pipelines.across.comparison.compare_shots", noted)
     assert ask(api, customer, *cuts).status_code == 200
     assert found
     assert set(found) == {1}
