@@ -19,6 +19,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
@@ -258,15 +260,8 @@ def _checked(rows: Iterator[Any], base: str) -> Manifest:
             items.append(_item_of(row, number, base))
         except ColumnError as error:
             known = row if isinstance(row, dict) else {}
-            errors.append(
-                RowError(
-                    id=_text(known.get("id")),
-                    row=number,
-                    source=_text(known.get("source")),
-                    column=error.column,
-                    message=_writable(error.message),
-                )
-            )
+            own, source = _text(known.get("id")), _text(known.get("source"))
+            errors.append(RowError(own, number, source, error.column, _writable(error.message)))
     named, doubled = _with_own_ids(items)
     return Manifest(tuple(named), tuple(sorted([*errors, *doubled], key=lambda it: it.row)))
 
@@ -390,16 +385,10 @@ def _name(value: Any) -> str:
     return name
 
 
-def _mode(value: Any) -> ProcessingMode:
-    if value not in list(ProcessingMode):
-        raise ValueError(f"{value!r} is none of {', '.join(ProcessingMode)}")
-    return ProcessingMode(value)
-
-
-def _channels(value: Any) -> ChannelUse:
-    if value not in list(ChannelUse):
-        raise ValueError(f"{value!r} is none of {', '.join(ChannelUse)}")
-    return ChannelUse(value)
+def _one_of(kind: type[StrEnum], value: Any) -> StrEnum:
+    if value not in list(kind):
+        raise ValueError(f"{value!r} is none of {', '.join(kind)}")
+    return kind(value)
 
 
 def _language(value: Any) -> str:
@@ -428,12 +417,6 @@ def _speakers(value: Any) -> int:
     return int(text)
 
 
-def _provider(value: Any) -> str:
-    if value not in list(Provider):
-        raise ValueError(f"{value!r} is none of {', '.join(Provider)}")
-    return str(value)
-
-
 def _metadata(value: Any) -> str:
     """Return an object of scalars, or such JSON; kept as JSON."""
     if isinstance(value, str):
@@ -453,12 +436,12 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "id": _id,
     "source": _source,
     "name": _name,
-    "mode": _mode,
+    "mode": partial(_one_of, ProcessingMode),
     "language": _language,
     "keyterms": _keyterms,
     "speakers_expected": _speakers,
-    "channels": _channels,
-    "provider": _provider,
+    "channels": partial(_one_of, ChannelUse),
+    "provider": partial(_one_of, Provider),
     "metadata": _metadata,
 }
 """Column -> what reads it, raising ValueError with the end of a sentence. Others are ignored."""
