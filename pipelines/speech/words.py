@@ -60,6 +60,11 @@ _INTO_SCRIPT = {"Hans": "t2s", "Hant": "s2tw"}
 of Taiwan."""
 
 
+def word_set(text: str) -> frozenset[str]:
+    """Return words that a space parts."""
+    return frozenset(text.split())
+
+
 def in_one_script(texts: Sequence[str], script: str | None, kept: Iterable[str]) -> list[str]:
     """Chinese words, in order, in ``script`` (Hans or Hant); None: as ``_script_of`` decides.
 
