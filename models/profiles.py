@@ -177,9 +177,8 @@ def own_digest(own: Path) -> str:
     for path in sorted(own.iterdir()):
         if path.is_file():
             with path.open("rb") as file:
-                total.update(
-                    f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode()
-                )
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            total.update(f"{path.name} {digest}\n".encode())
     return total.hexdigest()
 
 

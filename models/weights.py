@@ -169,10 +169,8 @@ class PackagedWeights:
             data, where = b"".join(parts), self.carrier
         digest = hashlib.sha256(data).hexdigest()
         if digest != file.sha256:
-            raise WeightsError(
-                f"{name} from {where} is not the published file: "
-                f"its SHA-256 is {digest}, {file.sha256} is expected."
-            )
+            found = f"its SHA-256 is {digest}, {file.sha256} is expected."
+            raise WeightsError(f"{name} from {where} is not the published file: {found}")
         return data
 
     def _downloaded(self, file: WeightFile) -> bytes:
@@ -333,13 +331,11 @@ class RemoteModel:
     def origin(self) -> str:
         return self.model
 
+    name = origin
+
     @property
     def carrier(self) -> str:
         return self.url
-
-    @property
-    def name(self) -> str:
-        return self.model
 
     @property
     def version(self) -> str:

@@ -186,13 +186,12 @@ class StageRunner:
 
         An error of another kind is tried once more; then it is a StageError.
         """
+        final = types.StageError, types.StageStoppedError, *self.not_repeated
         for attempt in range(1, STAGE_ATTEMPTS + 1):
             try:
                 return await self.retry_on_outage(stage, act)
             except Exception as error:
-                if isinstance(
-                    error, (types.StageError, types.StageStoppedError, *self.not_repeated)
-                ):
+                if isinstance(error, final):
                     raise
                 if self.is_stopped():
                     # What a stopped stage ran on is being taken away: that is no fault of it.
@@ -217,9 +216,8 @@ class StageRunner:
         shares = parts_of(control, [1.0] * len(ingested.tracks))
         for track, share in zip(ingested.tracks, shares, strict=True):
             try:
-                found = await self.run(
-                    StageName.TRANSCRIPT, functools.partial(transcribe, track, share)
-                )
+                act = functools.partial(transcribe, track, share)
+                found = await self.run(StageName.TRANSCRIPT, act)
             except types.StageError as error:
                 last_error = error
                 tracks.append(types.TrackOutcome(track.index, track.name, code=error.code))

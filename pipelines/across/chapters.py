@@ -22,6 +22,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from pipelines.speech.words import word_set
 from pipelines.types import TranscriptSegment
 
 Vector = npt.NDArray[np.float32]
@@ -52,13 +53,9 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 _SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 
 
-def _set(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 # What holds sentences together in the languages with spaces that are spoken most: English, German,
 # French, Spanish, Italian, Portuguese, Dutch. Words of up to three letters count as such too.
-_COMMON = _set(
+_COMMON = word_set(
     "about after again also always another around away back because been before being between"
     " both came come could does doing done down each even ever every from gets getting give goes"
     " going gonna good have having here into itself just kind know last less like little look"

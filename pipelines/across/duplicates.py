@@ -146,9 +146,8 @@ def _same_shots(
             aside = np.abs(theirs[near] - times) > EVERY_MS * 0.6
             for one, another in _ALIKE:
                 like = np.einsum("ij,ij->i", views[0][one][own], views[1][another][near])
-                best = np.maximum(
-                    best, np.where(aside, -1.0, like - _CROP_COST * (one + another > 0))
-                )
+                like -= _CROP_COST * (one + another > 0)
+                best = np.maximum(best, np.where(aside, -1.0, like))
         is_later = np.abs(theirs[after] - times) < np.abs(theirs[before] - times)
         unknown = mine.plain[own] | other.plain[np.where(is_later, after, before)]
         best[unknown & (times >= 0) & (times < end_ms)] = np.nan
@@ -187,9 +186,8 @@ def _same_sounds(mine: SoundPrint, other: SoundPrint) -> list[Duplicate]:
                 for each in span
             )
             times = mine.start_ms + np.arange(first, last, dtype=np.int64) * FRAME_MS
-            rows = np.round((times / speed + offset_ms - other.start_ms) / FRAME_MS).astype(
-                np.int64
-            )
+            frames = (times / speed + offset_ms - other.start_ms) / FRAME_MS
+            rows = np.round(frames).astype(np.int64)
             inside = (rows >= 0) & (rows < len(other.bits))
             rows = rows.clip(0, len(other.bits) - 1)
             differ = mine.bits[first:last][:, bands + by] != other.bits[rows][:, bands]
@@ -286,9 +284,8 @@ def _matches(kind: DuplicateKind, pairs: tuple[Times, Times], along: Along) -> l
             line.spans.append(agreed[0])
             line.scores.append(agreed[1])
             if len(line.spans) % 4 == 0:
-                line.speed, line.offset_ms = _refined(
-                    along, span, line.speed, line.offset_ms, fine=True
-                )
+                known = line.speed, line.offset_ms
+                line.speed, line.offset_ms = _refined(along, span, *known, fine=True)
     return [_as_duplicate(kind, each) for each in lines]
 
 
@@ -308,9 +305,8 @@ def _voted(mine: Times, other: Times) -> list[tuple[float, float]]:
     chosen_lines = list[tuple[float, float]]()
     for _, _, speed, offset in sorted(found):
         middle = float(mine.mean())
-        if all(
-            abs(middle / speed + offset - middle / a - b) > 2 * _NEAR_MS for a, b in chosen_lines
-        ):
+        at = middle / speed + offset
+        if all(abs(at - middle / a - b) > 2 * _NEAR_MS for a, b in chosen_lines):
             chosen_lines.append((speed, offset))
         if len(chosen_lines) == 3:
             break
@@ -400,20 +396,14 @@ def _same_file(
         and _changes(mine, shots) >= _CHANGES
     )
     if shown is None:
-        is_same = (
-            heard is not None
-            and heard >= _MOST_PART
-            and (mine.shots is None) == (other.shots is None)
-        )
+        is_same = heard is not None and heard >= _MOST_PART
+        is_same &= (mine.shots is None) == (other.shots is None)
         chosen = sounds
     elif heard is None:
         is_same = by_pictures
     else:
-        is_same = (
-            by_pictures
-            or (shown >= _MOST_PART and heard >= _HALF)
-            or (shown >= _SOME and heard >= 1 - _SOME)
-        )
+        is_same = by_pictures or (shown >= _MOST_PART and heard >= _HALF)
+        is_same |= shown >= _SOME and heard >= 1 - _SOME
     if is_same:
         longest = max(chosen, key=lambda it: it.end_ms - it.start_ms)
         yield Duplicate(
@@ -448,10 +438,9 @@ def _shown_ms(media: MediaPrint) -> int:
     """Return how long it shows what is not plain."""
     if media.shots is None:
         return 0
-    each = np.repeat(
-        (media.shots.ends_ms - media.shots.starts_ms) / media.shots.counts, media.shots.counts
-    )
-    return int(each[~media.shots.plain].sum())
+    shots = media.shots
+    each = np.repeat((shots.ends_ms - shots.starts_ms) / shots.counts, shots.counts)
+    return int(each[~shots.plain].sum())
 
 
 def _heard_ms(media: MediaPrint) -> int:

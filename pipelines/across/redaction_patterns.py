@@ -168,7 +168,10 @@ def find_patterns(text: str) -> list[PersonalSpan]:
         for it in _addresses_without_at(tokens)
         if "mail" in text[max(0, it.start - _CUE_CHARACTERS) : it.start].lower()
     )
-    found += _numbers(text, tokens)
+    for run in _runs(text, tokens):
+        kind = _kind(run, text[max(0, run.start - _CUE_CHARACTERS) : run.start])
+        if kind is not None:
+            found.append(PersonalSpan(run.start, run.end, kind))
     return without_overlaps(found)
 
 
@@ -278,14 +281,6 @@ class _Run:
     @property
     def digits(self) -> str:
         return "".join(filter(str.isdigit, self.code))
-
-
-def _numbers(text: str, tokens: Sequence[_Token]) -> Iterator[PersonalSpan]:
-    for run in _runs(text, tokens):
-        before = text[max(0, run.start - _CUE_CHARACTERS) : run.start]
-        kind = _kind(run, before)
-        if kind is not None:
-            yield PersonalSpan(run.start, run.end, kind)
 
 
 def _runs(text: str, tokens: Sequence[_Token]) -> Iterator[_Run]:

@@ -129,11 +129,8 @@ def _of_segments(
     checked: AbstractSet[int],
     media_ms: int,
 ) -> Iterator[Doubt]:
-    uncertain = [
-        (warning.start_ms, warning.end_ms)
-        for warning in warnings
-        if warning.code is WarningCode.LANGUAGE_UNCERTAIN
-    ]
+    doubtful = (it for it in warnings if it.code is WarningCode.LANGUAGE_UNCERTAIN)
+    uncertain = [(it.start_ms, it.end_ms) for it in doubtful]
     for at, segment in enumerate(segments):
         if segment.index in checked:
             continue
@@ -181,13 +178,9 @@ def _merged(intervals: Iterable[Doubt]) -> list[Doubt]:
         last = merged[-1] if merged else None
         end_ms = max(last.end_ms, each.end_ms) if last else 0
         if last and each.start_ms <= last.end_ms and end_ms - last.start_ms <= LONGEST_MS:
-            merged[-1] = Doubt(
-                last.start_ms,
-                end_ms,
-                last.reasons | each.reasons,
-                last.expected.plus(each.expected),
-                last.segments + each.segments,
-            )
+            reasons, expected = last.reasons | each.reasons, last.expected.plus(each.expected)
+            segments = last.segments + each.segments
+            merged[-1] = Doubt(last.start_ms, end_ms, reasons, expected, segments)
         else:
             merged.append(each)
     return merged

@@ -169,9 +169,8 @@ class ItemRun:
         track = ingested.tracks[int(program.rpartition("-")[2])]
         # Without its fingerprints: outcomes are JSON, and nothing looks for duplicates in them.
         found = replace(self.stages.transcribe(track, ingested, self.control), sound_print=None)
-        return ItemOutcome(
-            self.item, (), tracks=(types.TrackOutcome(track.index, track.name, found),)
-        )
+        outcome = types.TrackOutcome(track.index, track.name, found)
+        return ItemOutcome(self.item, (), tracks=(outcome,))
 
     def _vision(self, ingested: types.IngestResult) -> ItemOutcome:
         """Return scenes and overview with their stills in the output."""

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
@@ -259,15 +260,8 @@ def _checked(rows: Iterator[Any], base: str) -> Manifest:
             items.append(_item_of(row, number, base))
         except ColumnError as error:
             known = row if isinstance(row, dict) else {}
-            errors.append(
-                RowError(
-                    id=_text(known.get("id")),
-                    row=number,
-                    source=_text(known.get("source")),
-                    column=error.column,
-                    message=_writable(error.message),
-                )
-            )
+            own, source = _text(known.get("id")), _text(known.get("source"))
+            errors.append(RowError(own, number, source, error.column, _writable(error.message)))
     named, doubled = _with_own_ids(items)
     return Manifest(tuple(named), tuple(sorted([*errors, *doubled], key=lambda it: it.row)))
 
@@ -391,13 +385,10 @@ def _name(value: Any) -> str:
     return name
 
 
-def _one_of(kind: type[StrEnum]) -> Callable[[Any], StrEnum]:
-    def read(value: Any) -> StrEnum:
-        if value not in list(kind):
-            raise ValueError(f"{value!r} is none of {', '.join(kind)}")
-        return kind(value)
-
-    return read
+def _one_of(kind: type[StrEnum], value: Any) -> StrEnum:
+    if value not in list(kind):
+        raise ValueError(f"{value!r} is none of {', '.join(kind)}")
+    return kind(value)
 
 
 def _language(value: Any) -> str:
@@ -445,12 +436,12 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "id": _id,
     "source": _source,
     "name": _name,
-    "mode": _one_of(ProcessingMode),
+    "mode": partial(_one_of, ProcessingMode),
     "language": _language,
     "keyterms": _keyterms,
     "speakers_expected": _speakers,
-    "channels": _one_of(ChannelUse),
-    "provider": lambda value: str(_one_of(Provider)(value)),
+    "channels": partial(_one_of, ChannelUse),
+    "provider": lambda value: str(_one_of(Provider, value)),
     "metadata": _metadata,
 }
 """Column -> what reads it, raising ValueError with the end of a sentence. Others are ignored."""

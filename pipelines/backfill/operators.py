@@ -106,12 +106,8 @@ OPERATORS = (
         rows=64,
         is_spread=False,
     ),
-    Operator(
-        "transcribe",  # a shard is a chunk: while 32 are decoded as many others become ready
-        (Transcribe,),
-        (TRANSCRIBE,),
-        rows=96,
-    ),
+    # A shard is a chunk: while 32 are decoded as many others become ready.
+    Operator("transcribe", (Transcribe,), (TRANSCRIBE,), rows=96),
     Operator(
         "look",  # the scenes of a segment: 64 of its frames, which are 44 MB, in memory at a time
         (CheckPolicy, LookAtScenes),
@@ -119,13 +115,8 @@ OPERATORS = (
         rows=24,
         is_spread=False,
     ),
-    Operator(
-        "describe",  # the same scenes, at most eight at a time, the stills of which are 64 MB
-        (DescribeScenes,),
-        (DESCRIBE_SCENES, EMBED_PICTURES),
-        rows=24,
-        is_spread=False,
-    ),
+    # The same scenes, at most eight at a time, the stills of which are 64 MB.
+    Operator("describe", (DescribeScenes,), (DESCRIBE_SCENES, EMBED_PICTURES), 24, is_spread=False),
 )
 _INLINE_THREADS = 4
 """Of a row of a pool, for pieces of a step that no rows were made of."""

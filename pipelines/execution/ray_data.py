@@ -348,13 +348,6 @@ _ENDING_TICK_SECONDS = 0.1
 _ENDING_SECONDS = 30.0
 
 
-class _End:
-    """Nothing more comes."""
-
-
-_END = _End()
-
-
 class _CaptureExecutor:
     """An execution callback of Ray Data: keeps the executor for the thread that started it. Travels
     to the tasks with the dataset's context, by reference, as its state is the thread's."""
@@ -375,7 +368,7 @@ def items_as_they_come(dataset: Dataset, tick_seconds: float) -> Coming:
     Closed before the end, it ends the tasks that run or wait. Either way Ray Data has tidied up
     when it is over, and Ray may be shut down.
     """
-    rows: queue.SimpleQueue[Row | _End | BaseException] = queue.SimpleQueue()
+    rows: queue.SimpleQueue[Row | BaseException | None] = queue.SimpleQueue()
     executors: list[Any] = []
     dataset.context.custom_execution_callback_classes = [_CaptureExecutor]
 
@@ -386,7 +379,7 @@ def items_as_they_come(dataset: Dataset, tick_seconds: float) -> Coming:
                 rows.put(row)
         except BaseException as error:
             rows.put(error)
-        rows.put(_END)
+        rows.put(None)  # nothing more comes
 
     feeder = threading.Thread(target=feed, name="rows", daemon=True)
     feeder.start()
@@ -397,7 +390,7 @@ def items_as_they_come(dataset: Dataset, tick_seconds: float) -> Coming:
             except queue.Empty:
                 yield None
                 continue
-            if isinstance(row, _End):
+            if row is None:
                 return
             if isinstance(row, BaseException):
                 raise row

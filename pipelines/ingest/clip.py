@@ -258,11 +258,8 @@ class _Found:
                     return None
                 key, size = packet, 0
                 # What is beside the new key frame may lie before it.
-                self._held = [
-                    each
-                    for each in self._held
-                    if each[0] != number and self._time_ms(each[1]) >= time_ms
-                ]
+                beside = (each for each in self._held if each[0] != number)
+                self._held = [each for each in beside if self._time_ms(each[1]) >= time_ms]
             self._held.append((number, packet))
             size += packet.size
             if size > _HELD_BYTES:

@@ -142,12 +142,9 @@ def _picks(
     """Return the tracks of a file: one a channel, or its first stream, or chosen channels mixed.
     Channels are counted through all streams of the file. Raises StageError."""
     if not media.audio:
-        raise types.StageError(
-            types.StageCode.EXTERNAL_AUDIO_FAILED, "It holds no sound that can be decoded."
-        )
-    places = [
-        (stream.index, channel) for stream in media.audio for channel in range(stream.channels)
-    ]
+        message = "It holds no sound that can be decoded."
+        raise types.StageError(types.StageCode.EXTERNAL_AUDIO_FAILED, message)
+    places = [(it.index, channel) for it in media.audio for channel in range(it.channels)]
     chosen = list(dict.fromkeys(file.channels if file.channels is not None else range(len(places))))
     beyond = [channel for channel in chosen if channel >= len(places)]
     if beyond:
@@ -216,9 +213,8 @@ def ingest_external(
     for position, each in enumerate(external, start=1):
         placed.add(each, context.piece(position, pieces))
     if not placed.tracks:
-        reasons = [
-            w.message for w in placed.warnings if w.code is types.WarningCode.EXTERNAL_AUDIO_FAILED
-        ]
+        failed = types.WarningCode.EXTERNAL_AUDIO_FAILED
+        reasons = [each.message for each in placed.warnings if each.code is failed]
         message = (reasons or ["Nothing of the separate audio could be decoded."])[0]
         raise types.StageError(types.StageCode.EXTERNAL_AUDIO_FAILED, message)
     # Warnings about the camera's own audio concern no track of the result.

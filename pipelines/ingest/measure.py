@@ -249,6 +249,7 @@ def _report(
         stop = min(video.stop, max(end, video.last + _LONGEST_STILL))
         end = stop if not audio else max(end, stop)
     tags = [container.metadata, *(stream.metadata for stream in container.streams)]
+    named = (tag["timecode"] for tag in tags if tag.get("timecode"))
     return MediaInfo(
         container=container.format.name,
         size_bytes=path.stat().st_size,
@@ -256,9 +257,7 @@ def _report(
         origin_ms=origin_ms,
         video=None if video is None else _video(video, stop, origin_ms),
         audio=tuple(_audio(tally) for tally in audio),
-        timecode=next(
-            (tag["timecode"][:_TEXT_LENGTH] for tag in tags if tag.get("timecode")), None
-        ),
+        timecode=next(named, "")[:_TEXT_LENGTH] or None,
         timecode_rate=headers.timecode_rate(path),
     )
 

@@ -314,16 +314,10 @@ def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> parent.
             origin_ms=media.origin_ms,
             known=frozenset(key.rsplit("/", 1)[-1] for key in stored),
         )
+    source, times = Source(path, *media.timeline.layout), (media.origin_ms, media.duration_seconds)
     return parent.ConfinedTask(
         program=media_pass.cut,
-        order=CutOrder(
-            Source(path, *media.timeline.layout),
-            folder,
-            video,
-            plan.audio,
-            media.origin_ms,
-            media.duration_seconds,
-        ),
+        order=CutOrder(source, folder, video, plan.audio, *times),
         allowance=Allowance(limits.memory_bytes, math.ceil(seconds), largest + _SPARE_BYTES),
         wall_seconds=3 * seconds,
         readable=(path,),

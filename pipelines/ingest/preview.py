@@ -109,11 +109,9 @@ def make_preview(
         )
         run_media_task(task, dict[str, int], check=check)
         check()
-        with (
-            (folder / preview_file.NAME).open("rb") as made,
-            store.writer(order.target_key) as target,
-        ):
-            shutil.copyfileobj(made, target, 1 << 20)
+        made = folder / preview_file.NAME
+        with made.open("rb") as data, store.writer(order.target_key) as target:
+            shutil.copyfileobj(data, target, 1 << 20)
 
 
 def _encode_order(order: PreviewOrder, path: Path, folder: Path) -> EncodeOrder:
@@ -130,9 +128,8 @@ def _encode_order(order: PreviewOrder, path: Path, folder: Path) -> EncodeOrder:
     if video is not None:
         size = preview_size(video.width, video.height)
         step = max(1, math.ceil(video.frame_rate / MOST_FRAMES_A_SECOND))
-        picture = SmallPicture(
-            video.index, *size, step, picture_bits, video.orientation, video.pixels
-        )
+        shape = video.orientation, video.pixels
+        picture = SmallPicture(video.index, *size, step, picture_bits, *shape)
     return EncodeOrder(
         source=Source(path, *media.timeline.layout),
         folder=folder,

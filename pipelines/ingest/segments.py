@@ -317,12 +317,8 @@ class VideoCut:
 
     def __post_init__(self) -> None:
         self._template = self.stream
-        self._cutter = SegmentCutter(
-            segment_ms=self.order.segment_ms,
-            end_ms=self.order.end_ms,
-            open_writer=self._open_writer,
-            on_cut=self._on_cut,
-        )
+        lengths_ms = self.order.segment_ms, self.order.end_ms
+        self._cutter = SegmentCutter(*lengths_ms, self._open_writer, self._on_cut)
         is_carried = self.kind == "nut" or files.codec_name(self.stream) in files.CARRIED_CODECS
         if self.folder is not None and (not is_carried or files.has_guessed_times(self.stream)):
             self.obstacle = "container"
@@ -361,14 +357,12 @@ class VideoCut:
             raise CannotCarryError("no presentation time")
         origin_ms, base, is_key = self.order.origin_ms, packet.time_base, packet.is_keyframe
         settings = self._extradata or self._template.codec_context.extradata
+        dts, codec = packet.dts, files.codec_name(self._template)
         return Timed(
             shown_ms=files.rounded_ms(packet.pts, base) - origin_ms,
-            decoded_ms=None
-            if packet.dts is None
-            else files.rounded_ms(packet.dts, base) - origin_ms,
+            decoded_ms=None if dts is None else files.rounded_ms(dts, base) - origin_ms,
             is_key=is_key,
-            is_clean=is_key
-            and files.is_clean_key(files.codec_name(self._template), bytes(packet), settings),
+            is_clean=is_key and files.is_clean_key(codec, bytes(packet), settings),
             is_hidden=packet.is_discard,
             size_bytes=packet.size,
             payload=packet,

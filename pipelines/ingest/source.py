@@ -343,25 +343,17 @@ def decoded_source(
     if named_family is None:
         return source_key
     target_key = f"{source_key}-decoded"
-    if not store.exists(target_key):
-        with store.local_copy(source_key, check=control.check) as path:
-            family = family_of(path) or named_family
-            _decode(path.resolve(), family, target_key, store, config, control)
-    return target_key
-
-
-def _decode(
-    path: Path,
-    family: str,
-    target_key: str,
-    store: ObjectStore,
-    config: RawConfig,
-    control: Control,
-) -> None:
-    if family not in config.decoders:
-        message = f"The camera RAW format {family} is not enabled on this service."
-        raise types.StageError(types.StageCode.VALIDATION_FAILED, message)
-    with temporary_folder("raw-", config.temporary_folder) as folder:
+    if store.exists(target_key):
+        return target_key
+    with (
+        store.local_copy(source_key, check=control.check) as local,
+        temporary_folder("raw-", config.temporary_folder) as folder,
+    ):
+        path = local.resolve()
+        family = family_of(path) or named_family
+        if family not in config.decoders:
+            message = f"The camera RAW format {family} is not enabled on this service."
+            raise types.StageError(types.StageCode.VALIDATION_FAILED, message)
         source = folder / f"source.{_EXTENSIONS[family]}"
         source.symlink_to(path)
         output = folder / "decoded.mov"
@@ -374,23 +366,17 @@ def _decode(
         except ProgramFailedError as error:
             log.warning("decoder for %s %s: %s", family, error, error.errors)
             raise _failed(family, str(error)) from error
-        _store(output, family, target_key, store, control)
-
-
-def _store(
-    output: Path, family: str, target_key: str, store: ObjectStore, control: Control
-) -> None:
-    """Put the decoder's file into the store; it may be anything, so only a plain file counts."""
-    found = output.lstat() if output.is_symlink() or output.exists() else None
-    if found is None or not stat.S_ISREG(found.st_mode) or found.st_size == 0:
-        raise _failed(family, "wrote no video")
-    with output.open("rb") as source, store.writer(target_key) as target:
-        while data := source.read(_COPY_BYTES):
-            control.check()
-            target.write(data)
+        # The decoder's file may be anything, so only a plain file counts.
+        found = output.lstat() if output.is_symlink() or output.exists() else None
+        if found is None or not stat.S_ISREG(found.st_mode) or found.st_size == 0:
+            raise _failed(family, "wrote no video")
+        with output.open("rb") as decoded, store.writer(target_key) as target:
+            while data := decoded.read(_COPY_BYTES):
+                control.check()
+                target.write(data)
+    return target_key
 
 
 def _failed(family: str, reason: str) -> types.StageError:
-    return types.StageError(
-        types.StageCode.INGEST_FAILED, f"The decoder for {family} footage {reason}."
-    )
+    message = f"The decoder for {family} footage {reason}."
+    return types.StageError(types.StageCode.INGEST_FAILED, message)

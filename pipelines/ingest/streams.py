@@ -166,11 +166,8 @@ def _service_name(descriptors: bytes) -> str:
         if tag == _SERVICE_DESCRIPTOR:
             provider = descriptors[at + 3]
             name = descriptors[at + 5 + provider : at + 2 + length]
-            text = (
-                name[1:].decode("utf-8", "replace")
-                if name[:1] == b"\x15"
-                else name.decode("latin-1")
-            )
+            is_utf8, latin = name[:1] == b"\x15", name.decode("latin-1")
+            text = name[1:].decode("utf-8", "replace") if is_utf8 else latin
             return "".join(filter(str.isprintable, text)).strip()[:_NAME_LENGTH]
         at += 2 + length
     return ""
@@ -328,10 +325,9 @@ def candidates(
         is_picture = stream.type == "video"
         widest, highest = limits.max_width, limits.max_height
         if is_picture and (context.width > widest or context.height > highest):
-            raise MediaRefusedError(
-                f"The pictures are {context.width} x {context.height}; "
-                f"the limit is {widest} x {highest}."
-            )
+            size = f"{context.width} x {context.height}"
+            message = f"The pictures are {size}; the limit is {widest} x {highest}."
+            raise MediaRefusedError(message)
         is_transport = container.format.name == "mpegts"
         lane = Lane(stream.index, is_picture, len(streams) == 1, places, is_transport=is_transport)
         tallies.append(Tally(stream, lane))

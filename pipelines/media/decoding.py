@@ -336,12 +336,8 @@ def _frames(
         shown_ms = packet_time_ms(packet, origin_ms)
         if shown_ms is not None and packet.is_keyframe:
             report.key_times_ms.append(shown_ms)
-        if (
-            shown_ms is not None
-            and stream.codec_context.name in _PICTURE_A_PACKET
-            and packet.size
-            and not packet.is_discard
-        ):
+        has_picture = stream.codec_context.name in _PICTURE_A_PACKET and packet.size
+        if shown_ms is not None and has_picture and not packet.is_discard:
             report.pictured_ms.add(shown_ms)
         try:
             frames = decoder.decode(packet)

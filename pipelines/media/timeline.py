@@ -403,8 +403,9 @@ def _sections(lane: Lane, lanes: Iterable[Lane]) -> Iterator[_Section]:
     while at < len(runs):
         last = section.runs[-1] if section else None
         back_at = None if last is None else _back_at(runs, at, last)
-        if back_at is None and last is not None and _pauses(last, runs[at]):
-            back_at = at
+        if back_at is None and last is not None and last.file == runs[at].file:
+            pauses = 0 <= runs[at].start_us - last.last_us <= LONGEST_PAUSE_US
+            back_at = at if pauses else None
         if section is None or last is None or back_at is None:
             if section is not None:
                 yield section
@@ -431,10 +432,6 @@ def _begins_with_strays(lane: Lane, lanes: Iterable[Lane]) -> bool:
     if not starts:
         return not 0 < other.start_us - one.start_us <= LONGEST_STILL_US
     return all(abs(one.start_us - start) > LONGEST_PAUSE_US for start in starts)
-
-
-def _pauses(before: Run, run: Run) -> bool:
-    return 0 <= run.start_us - before.last_us <= LONGEST_PAUSE_US and run.file == before.file
 
 
 def _back_at(runs: Sequence[Run], at: int, last: Run) -> int | None:

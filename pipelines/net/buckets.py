@@ -180,12 +180,10 @@ class ClientBucket:
         from botocore.awsrequest import AWSRequest
         from botocore.credentials import Credentials
 
-        credentials = Credentials(
-            access.access_key_id, access.secret_access_key, access.session_token
-        )
+        secrets = access.access_key_id, access.secret_access_key, access.session_token
         region = access.region or ("auto" if self.scheme == "gs" else _FIRST_REGION)
         request = AWSRequest("GET", url)
-        S3SigV4QueryAuth(credentials, "s3", region, _SIGNED_SECONDS).add_auth(request)
+        S3SigV4QueryAuth(Credentials(*secrets), "s3", region, _SIGNED_SECONDS).add_auth(request)
         return str(request.url)
 
 

@@ -158,62 +158,6 @@ class Bounds:
         return min(self._total_ends, self._headers_end) - now
 
 
-def checked_host(host: str, policy: AddressPolicy) -> tuple[str, IPAddress | None]:
-    """Parse the host as the connection receives it: a parsing difference above gains nothing."""
-    try:
-        name, address = read_host(f"[{host}]" if ":" in host else host)
-        check_host(name, address, policy)
-    except UrlError as error:
-        raise BlockedAddressError("the host is not allowed") from error
-    return name, address
-
-
-def checked_answers(
-    name: str, answers: Sequence[str], policy: AddressPolicy
-) -> tuple[IPAddress, ...]:
-    if not answers:
-        raise NameResolutionError("the host name has no address")
-    try:
-        return check_answers(name, answers, policy)
-    except UrlError as error:
-        raise BlockedAddressError("the host is not allowed") from error
-
-
-@contextmanager
-def resolution_errors() -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError as error:
-        raise httpcore.ConnectTimeout("resolving the host name took too long") from error
-    except (OSError, UnicodeError) as error:
-        raise NameResolutionError("the host name could not be resolved") from error
-
-
-def address_shares(
-    addresses: tuple[IPAddress, ...], seconds: float
-) -> Iterator[tuple[IPAddress, float]]:
-    """Yield each address with its share of the time left: one that hangs leaves some for others."""
-    end = time.monotonic() + seconds
-    tried = addresses[:_ADDRESSES_TRIED]
-    for position, address in enumerate(tried):
-        left = max(0.0, end - time.monotonic())
-        yield address, left / (len(tried) - position)
-
-
-def no_connection_error(failure: Exception | None) -> Exception:
-    if isinstance(failure, httpcore.ConnectTimeout):
-        return httpcore.ConnectTimeout("no address of the host answers")
-    return httpcore.ConnectError("no address of the host accepts connections")
-
-
-def tls_error(error: httpcore.ConnectError) -> Exception:
-    """TlsError for a failed verification or negotiation; a broken connection as it is."""
-    cause = error.__cause__
-    if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
-        return TlsError("no secure connection to the host could be made")
-    return error
-
-
 Resolver = Callable[[str, int], Sequence[str]]
 """Host name and port to the texts of its addresses; raises OSError where there are none."""
 
@@ -273,7 +217,11 @@ class BoundedStream(httpcore.AsyncNetworkStream):
                 ssl_context, server_hostname, self._bounded(timeout)
             )
         except httpcore.ConnectError as error:
-            raise tls_error(error) from error
+            # Verification or negotiation failed; a broken connection stays what it is.
+            cause = error.__cause__
+            if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+                raise TlsError("no secure connection to the host could be made") from error
+            raise
         return self
 
     def get_extra_info(self, info: str) -> Any:
@@ -305,24 +253,39 @@ class PinningBackend(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         bounds = Bounds(self._limits)
         seconds = timeout or self._limits.connect_seconds
-        addresses = await self._addresses(host, port, seconds)
+        tried = (await self._addresses(host, port, seconds))[:_ADDRESSES_TRIED]
+        end = time.monotonic() + seconds
         failure: Exception | None = None
-        for address, share in address_shares(addresses, seconds):
+        for position, address in enumerate(tried):
+            # Of the time left each has a share: one that hangs leaves some for others.
+            share = max(0.0, end - time.monotonic()) / (len(tried) - position)
             try:
                 # The text of an address: asyncio resolves nothing.
                 stream = await self._backend.connect_tcp(str(address), port, timeout=share)
                 return BoundedStream(stream, bounds)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
-        raise no_connection_error(failure) from failure
+        if isinstance(failure, httpcore.ConnectTimeout):
+            raise httpcore.ConnectTimeout("no address of the host answers") from failure
+        raise httpcore.ConnectError("no address of the host accepts connections") from failure
 
     async def _addresses(self, host: str, port: int, seconds: float) -> tuple[IPAddress, ...]:
-        name, literal = checked_host(host, self._policy)
-        if literal is not None:
-            return (literal,)
-        with resolution_errors():
+        try:
+            # As the connection receives it: a parsing difference above gains nothing.
+            name, literal = read_host(f"[{host}]" if ":" in host else host)
+            check_host(name, literal, self._policy)
+            if literal is not None:
+                return (literal,)
             answers = await asyncio.wait_for(self._resolver(name, port), seconds)
-        return checked_answers(name, answers, self._policy)
+            if not answers:
+                raise NameResolutionError("the host name has no address")
+            return check_answers(name, answers, self._policy)
+        except UrlError as error:
+            raise BlockedAddressError("the host is not allowed") from error
+        except TimeoutError as error:
+            raise httpcore.ConnectTimeout("resolving the host name took too long") from error
+        except (OSError, UnicodeError) as error:
+            raise NameResolutionError("the host name could not be resolved") from error
 
 
 _HTTPX_ERRORS: dict[type[Exception], type[httpx.TransportError]] = {

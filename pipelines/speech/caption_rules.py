@@ -45,6 +45,7 @@ from pipelines.speech.words import (
     line_ends,
     parts_of,
     runs_right_to_left,
+    word_set,
 )
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
 
@@ -53,20 +54,16 @@ CUE_COMFORT_MS = 1_000
 """A cue is left on the screen at least this long where no other cue follows."""
 
 
-def _set(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_CLAUSE_OPENERS = _set(
+_CLAUSE_OPENERS = word_set(
     "and but or so because that which who whom whose when where while if then as after before"
     " until unless although though since"
 )
 """English words that open a clause: a break before one is natural."""
-_PHRASE_OPENERS = _set(
+_PHRASE_OPENERS = word_set(
     "than for with without from into onto over under through between about against of to in on"
     " at by"
 )
-_CLINGERS = _set(
+_CLINGERS = word_set(
     "a an the my your his her its our their this that these those is are was were am be been being"
     " have has had do does did will would can could shall should may might must not no very more"
     " i you he she it we they and or but of to in on at by for with from as than if when"

@@ -163,7 +163,12 @@ def transcribe_track(
     or the workspace's stop marker requires it."""
     shares = _VOICES_SHARE, _REGIONS_SHARE, 1.0 - _VOICES_SHARE - _REGIONS_SHARE
     embedding, cutting, transcribing = parts_of(control, shares)
-    transcribe = transcribe_step(workspace, models, config)
+    waits = Resources(
+        config.transcribe_cpus,
+        config.transcribe_concurrency,
+        why="It mostly waits for a model in another process.",
+    )
+    transcribe = Transcribe(workspace, models, config.choice, config.keyterms, resources=waits)
 
     def compute_missing(tasks: Sequence[ShardTask]) -> int:
         missing = [task for task in tasks if not workspace.store.exists(task.words_key)]
@@ -196,18 +201,6 @@ def transcribe_track(
         shards_computed=computed,
         shards_reused=sum(map(len, again)) - computed,
     )
-
-
-def transcribe_step(
-    workspace: Workspace, models: ModelProvider, config: TranscriptConfig
-) -> Transcribe:
-    """Return the step that transcribes a shard."""
-    waits = Resources(
-        config.transcribe_cpus,
-        config.transcribe_concurrency,
-        why="It mostly waits for a model in another process.",
-    )
-    return Transcribe(workspace, models, config.choice, config.keyterms, resources=waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,11 +344,10 @@ def shard_tasks(
 ) -> list[ShardTask]:
     """Return a task a shard; ``language`` is that of the track where it is a second pass."""
     inputs = config.models, config.choice, config.keyterms, language
-    tasks = []
-    for position, shard in enumerate(shards):
-        of_shard = shard.audio_key, *inputs
-        tasks.append(ShardTask(shard, WORDS.key(workspace.prefix, *of_shard, position=position)))
-    return tasks
+    return [
+        ShardTask(it, WORDS.key(workspace.prefix, it.audio_key, *inputs, position=position))
+        for position, it in enumerate(shards)
+    ]
 
 
 def in_track_language(
@@ -368,23 +360,12 @@ def in_track_language(
     language, _ = elected(part for shard in words for chunk in shard for part in chunk.parts)
     if language is None:
         return [*tasks]
-    again = second_pass(tasks, workspace, config, language)
-    return [
-        second
-        if any(part.may_be_in(language) for chunk in shard for part in chunk.parts)
-        else first
-        for first, second, shard in zip(tasks, again, words, strict=True)
-    ]
-
-
-def second_pass(
-    tasks: Sequence[ShardTask], workspace: Workspace, config: TranscriptConfig, language: str
-) -> list[ShardTask]:
-    """Return a task a task, for its uncertain parts in the language of the track."""
     again = shard_tasks((task.shard for task in tasks), workspace, config, language)
     return [
         replace(second, track_language=language, first_words_key=first.words_key)
-        for first, second in zip(tasks, again, strict=True)
+        if any(part.may_be_in(language) for chunk in shard for part in chunk.parts)
+        else first
+        for first, second, shard in zip(tasks, again, words, strict=True)
     ]
 
 

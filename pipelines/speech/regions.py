@@ -40,7 +40,7 @@ from pipelines.execution.chain import Step, Workspace
 from pipelines.media import audio
 from pipelines.speech import speakers
 from pipelines.speech.languages import SpokenPart
-from pipelines.speech.words import TrackWord, to_ms
+from pipelines.speech.words import TrackWord, runs_of, to_ms
 from pipelines.types import AudioTrack, StageCode, StageError, TimedSound
 
 _WINDOW_SAMPLES = 120 * SAMPLE_RATE_HZ
@@ -197,11 +197,7 @@ class CutTrack(Step[AudioTrack, Made]):
             if found_seconds < seconds - _LENGTH_TOLERANCE_SECONDS:
                 message = f"The track is damaged: {found_seconds:.1f} of {seconds:.1f} s decode."
                 raise StageError(StageCode.TRANSCRIPT_FAILED, message)
-            groups = group_chunks(
-                plan_chunks(regions, levels, self.limits),
-                shard_seconds=self.sharding.shard_seconds,
-                max_shards=self.sharding.max_shards,
-            )
+            groups = group_chunks(plan_chunks(regions, levels, self.limits), self.sharding)
             reader = audio.SampleReader(audio.read_blocks(path))
             shards = []
             for index, group in enumerate(groups):
@@ -268,9 +264,8 @@ class Chunk:
     @property
     def sample_span(self) -> tuple[int, int]:
         """First sample and the one after the last of what is transcribed."""
-        return self.first_frame * audio.FRAME_SAMPLES, (
-            self.end_frame + self.after_frames
-        ) * audio.FRAME_SAMPLES
+        end_frame = self.end_frame + self.after_frames
+        return self.first_frame * audio.FRAME_SAMPLES, end_frame * audio.FRAME_SAMPLES
 
 
 SHARDS = Artifact.of(tuple[Shard, ...], "transcript", version=CutTrack.version)
@@ -286,7 +281,8 @@ def plan_chunks(
     """
     speech = _padded(regions, len(levels), limits)
     chunks: list[Chunk] = []
-    for block in _blocks(speech, _frames(limits.pause_seconds)):
+    pause = _frames(limits.pause_seconds)
+    for block in runs_of(speech, lambda one, other: other.start_frame - one.end_frame < pause):
         # Smoothed by the block alone, so that its cuts depend on nothing else.
         part = levels[block[0].start_frame : block[-1].end_frame].astype(np.float64)
         padded = np.pad(part, _SMOOTHING_FRAMES // 2, mode="edge")
@@ -330,24 +326,19 @@ def _inside(
     return found
 
 
-def group_chunks(
-    chunks: Sequence[Chunk], *, shard_seconds: float | None, max_shards: int
-) -> list[list[Chunk]]:
-    """Consecutive chunks in at most ``max_shards`` groups, for one task each.
-
-    A group spans at most ``shard_seconds`` (None: everything), but always holds a
-    chunk; shards grow where there would be too many of them.
-    """
-    longest = math.inf if shard_seconds is None else shard_seconds
+def group_chunks(chunks: Sequence[Chunk], sharding: Sharding) -> list[list[Chunk]]:
+    """Consecutive chunks in groups, for one task each. A group always holds a chunk; shards grow
+    where there would be too many of them."""
+    longest = math.inf if sharding.shard_seconds is None else sharding.shard_seconds
     groups: list[list[Chunk]] = []
     for chunk in chunks:
         if groups and chunk.end_seconds - groups[-1][0].start_seconds <= longest:
             groups[-1].append(chunk)
         else:
             groups.append([chunk])
-    if len(groups) <= max_shards:
+    if len(groups) <= sharding.max_shards:
         return groups
-    size = math.ceil(len(chunks) / max_shards)
+    size = math.ceil(len(chunks) / sharding.max_shards)
     return [list(chunks[i : i + size]) for i in range(0, len(chunks), size)]
 
 
@@ -358,29 +349,14 @@ def _frames(seconds: float) -> int:
 def _padded(
     regions: Sequence[tuple[float, float]], frame_count: int, limits: ChunkLimits
 ) -> list[Chunk]:
-    padded = [
-        (start - limits.padding_seconds, end + limits.padding_seconds) for start, end in regions
-    ]
+    padding, frame_seconds = limits.padding_seconds, audio.LEVEL_FRAME_SECONDS
+    padded = merge_regions([(start - padding, end + padding) for start, end in regions])
     spans = [
-        (
-            max(0, math.floor(start / audio.LEVEL_FRAME_SECONDS)),
-            min(frame_count, math.ceil(end / audio.LEVEL_FRAME_SECONDS)),
-        )
-        for start, end in merge_regions(padded)
+        (max(0, math.floor(a / frame_seconds)), min(frame_count, math.ceil(b / frame_seconds)))
+        for a, b in padded
     ]
     merged = merge_regions([(start, end) for start, end in spans if end > start])
     return [Chunk(int(start), int(end)) for start, end in merged]
-
-
-def _blocks(speech: Sequence[Chunk], pause_frames: int) -> list[list[Chunk]]:
-    """Runs of speech with no pause of ``pause_frames`` or more inside."""
-    blocks: list[list[Chunk]] = []
-    for run in speech:
-        if blocks and run.start_frame - blocks[-1][-1].end_frame < pause_frames:
-            blocks[-1].append(run)
-        else:
-            blocks.append([run])
-    return blocks
 
 
 def _cut_block(block: Sequence[Chunk], smooth: audio.Levels, limits: ChunkLimits) -> list[Chunk]:
@@ -413,6 +389,7 @@ def _cut_place(
 
 
 CELL_SECONDS = speakers.CELL_FRAMES * speakers.FRAME_SECONDS
+_BEGIN_SECONDS = ACTIVITY_START_SAMPLES / SAMPLE_RATE_HZ
 PROBABILITIES = {SoundKind.SPEECH: 0.4, SoundKind.SINGING: 0.5, SoundKind.MUSIC: 0.5}
 """From which on a sound is there: FireRedVAD's own."""
 _SHORTEST_GAP_SECONDS = 0.5
@@ -430,10 +407,7 @@ def find_sounds(
     found = []
     for column, kind in enumerate(SoundKind):
         for first, last in _runs(curve[:, column] >= PROBABILITIES[kind]):
-            start, end = (
-                ACTIVITY_START_SAMPLES / SAMPLE_RATE_HZ + cell * CELL_SECONDS
-                for cell in (first, last)
-            )
+            start, end = (_BEGIN_SECONDS + cell * CELL_SECONDS for cell in (first, last))
             start_ms = max(0, to_ms(start + track.offset_seconds))
             end_ms = to_ms(min(end, track.duration_seconds) + track.offset_seconds)
             end_ms = min(media_duration_ms, end_ms)
@@ -454,9 +428,9 @@ def without_sung(parts: Sequence[SpokenPart], voices: speakers.LocalVoices) -> l
     sung = np.concatenate([[0], np.cumsum(tuneful & ~present[SoundKind.SPEECH])])
 
     def is_sung(word: TrackWord) -> bool:
-        begin = ACTIVITY_START_SAMPLES / SAMPLE_RATE_HZ
-        first = max(0, math.floor((word.start_seconds - begin) / CELL_SECONDS))
-        last = min(len(curve), max(first + 1, math.ceil((word.end_seconds - begin) / CELL_SECONDS)))
+        start, end = word.start_seconds - _BEGIN_SECONDS, word.end_seconds - _BEGIN_SECONDS
+        first = max(0, math.floor(start / CELL_SECONDS))
+        last = min(len(curve), max(first + 1, math.ceil(end / CELL_SECONDS)))
         return bool(2 * (sung[last] - sung[min(first, last)]) > last - first)
 
     found = []

@@ -13,11 +13,11 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from icu4py.breakers import BaseBreaker, CharacterBreaker, LineBreaker, WordBreaker
 from rapidfuzz.distance import Indel
@@ -58,6 +58,11 @@ letters belongs to them."""
 _INTO_SCRIPT = {"Hans": "t2s", "Hant": "s2tw"}
 """ISO 15924's simplified and traditional Chinese: conversions of OpenCC, the second into the forms
 of Taiwan."""
+
+
+def word_set(text: str) -> frozenset[str]:
+    """Return words that a space parts."""
+    return frozenset(text.split())
 
 
 def in_one_script(texts: Sequence[str], script: str | None, kept: Iterable[str]) -> list[str]:
@@ -247,6 +252,20 @@ def to_ms(seconds: float) -> int:
     return math.floor(abs(seconds) * 1000 + 0.5) * (1 if seconds >= 0 else -1)
 
 
+Item = TypeVar("Item")
+
+
+def runs_of(items: Iterable[Item], goes_on: Callable[[Item, Item], bool]) -> list[list[Item]]:
+    """Return the items in runs: each with the one before, where it ``goes_on`` from that."""
+    runs: list[list[Item]] = []
+    for item in items:
+        if runs and goes_on(runs[-1][-1], item):
+            runs[-1].append(item)
+        else:
+            runs.append([item])
+    return runs
+
+
 def place_words(
     words: Iterable[TrackWord], *, offset_seconds: float, media_duration_ms: int
 ) -> list[TranscriptWord]:
@@ -330,13 +349,13 @@ def build_segments(
     words: Sequence[TranscriptWord], limits: SegmentLimits
 ) -> tuple[TranscriptSegment, ...]:
     """Return segments of placed words: every word in exactly one, in order."""
-    runs: list[list[TranscriptWord]] = []
-    for word in words:
-        if runs and not _breaks_between(runs[-1][-1], word, limits):
-            runs[-1].append(word)
-        else:
-            runs.append([word])
-    parts = (part for run in runs for part in _bounded(run, limits))
+
+    def goes_on(left: TranscriptWord, right: TranscriptWord) -> bool:
+        is_alike = (left.speaker, left.language) == (right.speaker, right.language)
+        is_near = right.start_ms - left.end_ms <= limits.pause_ms
+        return is_alike and is_near and not ends_sentence(left.text)
+
+    parts = (part for run in runs_of(words, goes_on) for part in _bounded(run, limits))
     return tuple(_segment(index, part) for index, part in enumerate(parts))
 
 
@@ -344,15 +363,6 @@ def ends_sentence(text: str) -> bool:
     """Return whether the word closes a sentence by its punctuation."""
     bare = text.rstrip(_CLOSERS)
     return bare.endswith(_SENTENCE_ENDS) and bare.lower() not in _ABBREVIATIONS
-
-
-def _breaks_between(left: TranscriptWord, right: TranscriptWord, limits: SegmentLimits) -> bool:
-    return (
-        left.speaker != right.speaker
-        or left.language != right.language
-        or right.start_ms - left.end_ms > limits.pause_ms
-        or ends_sentence(left.text)
-    )
 
 
 def _bounded(run: list[TranscriptWord], limits: SegmentLimits) -> list[list[TranscriptWord]]:

@@ -430,9 +430,8 @@ class CheckPolicy(Step[FrameTimes, Made]):
             breach = find_breach(list(stills.values()), policy, classifier)
             if breach is not None:
                 time_ms = list(stills)[breach.index]
-                log.warning(
-                    "%s: blocked at %d ms: %s", self.workspace.prefix, time_ms, breach.reason
-                )
+                prefix = self.workspace.prefix
+                log.warning("%s: blocked at %d ms: %s", prefix, time_ms, breach.reason)
                 raise StageError(StageCode.CONTENT_BLOCKED, BLOCKED_MESSAGE)
         return True
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, pairwise
 from operator import attrgetter
@@ -102,9 +101,13 @@ def analyse_vision(
     )
     plan = plan_vision(found, video, workspace, models, config)
     if config.policy.is_active:
-        with nothing_kept_if_blocked(workspace):
-            check = detections.CheckPolicy(video, workspace, models, config.policy)
+        check = detections.CheckPolicy(video, workspace, models, config.policy)
+        try:
             mapper(plan.checked, check, checking)
+        except types.StageError as error:
+            if error.code is types.StageCode.CONTENT_BLOCKED:
+                workspace.store.delete_prefix(workspace.key("vision"))
+            raise
     looked = mapper(plan.sections, plan.look, looking)
     rest = plan.rest(looked)
     described = mapper([(each,) for each in rest], plan.look.describe, describing)
@@ -223,33 +226,20 @@ def plan_vision(
         _between_bars(_plan(index, each, found), video, found) for index, each in enumerate(borders)
     ]
     stills = [time_ms for plan in scenes for time_ms in plan.still_times_ms]
-    objects = (
-        detections.object_times(found.times_ms, found.easy_times_ms, borders, config.objects)
-        if detects
-        else []
-    )
-    checked = (
-        detections.checked_times(found.times_ms, [*stills, *objects])
-        if config.policy.is_active
-        else ()
-    )
+    times = found.times_ms, found.easy_times_ms
+    objects = detections.object_times(*times, borders, config.objects) if detects else []
+    shown, is_checked = [*stills, *objects], config.policy.is_active
+    checked = detections.checked_times(found.times_ms, shown) if is_checked else ()
     long = {plan.index: scene_places([plan], look.read)[0] for plan in scenes if not is_short(plan)}
     written = (reading_times(scenes[index], places) for index, places in long.items())
+    faces = detections.sampled_stills(stills) if config.people else []
     return VisionPlan(
         found,
         look,
         tuple(borders),
         tuple(scenes),
         tuple(by_segment(checked, video)),
-        tuple(
-            sections_of(
-                scenes,
-                video,
-                objects,
-                sorted(set().union(*written)),
-                detections.sampled_stills(stills) if config.people else [],
-            )
-        ),
+        tuple(sections_of(scenes, video, objects, sorted(set().union(*written)), faces)),
         long,
     )
 
@@ -317,17 +307,6 @@ def _overview(overview: types.Scene, scenes: Sequence[types.Scene]) -> types.Sce
 
 
 _score = attrgetter("score")
-
-
-@contextmanager
-def nothing_kept_if_blocked(workspace: Workspace) -> Iterator[None]:
-    """Nothing that was seen of a video that the policy does not permit is kept."""
-    try:
-        yield
-    except types.StageError as error:
-        if error.code is types.StageCode.CONTENT_BLOCKED:
-            workspace.store.delete_prefix(workspace.key("vision"))
-        raise
 
 
 def features_config(config: VisionConfig, video: types.VideoSource) -> FeaturesConfig:

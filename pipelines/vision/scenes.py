@@ -77,11 +77,8 @@ class ScenePlan:
     @property
     def text(self) -> tuple[contracts.TextLine, ...]:
         """What of the writing the middle still shows, or else what is there first."""
-        own = [
-            it
-            for it in self.texts
-            if (it.start_ms or 0) <= self.middle_ms < (it.end_ms or math.inf)
-        ]
+        at = self.middle_ms
+        own = [it for it in self.texts if (it.start_ms or 0) <= at < (it.end_ms or math.inf)]
         own = own or [it for it in self.texts if it.start_ms == self.texts[0].start_ms]
         by_place = sorted(own, key=lambda line: (line.box.top, line.box.left))
         return tuple(contracts.TextLine(line.text, line.confidence, line.box) for line in by_place)
@@ -104,9 +101,8 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         store = self.workspace.store
         keys = [self._key(plan) for plan in plans]
         made = [Made(key, computed=not store.exists(key)) for key in keys]
-        missing = [
-            (plan, each.key) for plan, each in zip(plans, made, strict=True) if each.computed
-        ]
+        planned = zip(plans, made, strict=True)
+        missing = [(plan, each.key) for plan, each in planned if each.computed]
         if missing:
             describer = self.models.get(DESCRIBE_SCENES)
             seen = self._pictured([plan for plan, _ in missing])
@@ -116,9 +112,8 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             orders = [said.stills or each.order for each, said in zip(seen, described, strict=True)]
             tags: list[tuple[types.Tag, ...]] = [()] * len(seen)
             if self.tagger is not None:
-                shown = [
-                    each.stills.stills[order[0]] for each, order in zip(seen, orders, strict=True)
-                ]
+                ordered = zip(seen, orders, strict=True)
+                shown = [each.stills.stills[order[0]] for each, order in ordered]
                 tags = self.tagger.tags(self.models.get(EMBED_PICTURES), shown)
             for (plan, key), each, said, order, own in zip(
                 missing, seen, described, orders, tags, strict=True

@@ -249,19 +249,15 @@ def screen_texts(
     A sample stands for the times that are nearer to it than to others.
     """
     found: list[ScreenText] = []
+    middles = ((one + other) // 2 for one, other in pairwise(places.samples.times_ms))
+    borders = [places.start_ms, *middles, places.end_ms]
     for index in places.read_at:
         rolls = any(move != (0, 0) for move in places.moves[max(0, index - 1) : index + 1])
         for line in readings.get(places.samples.times_ms[index], ()):
             if rolls and not _EDGE < line.box.top < 1 - _EDGE - line.box.height:
                 continue
             first, last = _stay(places, index, line.box)
-            times_ms, count = places.samples.times_ms, len(places.samples.times_ms)
-            start_ms, end_ms = places.start_ms, places.end_ms
-            if first:
-                start_ms = (times_ms[first - 1] + times_ms[first]) // 2
-            if last + 1 < count:
-                end_ms = (times_ms[last] + times_ms[last + 1]) // 2
-            stay = start_ms, end_ms
+            stay = borders[first], borders[last + 1]
             _add(found, ScreenText(line.text, line.confidence, line.box, *stay, rolls), rolls)
     if not places.samples.times_ms:
         own = places.start_ms, places.end_ms

@@ -134,17 +134,10 @@ def stills_at(
         if missing:
             looks = features.FEATURES.load(store, key).looks()
             wanted = {time_ms: looks[time_ms] for time_ms in missing if time_ms in looks}
-            part = video.part_of(segment)
+            part, check = video.part_of(segment), workspace.check
+            source = segment, part.stream, part.origin_ms
             with store.local_copy(segment.key) as path:
-                stills |= fetch_stills(
-                    path,
-                    segment,
-                    part.stream,
-                    part.origin_ms,
-                    wanted,
-                    long_side_px,
-                    workspace.check,
-                )
+                stills |= fetch_stills(path, *source, wanted, long_side_px, check)
     return dict(sorted(stills.items()))
 
 
@@ -270,19 +263,15 @@ def pictures_by_decord(
         shared = from_json(SharedPicture, event)
         # The picture that lies in the shared memory; raises TaskCrashedError if it does not fit.
         size = shared.height * shared.width * 3
-        if not 0 < size <= _LARGEST_PICTURE_BYTES:
-            raise TaskCrashedError("The process that reads the pictures answered nonsense.")
-        data = bytearray(size)
-        if os.preadv(memory, [data], 0) != size:
+        data = bytearray(size if 0 < size <= _LARGEST_PICTURE_BYTES else 0)
+        if not data or os.preadv(memory, [data], 0) != size:
             raise TaskCrashedError("The process that reads the pictures answered nonsense.")
         take(shared.time_ms, np.frombuffer(data, np.uint8).reshape(shared.height, shared.width, 3))
 
-    path = path.resolve()
+    path, which = path.resolve(), (stream.index, stream.interlaced)
     task = ConfinedTask(
         program=read_pictures,
-        order=PicturesOrder(
-            path, stream.index, stream.interlaced, origin_ms, tuple(times_ms), memory
-        ),
+        order=PicturesOrder(path, *which, origin_ms, tuple(times_ms), memory),
         allowance=Allowance(
             _DECORD_MEMORY_BYTES, math.ceil(_DECORD_SECONDS), _LARGEST_PICTURE_BYTES
         ),

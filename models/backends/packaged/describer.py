@@ -88,14 +88,9 @@ class PackagedSceneDescriber:
         best, marked = scene.stills[order[0]], faces[order[0]]
         boxes = tuple(face.box for face in marked)
         rows, columns = best.shape[:2]
-        evidence = SceneEvidence(
-            facts=facts,
-            faces=boxes,
-            text=scene.text,
-            camera_motion=scene.camera_motion,
-            objects=scene.objects,
-            shot=shot_type_of(boxes, scene.objects, columns / rows),
-        )
+        shot = shot_type_of(boxes, scene.objects, columns / rows)
+        measured = scene.text, scene.camera_motion, scene.objects
+        evidence = SceneEvidence(facts, boxes, *measured, shot)
         return SceneDescription(
             description=sentences(evidence),
             objects=objects_in(evidence),
@@ -224,9 +219,8 @@ def sentences(evidence: SceneEvidence) -> str:
             return "A white screen."
         return f"A plain {evidence.facts[0].hue or 'grey'} screen."
     changes = ", and ".join(_changes(evidence))
-    return " ".join(
-        f"{part[0].upper()}{part[1:]}." for part in (_subject(evidence), changes) if part
-    )
+    parts = filter(None, (_subject(evidence), changes))
+    return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts)
 
 
 def _subject(evidence: SceneEvidence) -> str:
@@ -293,21 +287,18 @@ def _where(box: Box) -> str:
     if box.area >= _FILLS:
         return "filling the picture"
     middle = box.left + box.width / 2
-    return (
-        "on the left" if middle < _LEFT else "on the right" if middle > _RIGHT else "in the middle"
-    )
+    if middle < _LEFT:
+        return "on the left"
+    return "on the right" if middle > _RIGHT else "in the middle"
 
 
 def _written(lines: Sequence[TextLine]) -> str:
     """What is written: ``title “THE END” and “thank you”``; empty without writing."""
     if not lines:
         return ""
-    quoted = [
-        f"“{text}”"
-        if len(text := line.text) <= _QUOTED_CHARACTERS
-        else f"“{text[: _QUOTED_CHARACTERS - 1].rstrip()}…”"
-        for line in lines[:_QUOTED_LINES]
-    ]
+    most, texts = _QUOTED_CHARACTERS, [line.text for line in lines[:_QUOTED_LINES]]
+    cut = [it if len(it) <= most else f"{it[: most - 1].rstrip()}…" for it in texts]
+    quoted = [f"“{text}”" for text in cut]
     more = len(lines) - len(quoted)
     if more:
         quoted.append("another line" if more == 1 else f"{more} more lines")

@@ -156,14 +156,9 @@ def _cut(picture: Picture, window: Windows, side: int) -> Picture:
     rows, columns = picture.shape[:2]
     right, bottom = max(right, left + 1), max(bottom, top + 1)
     part = picture[max(0, top) : max(0, bottom), max(0, left) : max(0, right)]
-    whole = cv2.copyMakeBorder(
-        part,
-        max(0, -top),
-        max(0, bottom - max(rows, top)),
-        max(0, -left),
-        max(0, right - max(columns, left)),
-        cv2.BORDER_CONSTANT,
-    )
+    above, below = max(0, -top), max(0, bottom - max(rows, top))
+    beside = max(0, -left), max(0, right - max(columns, left))
+    whole = cv2.copyMakeBorder(part, above, below, *beside, cv2.BORDER_CONSTANT)
     return np.asarray(cv2.resize(whole, (side, side), interpolation=cv2.INTER_AREA), np.uint8)
 
 

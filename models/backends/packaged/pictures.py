@@ -164,9 +164,8 @@ class PackagedObjectDetector:
                 continue
             corners, confidences = _moved(self._places[own], moves[own]), scores[own, number]
             boxes = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1)
-            for at in cv2.dnn.NMSBoxes(
-                boxes.tolist(), confidences.tolist(), _CANDIDATE, _SAME_CANDIDATE
-            ):
+            least = _CANDIDATE, _SAME_CANDIDATE
+            for at in cv2.dnn.NMSBoxes(boxes.tolist(), confidences.tolist(), *least):
                 left, top, right, bottom = np.clip(corners[at], 0, 1).tolist()
                 box = Box(left, top, right - left, bottom - top)
                 if box.width > 0 and box.height > 0:

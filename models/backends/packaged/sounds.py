@@ -45,9 +45,8 @@ class FireRedSoundDetector:
             _, _, described, stored, *_ = _HEADER.unpack_from(data)
             first = _HEADER.size + described
             weights = _Numbers(data[first : first + stored])
-            self._means, self._scales = np.frombuffer(
-                data, "<f4", 2 * BANDS, first + stored
-            ).reshape(2, BANDS)
+            numbers = np.frombuffer(data, "<f4", 2 * BANDS, first + stored)
+            self._means, self._scales = numbers.reshape(2, BANDS)
             self._blocks = []
             inputs = BANDS
             for block in range(_BLOCKS):
@@ -61,9 +60,8 @@ class FireRedSoundDetector:
             self._inner = weights.take(_INNER, _OUTER), weights.take(_INNER)
             self._outer = weights.take(len(SoundKind), _INNER), weights.take(len(SoundKind))
         except (struct.error, ValueError) as error:
-            raise WeightsError(
-                f"The weights of the sound detector are unreadable: {error}"
-            ) from error
+            message = f"The weights of the sound detector are unreadable: {error}"
+            raise WeightsError(message) from error
 
     def find_sounds(self, samples: Samples) -> Probabilities:
         hidden = np.empty((0, _OUTER), np.float32)

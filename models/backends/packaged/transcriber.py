@@ -94,10 +94,8 @@ class _Hypothesis:
 
     @property
     def is_doubtful(self) -> bool:
-        return (
-            is_loop(self.decoded.text)
-            or self.decoded.mean_log_probability < MIN_MEAN_LOG_PROBABILITY
-        )
+        fits = self.decoded.mean_log_probability >= MIN_MEAN_LOG_PROBABILITY
+        return not fits or is_loop(self.decoded.text)
 
 
 class CTranslate2Transcriber:
@@ -184,11 +182,9 @@ class CTranslate2Transcriber:
             languages = [ranked[0][0] for ranked in self._detected(encoded, batch)]
             first = self._decoded(encoded, batch, languages, task="translate")
             for index, tried, language in zip(indices, first, languages, strict=True):
-                hypothesis = tried
+                hypothesis, own = tried, (chunks[index], tried, seconds, language)
                 if tried.is_doubtful and not is_silence(tried.decoded):
-                    hypothesis = self._decoded_again(
-                        chunks[index], tried, seconds, language, task="translate"
-                    )
+                    hypothesis = self._decoded_again(*own, task="translate")
                 if not is_silence(hypothesis.decoded) and not is_loop(hypothesis.decoded.text):
                     found[index] = " ".join(hypothesis.decoded.text.split())
         return found
@@ -224,9 +220,7 @@ class CTranslate2Transcriber:
         self, encoded: npt.NDArray[np.float32], chunks: Sequence[AudioChunk]
     ) -> list[Ranked]:
         """Languages of each chunk, as probable as they are among those that it may have."""
-        hints = [
-            next((name for name in self._known((chunk.language or "",))), None) for chunk in chunks
-        ]
+        hints = [next(iter(self._known((chunk.language or "",))), None) for chunk in chunks]
         if not self._model.model.is_multilingual:
             return [(("en", 1.0),)] * len(chunks)
         if all(hint is not None for hint in hints):
@@ -254,13 +248,10 @@ class CTranslate2Transcriber:
         task: str = "transcribe",
         **options: Any,
     ) -> list[_Hypothesis]:
+        tokenizers = [self._tokenizer(language, task) for language in languages]
         prompts = [
-            self._model.get_prompt(
-                self._tokenizer(language, task),
-                self._prompt(chunk.keyterms),
-                without_timestamps=True,
-            )
-            for chunk, language in zip(chunks, languages, strict=True)
+            self._model.get_prompt(each, self._prompt(chunk.keyterms), without_timestamps=True)
+            for chunk, each in zip(chunks, tokenizers, strict=True)
         ]
         # By the window, which is the same for the whole batch, so that the batch changes nothing.
         longest = window_seconds(chunks[0].samples)
@@ -291,12 +282,8 @@ class CTranslate2Transcriber:
         return tokens[:_PROMPT_TOKENS]
 
     def _tokenizer(self, language: str, task: str = "transcribe") -> Any:
-        return Tokenizer(
-            self._model.hf_tokenizer,
-            self._model.model.is_multilingual,
-            task=task,
-            language=language,
-        )
+        own = self._model.hf_tokenizer, self._model.model.is_multilingual
+        return Tokenizer(*own, task=task, language=language)
 
     def _transcript(
         self, chunk: AudioChunk, hypothesis: _Hypothesis, seconds: int, languages: Ranked
@@ -360,12 +347,8 @@ class CTranslate2Transcriber:
         if not text:
             return ()
         seconds = len(chunk.samples) / SAMPLE_RATE_HZ
-        [alignment] = self._model.find_alignment(
-            tokenizer,
-            [text],
-            _storage(hypothesis.encoded[None]),
-            math.ceil(seconds * _FRAMES_PER_SECOND),
-        )
+        states, frames = _storage(hypothesis.encoded[None]), math.ceil(seconds * _FRAMES_PER_SECOND)
+        [alignment] = self._model.find_alignment(tokenizer, [text], states, frames)
         pieces = _joined(alignment, spaced=language not in SPACELESS)
         return tuple(_in_order(pieces, seconds))
 
@@ -459,9 +442,8 @@ def open_hub_transcriber(row: Backend, models_dir: Path | None) -> CTranslate2Tr
     if where.revision is not None:
         from huggingface_hub import snapshot_download
 
+        files = list(where.files)
         folder = Path(
-            snapshot_download(
-                where.source, revision=where.revision, allow_patterns=list(where.files)
-            )
+            snapshot_download(where.source, revision=where.revision, allow_patterns=files)
         )
     return CTranslate2Transcriber(folder, max_batch=row.max_batch)

@@ -274,9 +274,8 @@ class VisionLanguageDescriber:
         self._most_stills = most_stills
         self._batches = transformers.Batches(max_batch)
         self._writer = GreedyWriter(self._model)
-        self._grammar = SchemaGrammar(
-            self._processor.tokenizer, end_tokens=_end_tokens(self._model)
-        )
+        ends = _end_tokens(self._model)
+        self._grammar = SchemaGrammar(self._processor.tokenizer, end_tokens=ends)
 
     def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
         """One description a scene, in order. Raises UnusableAnswerError."""

@@ -83,16 +83,11 @@ class TransformersObjectDetector(_PictureModel):
         for each in found:
             boxes = each["boxes"].clamp(0, 1).tolist()
             rows = zip(each["scores"].tolist(), each["labels"].tolist(), boxes, strict=True)
-            objects.append(
-                tuple(
-                    DetectedObject(
-                        str(labels[label]).lower(),
-                        score,
-                        Box(left, top, right - left, bottom - top),
-                    )
-                    for score, label, (left, top, right, bottom) in sorted(rows, reverse=True)
-                )
-            )
+            placed = [
+                (score, str(labels[label]).lower(), Box(left, top, right - left, bottom - top))
+                for score, label, (left, top, right, bottom) in sorted(rows, reverse=True)
+            ]
+            objects.append(tuple(DetectedObject(name, score, box) for score, name, box in placed))
         return objects
 
 
@@ -125,14 +120,9 @@ class SiglipEmbedder(_PictureModel):
     _kind = SiglipModel
 
     def __init__(
-        self,
-        checkpoint: str,
-        hardware: Hardware,
-        *,
-        revision: str | None = None,
-        max_batch: int = 16,
+        self, checkpoint: str, hardware: Hardware, *, revision: str | None = None, **how: Any
     ) -> None:
-        super().__init__(checkpoint, hardware, revision=revision, max_batch=max_batch)
+        super().__init__(checkpoint, hardware, revision=revision, **how)
         self._tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint, revision=revision)
         numbers = self._model.config.vision_config.hidden_size
         if numbers != PICTURE_DIMENSIONS:

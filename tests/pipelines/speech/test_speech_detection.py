@@ -39,6 +39,7 @@ from pipelines.speech.regions import (
     Chunk,
     ChunkLimits,
     Region,
+    Sharding,
     group_chunks,
     is_supported,
     merge_regions,
@@ -283,7 +284,7 @@ def test_sharding_only_groups_chunks(
     regions: list[tuple[float, float]], shard_seconds: float | None, max_shards: int
 ) -> None:
     chunks = plan_chunks(regions, flat(300), LIMITS)
-    groups = group_chunks(chunks, shard_seconds=shard_seconds, max_shards=max_shards)
+    groups = group_chunks(chunks, Sharding(shard_seconds, max_shards))
     assert [chunk for group in groups for chunk in group] == chunks
     assert all(groups)
     assert len(groups) <= max_shards
@@ -332,7 +333,7 @@ def test_no_speech_gives_no_chunks() -> None:
 )
 def test_shards_span_at_most_their_length(shard_seconds: float | None, sizes: list[int]) -> None:
     chunks = [Chunk(i * 500, i * 500 + 400) for i in range(4)]
-    groups = group_chunks(chunks, shard_seconds=shard_seconds, max_shards=100)
+    groups = group_chunks(chunks, Sharding(shard_seconds, max_shards=100))
     assert [len(group) for group in groups] == sizes
 
 
