@@ -196,10 +196,8 @@ class Settings(BaseSettings):
     )
     max_body_bytes: int = Field(1024**2, ge=1024, le=16 * 1024**2, description="JSON body limit.")
 
-    upload_concurrency: int = Field(
+    upload_concurrency: Annotated[int, Field(ge=1, le=1024)] = Field(
         16,
-        ge=1,
-        le=1024,
         description="Uploads that a replica receives at once, half of them of one account; more "
         "get 503.",
     )
@@ -299,17 +297,13 @@ class Settings(BaseSettings):
         None, description="PEM of private authorities that callbacks' certificates may be from."
     )
 
-    segment_seconds: float = Field(
+    segment_seconds: Annotated[float, Field(ge=0, le=3600)] = Field(
         60,
-        ge=0,
-        le=3600,
         description="Length of a video segment; of videos shorter than eight of them an eighth, "
         "10 s at least. 0 analyses in one piece.",
     )
-    decoder_gpus: float = Field(
+    decoder_gpus: Annotated[float, Field(ge=0, le=1)] = Field(
         0,
-        ge=0,
-        le=1,
         description="Share of a GPU that a task takes which reads pictures: NVDEC decodes what it "
         "can, the processor the rest. 0: processors decode everything.",
     )
@@ -376,10 +370,8 @@ class Settings(BaseSettings):
     model_min_replicas: int = Field(
         1, ge=0, le=256, description="Replicas of each model that stay when idle; 0 frees its GPU."
     )
-    model_cpus: float = Field(
+    model_cpus: Annotated[float, Field(ge=0, le=256)] = Field(
         0,
-        ge=0,
-        le=256,
         description="CPUs that a replica without a GPU takes: what Ray starts nodes for. "
         "0: replicas share what there is, right on one machine.",
     )
@@ -414,9 +406,8 @@ class Settings(BaseSettings):
     s3_secret_access_key: SecretStr = Field(
         SecretStr(""), description="The key's secret; both or neither."
     )
-    node_cache_bytes: int = Field(
+    node_cache_bytes: Annotated[int, Field(ge=0)] = Field(
         16 * GIB,
-        ge=0,
         description="Most that a node keeps on its disk of what its tasks read from the bucket or "
         "write there; 0: nothing.",
     )
@@ -426,29 +417,21 @@ class Settings(BaseSettings):
     preview_max_bytes: int = Field(
         GIB, ge=1024**2, description="Most that a preview takes up; long media get fewer bits."
     )
-    source_retention_seconds: int | None = Field(
+    source_retention_seconds: Annotated[int | None, Field(ge=0, le=365 * 86_400)] = Field(
         None,
-        ge=0,
-        le=365 * 86_400,
         description="How long media, segments and unused stills stay after a job has ended; "
         "empty: as long as its results.",
     )
-    source_retention_max_seconds: int | None = Field(
+    source_retention_max_seconds: Annotated[int | None, Field(ge=0, le=365 * 86_400)] = Field(
         None,
-        ge=0,
-        le=365 * 86_400,
         description="Most that accounts and jobs may choose instead; empty: no longer.",
     )
-    result_retention_days: int | None = Field(
+    result_retention_days: Annotated[int | None, Field(ge=0, le=36_500)] = Field(
         None,
-        ge=0,
-        le=36_500,
         description="Ended jobs are erased after so many days; empty: results stay.",
     )
-    result_retention_max_days: int | None = Field(
+    result_retention_max_days: Annotated[int | None, Field(ge=0, le=36_500)] = Field(
         None,
-        ge=0,
-        le=36_500,
         description="Most that accounts and jobs may choose instead; empty: no longer.",
     )
 

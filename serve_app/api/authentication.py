@@ -96,27 +96,20 @@ def client_address(request: Request, trusted: Sequence[Network]) -> str:
     hops = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
     address = peer
     for hop in reversed([hop.strip() for hop in hops if hop.strip()]):
-        if not _is_trusted(address, trusted):
+        known = _address_in(address)
+        if known is None or not any(known in network for network in trusted):
             break
-        if not _is_address(hop):
+        if _address_in(hop) is None:
             break
         address = hop
     return address
 
 
-def _is_address(text: str) -> bool:
+def _address_in(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(text)
+        return ipaddress.ip_address(text)
     except ValueError:
-        return False
-    return True
-
-
-def _is_trusted(text: str, trusted: Sequence[Network]) -> bool:
-    if not _is_address(text):
-        return False
-    address = ipaddress.ip_address(text)
-    return any(address in network for network in trusted)
+        return None
 
 
 class Permission(StrEnum):
@@ -264,6 +257,8 @@ class OperationRoute(APIRoute):
             self._may_answer(ErrorCode.NOT_FOUND)
         if self.body_field is not None or any(each.query_params for each in dependencies):
             self._may_answer(ErrorCode.INVALID_REQUEST)
+        if self.auth is not Auth.NONE:
+            self._set_terms()
 
     @cached_property
     def response_field(self) -> Any:  # type: ignore[override]
@@ -313,10 +308,6 @@ class KeyedRoute(OperationRoute):
     """
 
     auth = Auth.KEY
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        self._set_terms()
 
     async def _admit(self, request: Request) -> None:
         if self.deprecated:
@@ -400,10 +391,6 @@ class SessionRoute(OperationRoute):
     """Needs a signed-in dashboard session, an API key does not open it; counted as with a key."""
 
     auth = Auth.SESSION
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        self._set_terms()
 
     async def _admit(self, request: Request) -> None:
         await _admit_session(request, self.permission, self.bucket or Bucket.READS)

@@ -418,17 +418,14 @@ def compare(
     if found["identical"]:
         console.print("The cuts are identical.")
         return
-    rows = [*map(_shot, found["shots"]), *_others("words", found), *_others("title", found)]
+    shots = [_change(each["change"], each, _how(each)) for each in found["shots"]]
+    rows = [*shots, *_others("words", found), *_others("title", found)]
     show_rows([row for row in rows if row["change"] != "kept"], "differences")
 
 
-def _shot(pair: JsonObject) -> JsonObject:
-    return {
-        "change": pair["change"],
-        "from": _when(pair.get("from")),
-        "to": _when(pair.get("to")),
-        "what": _how(pair),
-    }
+def _change(kind: str, pair: JsonObject, what: str) -> JsonObject:
+    sides = {side: _when(pair.get(side)) for side in ("from", "to")}
+    return {"change": kind, **sides, "what": what}
 
 
 def _how(pair: JsonObject) -> str:
@@ -444,18 +441,13 @@ def _how(pair: JsonObject) -> str:
 
 
 def _others(kind: str, found: JsonObject) -> list[JsonObject]:
-    listed = found["words" if kind == "words" else "titles"]
     return [
-        {
-            "change": kind,
-            "from": _when(each.get("from")),
-            "to": _when(each.get("to")),
-            "what": " → ".join(
-                each[side]["text"] if side in each else "–" for side in ("from", "to")
-            ),
-        }
-        for each in listed
+        _change(kind, each, " → ".join(each.get(side, _NO_TEXT)["text"] for side in ("from", "to")))
+        for each in found["words" if kind == "words" else "titles"]
     ]
+
+
+_NO_TEXT = {"text": "–"}
 
 
 def _when(span: JsonObject | None) -> str:
@@ -556,16 +548,15 @@ def archives_show(
     with connected(url, key) as client:
         archive = client.call("getArchive", **own)
         if errors:
-            lists = [
-                _gathered(
-                    client, "listArchiveObjects", {"archiveId": archive_id, "state": state}, limit
-                )
+            more["errors"] = [
+                each
                 for state in ("failed", "refused")
+                for each in _gathered(client, "listArchiveObjects", own | {"state": state}, limit)[
+                    "data"
+                ]
             ]
-            more["errors"] = [each for page in lists for each in page["data"]]
         if duplicates:
-            page = client.call("listArchiveDuplicates", **own, limit=1000)
-            more["duplicates"] = page["data"]
+            more["duplicates"] = client.call("listArchiveDuplicates", **own, limit=1000)["data"]
     if as_json:
         show(archive | more, as_json=True)
         return

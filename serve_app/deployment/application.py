@@ -60,13 +60,9 @@ _PLACEMENT_SHARE = 0.001
 
 def model_application(settings: Settings, task: Task[Any]) -> Application:
     """Return one task as a deployment that grows with its queue and shrinks when idle."""
-    from serve_app.deployment.model_choice import own_weights
-
     row = REGISTRY[settings.model_profile][task]
     concurrency = concurrent_inputs(settings.model_profile, task)
-    options = {"num_cpus": 0.0, "num_gpus": row.gpus}
-    if not row.gpus:
-        options = {"num_cpus": settings.model_cpus}
+    with_gpu = {"num_cpus": 0.0, "num_gpus": row.gpus}
     return serve.deployment(
         ModelReplica,
         name=task.contract_name,
@@ -84,19 +80,16 @@ def model_application(settings: Settings, task: Task[Any]) -> Application:
         health_check_timeout_s=120,
         graceful_shutdown_timeout_s=20,
         graceful_shutdown_wait_loop_s=_DRAIN_LOOK_SECONDS,
-        ray_actor_options=options,
-    ).bind(
-        settings.model_profile,
-        task,
-        settings.models_dir,
-        _observer(settings, task),
-        own_weights(settings, task),
-    )
+        ray_actor_options=with_gpu if row.gpus else {"num_cpus": settings.model_cpus},
+    ).bind(*_replica_arguments(settings, task))
 
 
-def _observer(settings: Settings, task: Task[Any]) -> ModelObserver:
+def _replica_arguments(settings: Settings, task: Task[Any]) -> tuple[Any, ...]:
+    from serve_app.deployment.model_choice import own_weights
+
     log = LogTarget(settings.log_dir, settings.log_format, settings.log_level)
-    return ModelObserver(log, task)
+    model = settings.model_profile, task, settings.models_dir
+    return *model, ModelObserver(log, task), own_weights(settings, task)
 
 
 def _models(settings: Settings, *, one_machine: bool = False) -> ServedModels:
@@ -141,22 +134,24 @@ class ApiReplica(_Api):
     """The HTTP API. Stateless: the database is the only truth."""
 
 
-class _Loop:
-    def _begin(self, worker: Runner | Sender) -> None:
-        self._worker, self._running = worker, asyncio.create_task(worker.run())
+class _LoopReplica:
+    """Runs a loop until the replica stops."""
+
+    def _begin(self, loop: Runner | Sender) -> None:
+        self._loop, self._running = loop, asyncio.create_task(loop.run())
 
     def check_health(self) -> None:
-        """Raises what ended the worker's loop, so that Serve replaces the replica."""
+        """Raises what ended the loop, so that Serve replaces the replica."""
         if self._running.done():
             self._running.result()
             raise RuntimeError("The replica's loop has ended.")
 
     async def __del__(self) -> None:
         """Serve calls this when the replica stops in order: finish, or requeue."""
-        await self._worker.stop()
+        await self._loop.stop()
 
 
-class RunnerReplica(_Loop):
+class RunnerReplica(_LoopReplica):
     """Runs jobs until the replica stops."""
 
     async def __init__(self, settings: Settings, *_: Any) -> None:  # type: ignore[misc]
@@ -164,7 +159,7 @@ class RunnerReplica(_Loop):
         self._begin(_runner(settings, _searching_context(settings)))
 
 
-class WebhookSender(_Loop):
+class WebhookSender(_LoopReplica):
     """Delivers events until the replica stops; any number of replicas share them."""
 
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
@@ -335,8 +330,6 @@ def _start_model_actors(settings: Settings) -> None:
     it ends with Ray."""
     import ray
 
-    from serve_app.deployment.model_choice import own_weights
-
     for task in _actors(settings):
         ray.remote(ModelReplica).options(
             name=task.contract_name,
@@ -345,14 +338,7 @@ def _start_model_actors(settings: Settings) -> None:
             lifetime="detached",
             max_restarts=-1,
             num_cpus=settings.model_cpus,
-        ).remote(
-            settings.model_profile,
-            task,
-            settings.models_dir,
-            _observer(settings, task),
-            own_weights(settings, task),
-            settings.most_replicas(task),
-        )
+        ).remote(*_replica_arguments(settings, task), settings.most_replicas(task))
 
 
 def _checked_models(settings: Settings, tasks: Sequence[Task[Any]]) -> list[Application]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 from fastapi import APIRouter, Depends, Header
 from typing_extensions import TypedDict
@@ -20,36 +20,6 @@ class JobEvent(TypedDict):
     data: Job
 
 
-class JobCompletedEvent(JobEvent):
-    """The body of `job.completed`."""
-
-    type: Literal["job.completed"]
-
-
-class JobFailedEvent(JobEvent):
-    """The body of `job.failed`."""
-
-    type: Literal["job.failed"]
-
-
-class JobCancelledEvent(JobEvent):
-    """The body of `job.cancelled`."""
-
-    type: Literal["job.cancelled"]
-
-
-class JobErasedEvent(JobEvent):
-    """The body of `job.erased`, which is sent only to endpoints that subscribe to it."""
-
-    type: Literal["job.erased"]
-
-
-class JobProgressEvent(JobEvent):
-    """The body of `job.progress`, which is sent only to endpoints that subscribe to it."""
-
-    type: Literal["job.progress"]
-
-
 class TranslatedJob(Job):
     """The job, and its translation."""
 
@@ -61,18 +31,6 @@ class TranslationEvent(TypedDict):
 
     timestamp: Annotated[Timestamp, doc("When it happened.")]
     data: TranslatedJob
-
-
-class TranslationCompletedEvent(TranslationEvent):
-    """The body of `translation.completed`."""
-
-    type: Literal["translation.completed"]
-
-
-class TranslationFailedEvent(TranslationEvent):
-    """The body of `translation.failed`."""
-
-    type: Literal["translation.failed"]
 
 
 class TestMessage(TypedDict):
@@ -89,6 +47,7 @@ class WebhookTestEvent(TypedDict):
     data: TestMessage
 
 
+_SUBSCRIBED = ", which is sent only to endpoints that subscribe to it"
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     "2XX": {"description": "Received. Answer within 10 seconds."},
     410: {"description": "Received; no more events of this kind for this job, please."},
@@ -128,6 +87,15 @@ def _headers(
     """Signed as Standard Webhooks are."""
 
 
+def _body(kind: str, of: Any, note: str) -> Any:
+    """Return the type of an event's body."""
+    name = "".join(part.capitalize() for part in kind.split(".")) + "Event"
+    fields = get_type_hints(of, include_extras=True) | {"type": Literal[kind]}
+    body: Any = TypedDict(name, fields)  # type: ignore[misc]
+    body.__doc__ = f"The body of `{kind}`{note}."
+    return body
+
+
 def _event(kind: str, body: Any, summary: str) -> None:
     def receive(body: Any) -> None:
         """Signed as Standard Webhooks are. May come more than once, or out of order."""
@@ -143,11 +111,14 @@ def _event(kind: str, body: Any, summary: str) -> None:
 
 
 events = APIRouter()
-_event("job.completed", JobCompletedEvent, "A job is completed")
-_event("job.failed", JobFailedEvent, "A job has failed")
-_event("job.cancelled", JobCancelledEvent, "A job was cancelled")
-_event("job.erased", JobErasedEvent, "A job's content was erased")
-_event("job.progress", JobProgressEvent, "A job goes on: at most every 10 seconds")
-_event("translation.completed", TranslationCompletedEvent, "A translation is made")
-_event("translation.failed", TranslationFailedEvent, "A translation could not be made")
+for _kind, _of, _note, _summary in (
+    ("job.completed", JobEvent, "", "A job is completed"),
+    ("job.failed", JobEvent, "", "A job has failed"),
+    ("job.cancelled", JobEvent, "", "A job was cancelled"),
+    ("job.erased", JobEvent, _SUBSCRIBED, "A job's content was erased"),
+    ("job.progress", JobEvent, _SUBSCRIBED, "A job goes on: at most every 10 seconds"),
+    ("translation.completed", TranslationEvent, "", "A translation is made"),
+    ("translation.failed", TranslationEvent, "", "A translation could not be made"),
+):
+    _event(_kind, _body(_kind, _of, _note), _summary)
 _event(TEST_EVENT, WebhookTestEvent, "A test event")

@@ -250,8 +250,8 @@ async def _json_response(
     is_whole = which == _Which() and len(tracks) > 1
     chosen = tracks[0] if is_whole else await _chosen(context.database, job, tracks, which)
     if which.original and job.source.redact:
-        async with context.database.transaction() as connection:
-            await record(connection, job.account_id, AuditAction.READ_ORIGINAL, job_id=job.id)
+        read = job.account_id, AuditAction.READ_ORIGINAL
+        await context.database.write(record, *read, job_id=job.id)
 
     def rendered() -> Response:
         if is_whole:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from itertools import chain
-from typing import Annotated, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic_core import from_json
 from typing_extensions import TypedDict
@@ -359,8 +359,8 @@ def comparison_json(found: Comparison) -> ComparisonJson:
         "identical": unchanged,
         "counts": counts,
         "shots": shown,
-        "words": [_words_json(each) for each in found.words],
-        "titles": [_titles_json(found, each) for each in found.titles],
+        "words": [_sides(found, each, _spoken) for each in found.words],
+        "titles": [_sides(found, each, _written) for each in found.titles],
     }
 
 
@@ -385,30 +385,22 @@ def _span_json(cut: JobCut, shots: Sequence[int], span: tuple[int, int]) -> Shot
     }
 
 
-def _words_json(change: WordChange) -> WordChangeJson:
-    shown: WordChangeJson = {}
-    if change.before:
-        shown["from"] = _spoken(change.before)
-    if change.after:
-        shown["to"] = _spoken(change.after)
-    return shown
+def _sides(
+    found: Comparison,
+    change: WordChange | comparison.TitleChange,
+    show: Callable[[JobCut, Any], Any],
+) -> Any:
+    """Return what is there of a change on either side, as ``show`` does."""
+    sides = {"from": (found.before, change.before), "to": (found.after, change.after)}
+    return {side: show(cut, own) for side, (cut, own) in sides.items() if own}
 
 
-def _spoken(words: Words) -> SpokenJson:
+def _spoken(_: JobCut, words: Words) -> SpokenJson:
     return {
         "text": " ".join(word.text for word in words),
         "startTime": words[0].start_ms / 1000,
         "endTime": words[-1].end_ms / 1000,
     }
-
-
-def _titles_json(found: Comparison, change: comparison.TitleChange) -> TitleChangeJson:
-    shown: TitleChangeJson = {}
-    if change.before is not None:
-        shown["from"] = _written(found.before, change.before)
-    if change.after is not None:
-        shown["to"] = _written(found.after, change.after)
-    return shown
 
 
 def _written(cut: JobCut, line: ScreenText) -> WrittenJson:

@@ -30,7 +30,6 @@ from serve_app.api.schemas import (
     Uuid,
     doc,
     rendered,
-    timestamp,
 )
 from serve_app.results.redaction import RedactionJson, redaction_json
 from serve_app.results.scenes import OVERVIEW, OverviewJson, ProcessedScene
@@ -415,22 +414,19 @@ _STAGE_SHARE = {StageName.INGEST: 0.1, StageName.VISION: 0.45, StageName.TRANSCR
 
 def render_job(job: JobRecord, base_url: str) -> Job:
     """Return the Job object without ``processedData``."""
-    rendered: Job = {
+    shown: Job = {
         **render_summary(job),  # type: ignore[typeddict-item]  # it lacks what a job may lack
         "stages": _stages(job, with_errors=True),
         "links": links(job, base_url),
         "warnings": cast("list[JobWarning]", job.warnings),
     }
     if job.source.continuous:
-        rendered["clips"] = _clips(job)
-    retention: RetentionJson = {}
-    if job.source.source_retention_seconds is not None:
-        retention["sourceSeconds"] = job.source.source_retention_seconds
-    if job.source.result_retention_days is not None:
-        retention["resultDays"] = job.source.result_retention_days
-    if retention:
-        rendered["retention"] = retention
-    return rendered
+        shown["clips"] = _clips(job)
+    seconds, days = job.source.source_retention_seconds, job.source.result_retention_days
+    kept = {"sourceSeconds": seconds, "resultDays": days}
+    if retention := {name: value for name, value in kept.items() if value is not None}:
+        shown["retention"] = cast("RetentionJson", retention)
+    return shown
 
 
 def _clips(job: JobRecord) -> list[ProgrammeClip]:
@@ -452,62 +448,48 @@ def _clips(job: JobRecord) -> list[ProgrammeClip]:
 def render_summary(job: JobRecord) -> JobSummary:
     """Return the reduced form of list items."""
     left = seconds_left(job.stages) if job.state is JobState.PROCESSING else None
-    rendered: JobSummary = {
-        "jobId": str(job.id),
-        "state": job.state,
-        "processingMode": job.processing_mode,
-        "priority": job.priority,
-        "stages": _stages(job, with_errors=False),
-        "metadata": job.metadata,
-        "fileName": job.file_name,
-        "tier": job.tier,
-        "createdAt": timestamp(job.created_at),
-        "startedAt": timestamp(job.started_at),
-        "completedAt": timestamp(job.completed_at),
-        "durationSeconds": None if job.duration_ms is None else job.duration_ms / 1000,
-        "progress": progress(job),
-        "chargedCents": job.charged_cents,
-        "callbackUrl": job.callback_url,
-        "originalFilename": job.file_name,
-        "status": legacy_status(job),
-        "estimatedCompletionTimeSeconds": None if left is None else round(left, 1),
-    }
+    more: dict[str, Any] = {}
     if job.state is JobState.FAILED:
-        rendered["error"] = _error(job)
-        rendered["errorMessage"] = job.error_message
-    if job.rerun_of is not None:
-        rendered["rerunOf"] = str(job.rerun_of)
-    if job.erased_at is not None:
-        rendered["erasedAt"] = timestamp(job.erased_at)
+        more = {"error": _error(job), "errorMessage": job.error_message}
     if job.source.redact:
-        rendered["redaction"] = redaction_json(job)
+        more["redaction"] = redaction_json(job)
     if job.batch_id is not None:
-        rendered |= {"batchId": str(job.batch_id), "index": cast("int", job.batch_index)}
+        more["index"] = job.batch_index
     names = job.track_names
     if len(names) > 1:
-        rendered |= {
+        more |= {
             "audioTrackCount": len(names),
             "audioTracksCompleted": job.tracks_completed,
             "audioTrackNames": names,
         }
-    return rendered
+    shown = rendered(
+        JobSummary,
+        job,
+        jobId=str(job.id),
+        stages=_stages(job, with_errors=False),
+        progress=progress(job),
+        originalFilename=job.file_name,
+        status=legacy_status(job),
+        estimatedCompletionTimeSeconds=None if left is None else round(left, 1),
+        **more,
+    )
+    if job.state is not JobState.FAILED:
+        shown.pop("errorMessage", None)  # of a job that ended otherwise, for its stages
+    return shown
 
 
 def _stages(job: JobRecord, *, with_errors: bool) -> Stages:
-    return {
-        "ingest": _stage(job.stages[StageName.INGEST], with_error=with_errors),
-        "vision": _stage(job.stages[StageName.VISION], with_error=with_errors),
-        "transcript": _stage(job.stages[StageName.TRANSCRIPT], with_error=with_errors),
-    }
+    stages = {str(each): _stage(job.stages[each], with_error=with_errors) for each in StageName}
+    return cast("Stages", stages)
 
 
 def _stage(stage: StageRecord, *, with_error: bool) -> Stage:
-    rendered: Stage = {"status": stage.status, "progress": round(stage.progress, 6)}
+    shown: Stage = {"status": stage.status, "progress": round(stage.progress, 6)}
     if stage.skip_reason is not None:
-        rendered["reason"] = stage.skip_reason
+        shown["reason"] = stage.skip_reason
     if with_error and stage.error_code is not None:
-        rendered["error"] = _error(stage)
-    return rendered
+        shown["error"] = _error(stage)
+    return shown
 
 
 def _error(failed: JobRecord | StageRecord) -> JobError:

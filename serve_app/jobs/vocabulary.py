@@ -112,8 +112,7 @@ async def replace_vocabulary(
     Jobs that are created from now on, reruns too, have its key terms behind their own and those of
     their archive, up to 100 in all, and its replacements where their archive has none of the same
     words. Transcripts that there are stay."""
-    async with context.database.transaction() as connection:
-        await keys.replace_vocabulary(connection, account_id, {**body})
+    await context.database.write(keys.replace_vocabulary, account_id, {**body})
     return success(request, body)
 
 

@@ -85,9 +85,8 @@ async def get_keys_portal(
     """Open the billing page.
 
     A short-lived link to keys, receipts and credits. Not found if nothing was ever purchased."""
-    async with context.database.statement() as connection:
-        if not await ledger.has_purchases(connection, account_id):
-            raise ApiError(ErrorCode.NOT_FOUND, "Nothing was purchased for this account yet.")
+    if not await context.database.read(ledger.has_purchases, account_id):
+        raise ApiError(ErrorCode.NOT_FOUND, "Nothing was purchased for this account yet.")
     path = f"{PORTAL_PATH}/{account_id}"
     expires_at = int(time.time()) + PORTAL_LINK_SECONDS
     url = public_url(request) + context.signer.sign_path(
@@ -106,10 +105,8 @@ async def rotate_key(
     """Rotate an API key.
 
     The old key stops working; the new secret is shown this once."""
-    async with context.database.transaction() as connection:
-        issued = existing(
-            await keys.rotate_key(connection, account_id, parse_job_id(key_id)), "active key"
-        )
+    issued = await context.database.write(keys.rotate_key, account_id, parse_job_id(key_id))
+    issued = existing(issued, "active key")
     rotated = Key(
         id=issued.id,
         last_four=issued.secret[-4:],
@@ -188,8 +185,9 @@ async def list_audit_log(
     Who did what, when and from where, the oldest first. Nothing is ever changed in it or taken
     out of it but addresses, when the account is erased: each `hash` covers the entry and the hash
     before. `vas audit verify --file` checks entries that were saved, one a line."""
-    async with context.database.statement() as connection:
-        found = await audit.list_entries(connection, account_id, after=after, limit=limit + 1)
+    found = await context.database.read(
+        audit.list_entries, account_id, after=after, limit=limit + 1
+    )
     body = {
         "data": [each.json() for each in found[:limit]],
         "hasMore": len(found) > limit,

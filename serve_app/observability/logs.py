@@ -39,12 +39,14 @@ LOGGERS = {"vas": logging.NOTSET, "ray.serve": logging.WARNING}
 """Logger -> its lowest level, whatever ``VAS_LOG_LEVEL`` is: Serve logs much."""
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object a record."""
-
+class _Formatter(logging.Formatter):
     def __init__(self, process: str) -> None:
         super().__init__()
         self._process = process
+
+
+class JsonFormatter(_Formatter):
+    """One JSON object a record."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Time, level, logger, message; ids where there are; the process; the exception."""
@@ -62,7 +64,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-class TextFormatter(JsonFormatter):
+class TextFormatter(_Formatter):
     """The same for people: a line, and the exception below it."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -194,7 +196,7 @@ def _is_no_queueing(record: logging.LogRecord) -> bool:
 
 def _remove_ours(logger: logging.Logger) -> None:
     for handler in list(logger.handlers):
-        if isinstance(handler.formatter, JsonFormatter | TextFormatter):
+        if isinstance(handler.formatter, _Formatter):
             logger.removeHandler(handler)
 
 

@@ -72,8 +72,7 @@ CommentId = Annotated[Uuid, Path(alias="commentId", description="The comment's i
 @router.get("/jobs/{jobId}/comments", **answers(Answer[list[Comment]], "By their places."))
 async def list_comments(request: Request, context: Context, job: CurrentJob) -> Response:
     """List a job's comments."""
-    async with context.database.statement() as connection:
-        found = await comments.list_comments(connection, job.id)
+    found = await context.database.read(comments.list_comments, job.id)
     return success(request, [each.json() for each in found])
 
 
@@ -89,9 +88,8 @@ async def add_comment(
     At most 1,000 a job. They are erased with it, and not redacted."""
     if job.erased_at is not None:
         raise invalid("The job was erased.")
-    place_ms = round(body.time * 1000)
-    async with context.database.transaction() as connection:
-        added = await comments.add_comment(connection, account_id, job.id, place_ms, body.text)
+    place = account_id, job.id, round(body.time * 1000)
+    added = await context.database.write(comments.add_comment, *place, body.text)
     if added is None:
         raise invalid(f"A job has at most {comments.MOST_COMMENTS} comments.")
     return success(request, added.json(), status=201)
@@ -103,10 +101,10 @@ async def change_comment(
     comment_id: CommentId, body: CommentChangesBody,
 ) -> Response:  # fmt: skip
     """Resolve a comment, or open it again."""
-    async with context.database.transaction() as connection:
-        changed = await comments.resolve_comment(
-            connection, account_id, job.id, parse_job_id(comment_id), resolved=body.resolved
-        )
+    known_id = parse_job_id(comment_id)
+    changed = await context.database.write(
+        comments.resolve_comment, account_id, job.id, known_id, resolved=body.resolved
+    )
     return success(request, existing(changed, "comment").json())
 
 
@@ -119,10 +117,8 @@ async def delete_comment(
     comment_id: CommentId,
 ) -> Response:
     """Delete a comment."""
-    async with context.database.transaction() as connection:
-        deleted = await comments.delete_comment(
-            connection, account_id, job.id, parse_job_id(comment_id)
-        )
+    of = account_id, job.id, parse_job_id(comment_id)
+    deleted = await context.database.write(comments.delete_comment, *of)
     return success(request, existing(deleted, "comment").json())
 
 
@@ -139,7 +135,6 @@ async def share_job(
     ends = datetime.now(UTC) + timedelta(days=body.days)
     path = f"{SHARED_PATH}/{job.id}"
     signed = context.signer.sign_path(SHARE_PURPOSE, path, expires_at=int(ends.timestamp()))
-    async with context.database.transaction() as connection:
-        await record(connection, account_id, AuditAction.SHARE_JOB, job_id=job.id)
+    await context.database.write(record, account_id, AuditAction.SHARE_JOB, job_id=job.id)
     link = {"url": public_url(request) + signed, "expiresAt": timestamp(ends)}
     return success(request, link, status=201)

@@ -409,8 +409,7 @@ async def _edited(
     require_choice(job, body.trackIndex, "trackIndex")
     revision: int | None = None
     for _ in range(_MOST_TRIES):
-        async with context.database.statement() as connection:
-            _, size = await stored_bytes(connection, job.id)
+        _, size = await context.database.read(stored_bytes, job.id)
         async with turn_if_large(request, job.account_id, size):
             async with context.database.statement() as connection:
                 found = await _find(connection, job)

@@ -68,14 +68,13 @@ async def direct_urls(
     """
     if not isinstance(store, objects.DirectUploadStore):
         return {}
-    takes = store
     lifetime = settings.upload_lifetime_seconds
     return {
         item.slot: await asyncio.to_thread(
-            takes.presigned_put_url, direct_key(item.job_id, item.slot), expires_seconds=lifetime
+            store.presigned_put_url, direct_key(item.job_id, item.slot), expires_seconds=lifetime
         )
         for item in uploads
-        if (item.declared_bytes or 0) <= takes.largest_put_bytes
+        if (item.declared_bytes or 0) <= store.largest_put_bytes
     }
 
 

@@ -78,9 +78,11 @@ class UploadLease:
     async def set_unverified(self, offset_bytes: int | None) -> None:
         """Set the offset from which bytes do not count yet; ApiError 423 if the lease is lost."""
         job_id, name = self.slot.job.id, self.slot.upload.slot
-        async with self.context.database.statement() as connection:
-            if not await uploads.set_unverified(connection, job_id, name, self.token, offset_bytes):
-                raise locked()
+        is_held = await self.context.database.read(
+            uploads.set_unverified, job_id, name, self.token, offset_bytes
+        )
+        if not is_held:
+            raise locked()
 
     @contextlib.asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
@@ -114,8 +116,8 @@ async def hold_lease(
         yield UploadLease(context, now, token)
     finally:
         try:
-            async with context.database.statement() as connection:
-                await uploads.release_writer(connection, slot.job.id, slot.upload.slot, token)
+            held = slot.job.id, slot.upload.slot, token
+            await context.database.read(uploads.release_writer, *held)
         except UNAVAILABLE as error:
             # It lapses by itself in a few seconds.
             log.warning("an upload's lease could not be released: %s", error)
@@ -125,11 +127,10 @@ async def _take(context: AppContext, slot: Slot, token: uuid.UUID, wait_seconds:
     job_id, name = slot.job.id, slot.upload.slot
     deadline = asyncio.get_running_loop().time() + wait_seconds
     while True:
-        async with context.database.statement() as connection:
-            if await uploads.take_writer(
-                connection, job_id, name, token, lease=_lease_time(context)
-            ):
-                return
+        if await context.database.read(
+            uploads.take_writer, job_id, name, token, lease=_lease_time(context)
+        ):
+            return
         now = await open_slot(context, str(job_id), name)
         require_alive(now)
         if not now.awaiting or asyncio.get_running_loop().time() >= deadline:
@@ -228,15 +229,11 @@ async def finish_for_lost_writers(context: AppContext) -> None:
     A client that saw all of it accepted sends no further request.
     """
     lost_after = timedelta(seconds=context.settings.upload_idle_seconds + 5)
-    async with context.database.statement() as connection:
-        lost = await uploads.list_lost_writers(connection, lost_after=lost_after, limit=_AT_ONCE)
-    for upload in lost:
-        async with context.database.statement() as connection:
-            if not await uploads.forget_writer(
-                connection, upload.job_id, upload.slot, lost_after=lost_after
-            ):
-                continue
-        await _settle(context, upload)
+    read = context.database.read
+    for upload in await read(uploads.list_lost_writers, lost_after=lost_after, limit=_AT_ONCE):
+        of = upload.job_id, upload.slot
+        if await read(uploads.forget_writer, *of, lost_after=lost_after):
+            await _settle(context, upload)
 
 
 async def _settle(context: AppContext, upload: Upload) -> None:

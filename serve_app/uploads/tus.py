@@ -290,11 +290,10 @@ async def _total_bytes(lease: leases.UploadLease, patch: Patch) -> int | None:
         raise access.too_large(slot)
     if length < patch.offset_bytes:
         raise invalid("Upload-Length is less than what has arrived.", "Upload-Length")
-    async with lease.context.database.statement() as connection:
-        if not await uploads.set_resumable_length(
-            connection, slot.job.id, slot.upload.slot, length
-        ):
-            raise invalid("Upload-Length is not the length given before.", "Upload-Length")
+    if not await lease.context.database.read(
+        uploads.set_resumable_length, slot.job.id, slot.upload.slot, length
+    ):
+        raise invalid("Upload-Length is not the length given before.", "Upload-Length")
     return length
 
 
@@ -325,9 +324,8 @@ async def _receive(
     if patch.checksum is not None and digest is not None:
         if digest.digest() != patch.checksum.digest:
             await leases.drop_back(lease, start)
-            message = (
-                f"The {patch.checksum.algorithm} of the body is not the one of Upload-Checksum."
-            )
+            algorithm = patch.checksum.algorithm
+            message = f"The {algorithm} of the body is not the one of Upload-Checksum."
             raise ApiError(ErrorCode.INVALID_REQUEST, message, status=CHECKSUM_MISMATCH)
         await lease.set_unverified(None)
     return received
@@ -360,11 +358,9 @@ async def _delete(request: Request, slot: access.Slot) -> Response:
     context = context_of(request)
     async with leases.hold_lease(context, slot, wait_seconds=_WAIT_SECONDS) as lease:
         upload = lease.slot.upload
-        async with context.database.statement() as connection:
-            if not await uploads.terminate_upload(
-                connection, upload.job_id, upload.slot, lease.token
-            ):
-                raise leases.locked()
+        of = upload.job_id, upload.slot, lease.token
+        if not await context.database.read(uploads.terminate_upload, *of):
+            raise leases.locked()
         await asyncio.to_thread(context.objects.discard_partial, leases.slot_key(slot))
         await asyncio.to_thread(context.objects.delete, upload.object_key)
     return _answer(request, 204, {})

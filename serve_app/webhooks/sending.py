@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -26,9 +27,8 @@ from storage.types import DeliveryStatus
 ACKNOWLEDGE_SECONDS = 10.0
 CAPTURED_BYTES = 4096
 USER_AGENT = f"VideoAnalysisService-Webhooks/{__version__}"
-LIMITS = safe_http.TransportLimits(
-    max_connections=10_000
-)  # the sender's own limits are what counts
+# The sender's own limits are what counts.
+LIMITS = safe_http.TransportLimits(max_connections=10_000)
 
 # The most telling class first: some of these are kinds of a later one.
 _FAILURES: tuple[tuple[type[Exception], str], ...] = (
@@ -104,15 +104,11 @@ class DeliveryOptions:
 
     def bounded(self, limits: safe_http.TransportLimits) -> safe_http.TransportLimits:
         """``limits`` with the deadline of a whole delivery for each of its steps."""
-        seconds = self.deadline_seconds
-        return replace(
-            limits,
-            connect_seconds=seconds,
-            read_seconds=seconds,
-            write_seconds=seconds,
-            header_seconds=seconds,
-            total_seconds=seconds,
-        )
+        steps: dict[str, Any] = {
+            f"{step}_seconds": self.deadline_seconds
+            for step in ("connect", "read", "write", "header", "total")
+        }
+        return replace(limits, **steps)
 
 
 def delivery_options(

@@ -135,8 +135,8 @@ class StageWork:
             found = await self._in_thread(lambda: stages.probe(media_files, probing))
         probing.progress(1.0)
         media = found.media
-        async with self.context.database.transaction() as connection:
-            await publishing.raise_hold(connection, self.lease, media, self.context.prices)
+        hold = self.lease, media, self.context.prices
+        await self.context.database.write(publishing.raise_hold, *hold)
         with self.timings.measure("cut"):
             result = await self._in_thread(lambda: stages.ingest(found, cutting))
         with self.timings.measure("digest"):
