@@ -246,6 +246,7 @@ ADDED = {
     ("DELETE", "/voices/{voiceId}", "deleteVoice"),
     ("GET", "/vocabulary", "getVocabulary"),
     ("PUT", "/vocabulary", "replaceVocabulary"),
+    ("PATCH", "/jobs/{jobId}", "changeJob"),
     ("POST", "/jobs/{jobId}/erase", "eraseJob"),
     ("POST", "/jobs/{jobId}/rerun", "rerunJob"),
     ("POST", "/jobs/{jobId}/redact", "redactJob"),
