@@ -51,6 +51,7 @@ class AuditAction(StrEnum):
     READ_ORIGINAL = "read_original_transcript"
     CREATE_JOB = "createJob"
     CANCEL_JOB = "cancelJob"
+    CHANGE_JOB = "changeJob"
     ERASE_JOB = "eraseJob"
     RERUN_JOB = "rerunJob"
     REDACT_JOB = "redactJob"

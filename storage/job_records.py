@@ -173,8 +173,13 @@ async def list_jobs(
     after: tuple[datetime, uuid.UUID] | None = None,
     state: JobState | None = None,
     legacy_status: str | None = None,
+    name: str | None = None,
+    created_from: datetime | None = None,
+    created_to: datetime | None = None,
 ) -> list[JobRecord]:
-    """At most ``limit`` jobs, newest first, that come after ``(created_at, id)``."""
+    """At most ``limit`` jobs, newest first, that come after ``(created_at, id)``.
+
+    ``name`` is a part of a file's name, in any case."""
     query = (
         JOB_QUERY.where(jobs.c.account_id == account_id)
         .order_by(jobs.c.created_at.desc(), jobs.c.id.desc())
@@ -182,6 +187,12 @@ async def list_jobs(
     )
     if after is not None:
         query = query.where(sa.tuple_(jobs.c.created_at, jobs.c.id) < sa.tuple_(*after))
+    if name is not None:
+        query = query.where(jobs.c.file_name.icontains(name, autoescape=True))
+    if created_from is not None:
+        query = query.where(jobs.c.created_at >= created_from)
+    if created_to is not None:
+        query = query.where(jobs.c.created_at < created_to)
     if state is not None:
         # As a constant, so that the planner sees which index has these jobs alone.
         query = query.where(jobs.c.state == sa.literal(state, literal_execute=True))

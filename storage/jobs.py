@@ -20,7 +20,7 @@ from storage import history
 from storage.database import Connection, run
 from storage.job_records import JOB_QUERY, JobRecord, JobSource, NewJob, job_record
 from storage.results import TrackTranscript
-from storage.search_index import file_rows, insert_rows
+from storage.search_index import file_rows, index_once, insert_rows, replace_rows
 from storage.tables import jobs, stages
 from storage.types import (
     MODE_STAGES,
@@ -339,6 +339,19 @@ async def reopen_running_stages(
         await connection.execute(
             sa.update(jobs).where(jobs.c.id == job_id).values(lease_count=jobs.c.lease_count - 1)
         )
+
+
+async def change_job(
+    connection: Connection, job: JobRecord, file_name: str, metadata: dict[str, Any]
+) -> None:
+    """Give a locked job another name, by which it is found from then on, and other metadata."""
+    changed = sa.update(jobs).where(jobs.c.id == job.id)
+    await connection.execute(changed.values(file_name=file_name, metadata=metadata))
+    ingest = StageName.INGEST
+    is_found = job.stages[ingest].status is StageStatus.COMPLETED
+    if is_found and not await index_once(connection, job.id, ingest):
+        before, after = (file_rows(name, job.duration_ms) for name in (job.file_name, file_name))
+        await replace_rows(connection, job.id, ingest, before, after)
 
 
 async def set_ingest_result(

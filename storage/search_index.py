@@ -286,7 +286,7 @@ async def follow(connection: Connection, change: ResultChange) -> None:
     elif change.cause is Cause.EDITED:
         [stage] = change.stages
         if not await index_once(connection, change.job_id, stage):
-            await _replace_rows(connection, change.job_id, stage, *change.rows)
+            await replace_rows(connection, change.job_id, stage, *change.rows)
 
 
 KINDS = {
@@ -306,14 +306,14 @@ _RENEW = (
 )
 
 
-async def _replace_rows(
+async def replace_rows(
     connection: Connection,
     job_id: uuid.UUID,
     stage: StageName,
     before: list[SearchRow],
     after: list[SearchRow],
 ) -> None:
-    """With the vectors of those that stay."""
+    """Exchange what was indexed of a stage, with the vectors of rows that stay."""
     gone = Counter(before) - Counter(after)
     columns = [_columns(row) for row in gone]
     if columns:

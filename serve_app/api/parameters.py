@@ -174,6 +174,31 @@ def one_of(allowed: Iterable[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
+_Moment = Annotated[
+    datetime,
+    matching(
+        re.compile(r"\d{4}-\d\d-\d\d([Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d))?"),
+        "date, or a time with its offset (RFC 3339)",
+    ),
+]
+CreatedFrom = Annotated[
+    _Moment | None, Query(alias="from", description="Only jobs created then or later.")
+]
+CreatedTo = Annotated[_Moment | None, Query(alias="to", description="Only jobs created before.")]
+
+
+def span_of(
+    first: datetime | None, last: datetime | None
+) -> tuple[datetime | None, datetime | None]:
+    """Return when the jobs were created, dates as their midnight in UTC. Raises INVALID_REQUEST."""
+    since, until = (
+        at.replace(tzinfo=UTC) if at and at.tzinfo is None else at for at in (first, last)
+    )
+    if since and until and until <= since:
+        raise invalid("to must come after from.", "to")
+    return since, until
+
+
 CursorQuery = Annotated[str | None, Query(description="`nextCursor` of the page before.")]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

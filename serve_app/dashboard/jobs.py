@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
@@ -30,11 +30,11 @@ from serve_app.context import AppContext
 from serve_app.crypto import Signer
 from serve_app.dashboard import PATH
 from serve_app.dashboard.access import CurrentViewer, PageRoute, SentForm
-from serve_app.dashboard.pages import page
+from serve_app.dashboard.pages import days, page
 from serve_app.dashboard.results import Part, lines_part, scenes_part, speaker_labels
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import service
-from serve_app.jobs.answers import JobSummary, render_job, render_summary
+from serve_app.jobs.answers import render_job, render_summary
 from serve_app.jobs.plans import JobPlan, Planner, plan_batch, plan_from_url
 from serve_app.jobs.schemas import CreateBatchBody, CreateJobFromUrlBody
 from serve_app.media.source import PlayableMedia, find_media
@@ -52,6 +52,8 @@ from storage.translations import list_translations
 from storage.uploads import list_uploads
 
 PAGE_SIZE = 25
+MOST_PAGES = 20
+"""Of the list, that are shown as one."""
 ADVICE: dict[StageCode, str] = {
     StageCode.VALIDATION_FAILED: "Check that the file plays on your machine and is not longer than "
     "the service takes, then send it again.",
@@ -88,20 +90,21 @@ ENDED_WITHOUT_RESULT: dict[str, str] = {
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
-@dataclass(frozen=True, slots=True)
-class JobRow:
-    """A job in the list."""
-
-    job: JobSummary
-    still: str | None
-
-
 @router.get(PATH)
 async def get_jobs(
-    request: Request, context: Context, viewer: CurrentViewer, state: str = "", cursor: str = ""
+    request: Request,
+    context: Context,
+    viewer: CurrentViewer,
+    state: str = "",
+    name: str = "",
+    first: Annotated[str, Query(alias="from")] = "",
+    last: Annotated[str, Query(alias="to")] = "",
+    cursor: str = "",
+    pages: Annotated[int, Query(ge=1, le=MOST_PAGES), WHOLE_NUMBER] = 1,
 ) -> Response:
     """The list, newest first, and the forms for new jobs."""
-    return await _jobs_page(request, context, viewer.account.id, state, cursor)
+    given = {"name": name.strip(), "from": first, "to": last, "state": state}
+    return await _jobs_page(request, context, viewer.account.id, given, cursor, pages)
 
 
 @router.get(f"{PATH}/")
@@ -114,36 +117,43 @@ async def _jobs_page(
     request: Request,
     context: AppContext,
     account_id: uuid.UUID,
-    state: str = "",
+    given: dict[str, str] = {},  # noqa: B006
     cursor: str = "",
+    pages: int = 1,
     *,
     problem: ApiError | None = None,
 ) -> Response:
-    secret = context.signer.secret
+    secret, state = context.signer.secret, given.get("state")
     try:
         after = decode_cursor(cursor, secret=secret, account_id=account_id) if cursor else None
         wanted = types.JobState(state) if state else None
     except (BadCursorError, ValueError):
         raise invalid("There is no such page of the list.") from None
+    since, until = days(given.get("from", ""), given.get("to", ""))
+    limit = pages * PAGE_SIZE
     found = await context.database.read(
         list_jobs,
         account_id,
-        limit=PAGE_SIZE + 1,
+        limit=limit + 1,
         after=None if after is None else (after.created_at, after.job_id),
         state=wanted,
+        name=given.get("name") or None,
+        created_from=since,
+        created_to=until,
     )
-    shown, last = found[:PAGE_SIZE], None
-    if len(found) > PAGE_SIZE:
+    shown, last = found[:limit], None
+    if len(found) > limit:
         last = Cursor(shown[-1].created_at, shown[-1].id)
     return await page(
         request,
         "jobs.html",
         status=200 if problem is None else problem.status,
-        rows=[JobRow(render_summary(job), _still(context.signer, job)) for job in shown],
+        rows=[(render_summary(job), _still(context.signer, job)) for job in shown],
         state=state,
-        states=list(types.JobState),
-        first=not cursor,
+        filters={name: value for name, value in given.items() if value and name != "state"},
+        cursor=cursor,
         older=last and encode_cursor(last, secret=secret, account_id=account_id),
+        further=pages + 1 if last and pages < MOST_PAGES else None,
         modes=list(types.ProcessingMode),
         problem=problem,
         form=getattr(request.state, "form", {}),

@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from serve_app import __version__
 from serve_app.api.envelope import templates
-from serve_app.errors import CATALOGUE, ApiError, ErrorCode
+from serve_app.errors import CATALOGUE, ApiError, ErrorCode, invalid
 from storage.keys import display_key
 
 FOLDER = Path(__file__).parent
@@ -171,6 +171,15 @@ def about(seconds: float) -> str:
     if minutes < 90:
         return f"about {math.ceil(minutes / 5) * 5} min"
     return f"about {math.ceil(minutes / 30) / 2:g} h"
+
+
+def days(first: str, last: str) -> tuple[datetime | None, datetime | None]:
+    """Return when the first day begins and the last one is over, in UTC; raises INVALID_REQUEST."""
+    try:
+        since, until = (datetime.fromisoformat(f"{it}T00Z") if it else None for it in (first, last))
+        return since, until and until + timedelta(days=1)
+    except (ValueError, OverflowError):
+        raise invalid("There is no such day.", "from") from None
 
 
 def size(count: int) -> str:

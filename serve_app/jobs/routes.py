@@ -22,7 +22,7 @@ from serve_app.api.openapi import answers, headers, links
 from serve_app.api.schemas import Answer
 from serve_app.context import AppContext
 from serve_app.errors import ErrorCode, invalid
-from serve_app.jobs import service
+from serve_app.jobs import schemas, service
 from serve_app.jobs.answers import (
     BatchResult,
     CreatedUploadJob,
@@ -244,6 +244,12 @@ async def list_jobs(
             json_schema_extra={"enum": list(LEGACY_FILTERS)},
         ),
     ] = None,
+    name: Annotated[
+        Annotated[str, Field(min_length=1, max_length=schemas.MAX_FILE_NAME)] | None,
+        Query(description="Only jobs with this in the name of their file, in any case."),
+    ] = None,
+    created_from: parameters.CreatedFrom = None,
+    created_to: parameters.CreatedTo = None,
 ) -> Response:
     """List jobs.
 
@@ -252,6 +258,7 @@ async def list_jobs(
     A page may hold fewer jobs than `limit`."""
     if state is not None and status is not None:
         raise invalid("state and status cannot be combined.", "status")
+    since, until = parameters.span_of(created_from, created_to)
     after = None if cursor is None else _read_cursor(context, account_id, cursor)
     found = await context.database.read(
         job_records.list_jobs,
@@ -260,6 +267,9 @@ async def list_jobs(
         after=None if after is None else (after.created_at, after.job_id),
         state=None if state is None else STATE_ALIASES.get(state) or JobState(state),
         legacy_status=status,
+        name=name,
+        created_from=since,
+        created_to=until,
     )
     shown_jobs, next_cursor = found[:limit], None
     if len(found) > limit:
@@ -313,6 +323,17 @@ async def get_job(
     async with answer.turn(request, size):
         stored = await context.database.read(service.read_results, job, wanted)
         return await run_in_threadpool(shown_with_results, stored)
+
+
+@router.patch("/jobs/{jobId}", **answers(Answer[Job], "The changed job.", ErrorCode.LEGAL_HOLD))
+async def change_job(
+    request: Request, context: Context, job: CurrentJob, body: schemas.JobChangesBody
+) -> Response:
+    """Rename a job, or replace its metadata.
+
+    The name keeps its suffix, which is added where the new one lacks it."""
+    changed = await context.database.write(service.change_job, job.id, body)
+    return success(request, render_job(changed, base_url(request)))
 
 
 @router.post("/jobs/{jobId}/cancel", **answers(*_CANCELLED))

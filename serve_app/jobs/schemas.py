@@ -37,6 +37,7 @@ MAX_OFFSET_MS = 86_400_000
 MAX_KEYTERMS = 100
 MAX_SPEAKERS = 20
 MAX_LANGUAGES = 10
+MAX_FILE_NAME = 255
 
 _LONGEST_NAME = 100
 """Characters of an unknown field's name that are shown."""
@@ -57,7 +58,7 @@ FILE_NAME_PATTERN = r"^([^\u0000-\u001f\u007f]*[/\\])?(?!\.{1,2}$)[^/\\\u0000-\u
 IDEMPOTENCY_KEY_PATTERN = "^[ -~]{1,255}$"
 FileName = Annotated[
     str,
-    Field(min_length=1, max_length=255, json_schema_extra={"pattern": FILE_NAME_PATTERN}),
+    Field(min_length=1, max_length=MAX_FILE_NAME, json_schema_extra={"pattern": FILE_NAME_PATTERN}),
     AfterValidator(plain_file_name),
 ]
 MEDIA_URL_PATTERN = "^([Hh][Tt][Tt][Pp][Ss]?|[Ss]3|[Gg][Ss])://"
@@ -484,6 +485,13 @@ class CreateJobFromUrlBody(SeparateAudio):
         if self.audioUrl is not None and self.audioTracks is not None:
             raise _blaming("audioTracks", "and audioUrl exclude each other")
         return self
+
+
+class JobChangesBody(Body):
+    """Body of ``PATCH /jobs/{jobId}``: what is not given stays."""
+
+    fileName: FileName | None = None
+    metadata: Metadata | None = None
 
 
 class Clip(Body):

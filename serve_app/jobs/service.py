@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,7 +24,7 @@ from serve_app.crypto import Signer
 from serve_app.errors import CREDITS_OR_CAP, ApiError, ErrorCode, existing, invalid
 from serve_app.jobs.answers import render_job
 from serve_app.jobs.plans import JobPlan
-from serve_app.jobs.schemas import MAX_KEYTERMS
+from serve_app.jobs.schemas import MAX_FILE_NAME, MAX_KEYTERMS, JobChangesBody
 from serve_app.results.redaction import redact_again
 from serve_app.results.scenes import StoredSeen, read_seen, seen_json
 from serve_app.results.transcripts import default_track, legacy_entries, transcript_of
@@ -253,6 +254,27 @@ async def erase_job(
     erased = await get_job(connection, account_id, job_id)
     await _add_events(connection, erased, EventType.JOB_ERASED, subscribers)
     return erased
+
+
+async def change_job(
+    connection: Connection, job_id: uuid.UUID, changes: JobChangesBody
+) -> JobRecord:
+    """Return the job with another name, which keeps its suffix, and other metadata.
+
+    Raises LEGAL_HOLD, and NOT_FOUND for one that was erased.
+    """
+    job = _found(await jobs.find_job(connection, job_id, for_update=True))
+    if job.erased_at is not None:
+        raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
+    if await is_held(connection, job.id):
+        raise ApiError(ErrorCode.LEGAL_HOLD)
+    name, suffix = changes.fileName or job.file_name, PurePosixPath(job.file_name).suffix
+    if not name.lower().endswith(suffix.lower()):  # by which players know what it is
+        name = name[: MAX_FILE_NAME - len(suffix)] + suffix
+    metadata = job.metadata if changes.metadata is None else changes.metadata
+    await jobs.change_job(connection, job, name, metadata)
+    await audit.record(connection, job.account_id, audit.AuditAction.CHANGE_JOB, job_id=job.id)
+    return await get_job(connection, job.account_id, str(job.id))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
+from serve_app.api import parameters
 from serve_app.api.authentication import CurrentAccount, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, page
 from serve_app.api.openapi import OF_RESULTS, answers, headers, links
@@ -24,11 +24,6 @@ from storage.types import SearchKind
 DEFAULT_PAGE = 20
 MAX_PAGE = 100
 _KINDS = re.compile("({0})(,({0}))*".format("|".join(SearchKind)))
-_MOMENT = matching(
-    re.compile(r"\d{4}-\d\d-\d\d([Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d))?"),
-    "date, or a time with its offset (RFC 3339)",
-)
-_Moment = Annotated[datetime, _MOMENT]
 
 _Words = Annotated[
     str | None,
@@ -63,10 +58,6 @@ _Language = Annotated[
         description="Only what is said in this language (BCP 47).", max_length=35, examples=["en"]
     ),
 ]
-_From = Annotated[
-    _Moment | None, Query(alias="from", description="Only jobs created then or later.")
-]
-_To = Annotated[_Moment | None, Query(alias="to", description="Only jobs created before.")]
 _Job = Annotated[
     str | None,
     Query(
@@ -102,8 +93,8 @@ async def search(
     like: _Scene = None,
     kinds: _Kinds = None,
     language: _Language = None,
-    created_from: _From = None,
-    created_to: _To = None,
+    created_from: parameters.CreatedFrom = None,
+    created_to: parameters.CreatedTo = None,
     job_id: _Job = None,
     limit: _Limit = DEFAULT_PAGE,
     cursor: CursorQuery = None,
@@ -121,15 +112,14 @@ async def search(
     With `like` scenes that look alike are found, where the service has a model that compares
     pictures (`RESULTS_UNAVAILABLE` else), some seconds after they are completed
     (`RESULTS_NOT_READY` before); `score` is the cosine of their vectors."""
+    since, until = parameters.span_of(created_from, created_to)
     filters = Filters(
         kinds=tuple(SearchKind if kinds is None else map(SearchKind, kinds.split(","))),
         language=language,
         job_id=None if job_id is None else parse_job_id(job_id),
-        created_from=_in_utc(created_from),
-        created_to=_in_utc(created_to),
+        created_from=since,
+        created_to=until,
     )
-    if filters.created_from and filters.created_to and filters.created_to <= filters.created_from:
-        raise invalid("to must come after from.", "to")
     cursors = Cursors(context.signer.secret, account_id, _purpose(request))
     after = None if cursor is None else service.end_of(cursors.read(cursor, of="search"))
     if q is None:
@@ -168,11 +158,6 @@ def _likeness(like: str | None, filters: Filters) -> service.Likeness:
         raise invalid("like finds scenes alone, which have no language.", "like")
     job_id, _, index = like.partition(":")
     return service.Likeness(parse_job_id(job_id), int(index))
-
-
-def _in_utc(moment: datetime | None) -> datetime | None:
-    """A date is its midnight in UTC."""
-    return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
 
 
 def _purpose(request: Request) -> bytes:

@@ -252,6 +252,7 @@ ADDED = {
     ("PATCH", "/jobs/{jobId}/comments/{commentId}", "changeComment"),
     ("DELETE", "/jobs/{jobId}/comments/{commentId}", "deleteComment"),
     ("POST", "/jobs/{jobId}/share", "shareJob"),
+    ("PATCH", "/jobs/{jobId}", "changeJob"),
     ("POST", "/jobs/{jobId}/erase", "eraseJob"),
     ("POST", "/jobs/{jobId}/rerun", "rerunJob"),
     ("POST", "/jobs/{jobId}/redact", "redactJob"),

@@ -82,6 +82,48 @@ def test_state_takes_every_job_state_and_uploading(caller: Caller) -> None:
         refusal(caller.get("/jobs", state=bad), 400, "INVALID_REQUEST", param="state")
 
 
+def test_jobs_are_found_by_a_part_of_their_name_and_by_their_day(caller: Caller) -> None:
+    first, second, third = insert_jobs(caller, 3)
+    for job_id, name, day in ((first, "Council 1.mp4", 1), (second, "council_2.mp4", 2)):
+        caller.api.sql(
+            "UPDATE jobs SET file_name = :name, created_at = CAST(:at AS timestamptz)"
+            " WHERE id = :id", name=name, at=f"2024-05-0{day}T12:00Z", id=job_id,
+        )  # fmt: skip
+    assert listed(caller, name="COUNCIL") == [second, first]
+    assert listed(caller, name="council_") == [second]
+    assert listed(caller, name="%") == []
+    assert listed(caller, **{"from": "2024-05-02"}) == [third, second]
+    assert listed(caller, to="2024-05-02T14:00:00+02:00", name="c") == [first]
+    for field, bad in (("name", ""), ("name", "a" * 256), ("from", "May"), ("to", "2024-13-01")):
+        refusal(caller.get("/jobs", **{field: bad}), 400, "INVALID_REQUEST", param=field)
+    turned = caller.get("/jobs", **{"from": "2024-05-02", "to": "2024-05-02"})
+    refusal(turned, 400, "INVALID_REQUEST", param="to")
+
+
+def test_a_renamed_job_keeps_its_suffix_and_is_found_by_its_new_name(
+    caller: Caller, runner: RunnerSide
+) -> None:
+    job_id = runner.complete(caller)
+    path, old = f"/jobs/{job_id}", caller.job(job_id)["fileName"]
+    renamed = shown(caller.ask("PATCH", path, json={"fileName": "Council", "metadata": {"a": 1}}))
+    assert (renamed["fileName"], renamed["metadata"]) == ("Council.mp4", {"a": 1})
+    assert shown(caller.ask("PATCH", path, json={}))["fileName"] == "Council.mp4"
+    found = {
+        name: len(caller.get("/search", q=name, kinds="file").json()["data"])
+        for name in ("council", old.removesuffix(".mp4"))
+    }
+    assert found == {"council": 1, old.removesuffix(".mp4"): 0}
+    long = shown(caller.ask("PATCH", path, json={"fileName": "ä" * 255}))
+    assert long["fileName"] == "ä" * 251 + ".mp4"
+    for body, field in (({"fileName": 5}, "fileName"), ({"metadata": {"": 1}}, "metadata.")):
+        refusal(caller.ask("PATCH", path, json=body), 400, "INVALID_REQUEST", param=field)
+    caller.api.sql("UPDATE jobs SET legal_hold_at = now() WHERE id = :id", id=job_id)
+    refusal(caller.ask("PATCH", path, json={"fileName": "a.mp4"}), 409, "LEGAL_HOLD")
+    caller.api.sql("UPDATE jobs SET legal_hold_at = NULL WHERE id = :id", id=job_id)
+    caller.post(f"{path}/erase")
+    refusal(caller.ask("PATCH", path, json={"fileName": "a.mp4"}), 404, "NOT_FOUND")
+
+
 @covers("list-jobs-query/status")
 def test_the_legacy_status_filters_too_but_not_with_state(caller: Caller) -> None:
     uploading = caller.create()["jobId"]

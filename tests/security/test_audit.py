@@ -84,6 +84,7 @@ CHANGES: dict[str, Change] = {
     "createTranslation": Change(
         "/jobs/{german}/translations", {"language": "en"}, wrong_body={"language": "tlh"}
     ),
+    "changeJob": Change(JOB, {"fileName": "council.mp4"}, wrong_body={"fileName": ""}),
     "rerunJob": Change(f"{JOB}/rerun", {"stages": ["vision"]}, wrong_path=f"{NO_JOB}/rerun"),
     "addComment": Change(
         f"{JOB}/comments", {"time": 1.0, "text": "Anna?"}, wrong_body={"time": 1.0, "text": ""}

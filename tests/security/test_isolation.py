@@ -91,6 +91,7 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "listTranslations": (Item(_finished), Item(_uploading)),
     "getTranslation": (Item(lambda account: _finished(account) | {"language": "en"}),),
     "lintCaptions": (Item(_finished, ("?rules=bbc&track=0",)),),
+    "changeJob": (Item(_finished), Item(_uploading)),
     "eraseJob": (Item(_uploading),),
     "rerunJob": (Item(_finished), Item(_uploading)),
     "redactJob": (Item(_finished),),
@@ -135,7 +136,7 @@ ONCE_ONLY = frozenset(
 """Those of them that do not answer the same a second time."""
 
 LISTS = {
-    "listJobs": ("", "?limit=100", "?state=completed", "?status=AWAITING_UPLOAD"),
+    "listJobs": ("", "?limit=100", "?name=film", "?state=completed", "?status=AWAITING_UPLOAD"),
     "getQuota": ("",),
     "listWebhookDeliveries": ("", "?jobId={foreign}"),
     "listWebhookEndpoints": ("",),
@@ -174,6 +175,7 @@ BODIES = {
     "editTranscript": {"revision": 0, "trackIndex": 0, "segments": [{"index": 0}]},
     "revertTranscript": {"revision": 0, "trackIndex": 0},
     "createTranslation": {"language": "en"},
+    "changeJob": {"fileName": "own.mp4"},
     "rerunJob": {},
     "redactJob": {"kinds": ["email"]},
 }

@@ -62,6 +62,7 @@ WRITE = [
     "createBatch",
     "cancelJob",
     "cancelJobDeprecated",
+    "changeJob",
     "eraseJob",
     "rerunJob",
     "redactJob",

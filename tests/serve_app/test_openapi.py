@@ -28,6 +28,7 @@ from serve_app.jobs.schemas import (
     CreateBatchBody,
     CreateJobBody,
     CreateJobFromUrlBody,
+    JobChangesBody,
 )
 from serve_app.jobs.vocabulary import VocabularyJson
 from serve_app.keys.routes import SignInBody
@@ -51,6 +52,7 @@ BODIES: dict[str, Any] = {
         CreateJobBody,
         CreateJobFromUrlBody,
         CreateBatchBody,
+        JobChangesBody,
         SpeakerBody,
         VoiceBody,
         TranscriptEditBody,

@@ -36,6 +36,7 @@ class Scenery:
     endpoint: str
     archive: str
     voice: str
+    comment: str
     waiting: str
     done: str
     several_tracks: str
@@ -74,9 +75,11 @@ def scenery(api: RunningApi) -> Iterator[Scenery]:
     endpoint = made.json()["data"]["id"]
     made = api.client.post("/archives", json={"url": "gs://films"}, headers=customer.headers)
     archive = made.json()["data"]["archiveId"]
-    yield Scenery(
-        customer, session, key_id, endpoint, archive, voice["id"], waiting_id, done, several, failed
-    )
+    body = {"time": 2.5, "text": "Is this it?"}
+    made = api.client.post(f"/jobs/{done}/comments", json=body, headers=customer.headers)
+    comment = made.json()["data"]["id"]
+    made_ids = (key_id, endpoint, archive, voice["id"], comment)
+    yield Scenery(customer, session, *made_ids, waiting_id, done, several, failed)
     api.client.post(f"/jobs/{waiting_id}/cancel", headers=customer.headers)
 
 
@@ -98,6 +101,7 @@ class Call:
             "endpoint": scenery.endpoint,
             "archive": scenery.archive,
             "voice": scenery.voice,
+            "comment": scenery.comment,
             "several": scenery.several_tracks,
             "new": "",
             "missing": str(uuid.uuid4()),
@@ -126,6 +130,8 @@ SUCCESSES = [
     Call("listJobs", 200),
     Call("listJobs", 200, "/jobs?limit=1"),
     Call("listJobs", 200, "/jobs?state=failed"),
+    Call("listJobs", 200, "/jobs?name=a&from=2024-01-01&to=2124-01-01T00:00:00Z"),
+    Call("changeJob", 200, "/jobs/{waiting}", {"fileName": "a.mp4"}),
     Call("getJob", 200, "/jobs/{waiting}"),
     Call("getJob", 200, "/jobs/{done}"),
     Call("getJob", 200, "/jobs/{done}?include=scenes"),
@@ -238,6 +244,8 @@ FAILURES = [
     Call("createBatch", 429, body={"mode": "independent", "clips": [CLIP] * 100}),
     Call("listJobs", 400, "/jobs?cursor=x"),
     Call("listJobs", 400, "/jobs?state=queued&status=QUEUED"),
+    Call("changeJob", 400, "/jobs/{waiting}", {"fileName": ""}),
+    Call("changeJob", 404, "/jobs/{missing}", {}),
     Call("getJob", 404, "/jobs/{missing}"),
     Call("getJob", 400, "/jobs/{waiting}?include=words"),
     Call("cancelJob", 409, "/jobs/{done}/cancel"),

@@ -1,5 +1,5 @@
 // The list of jobs, and a job that awaits its file: uploads, and states that update by themselves.
-import { follow } from "./page.js";
+import { api, follow, refresh } from "./page.js";
 import { sendFiles, showInterrupted } from "./uploads.js";
 
 const drop = document.getElementById("drop");
@@ -27,13 +27,72 @@ if (files) {
   if (!job) showInterrupted();
 }
 
+// How far the list goes is in the address, which a refresh and a return read.
+const list = document.getElementById("list");
+const bar = document.getElementById("chosen");
+const told = bar?.querySelector("ul");
+const chosen = new Map();
+const end = new IntersectionObserver(
+  async (seen) => {
+    const near = seen.find((each) => each.isIntersecting);
+    if (!near) return;
+    history.replaceState(null, "", near.target.dataset.further);
+    if (await refresh().catch(() => null)) show();
+  },
+  { rootMargin: "400px" },
+);
+
+function show() {
+  end.disconnect();
+  const further = list.querySelector("[data-further]");
+  if (further) end.observe(further);
+  if (!bar) return;
+  for (const box of list.querySelectorAll(".pick")) [box.hidden, box.checked] = [false, chosen.has(box.value)];
+  bar.hidden = !chosen.size && !told.firstChild;
+  document.getElementById("count").textContent = `${chosen.size} selected`;
+}
+
+async function changeAll({ each, done }) {
+  told.replaceChildren();
+  bar.disabled = true;
+  for (const [id, name] of [...chosen]) {
+    const line = told.appendChild(document.createElement("li"));
+    line.textContent = `${name}: …`;
+    try {
+      const made = await api(`/jobs/${id}/${each}`, { method: "POST", body: {} });
+      line.textContent = `${name}: ${made.rerunJobId === null ? "nothing has changed since" : done}`;
+      chosen.delete(id);
+    } catch (error) {
+      line.textContent = `${name}: ${error.message}`;
+    }
+  }
+  bar.disabled = false;
+  await refresh().catch(() => null);
+}
+
+list?.addEventListener("change", ({ target }) => {
+  if (!chosen.delete(target.value)) chosen.set(target.value, target.name);
+  show();
+});
+bar?.addEventListener("click", async ({ target }) => {
+  const { ask, each } = target.dataset;
+  if (target.id === "all") for (const box of list.querySelectorAll(".pick")) chosen.set(box.value, box.name);
+  if (target.id === "none") {
+    chosen.clear();
+    told.replaceChildren();
+  }
+  if (each && chosen.size && (!ask || confirm(ask.replace("#", chosen.size)))) await changeAll(target.dataset);
+  show();
+});
+if (list) show();
+
 const states = () =>
   new Map([...document.querySelectorAll(".job")].map((job) => [job.id, job.dataset.state]));
 let before = states();
 const moving = () => [...before.values()].some((state) => ["queued", "processing"].includes(state));
 if (said) {
   follow(
-    () => (moving() ? 2 : 6),
+    () => (moving() ? 2 : 6) * Math.ceil(before.size / 100),
     () => {
       const after = states();
       const ended = [...after].filter(
@@ -44,6 +103,7 @@ if (said) {
         said.textContent = `${name}: ${state === "completed" ? "done" : "failed"}`;
       }
       before = after;
+      show();
     },
   );
 }

@@ -42,15 +42,20 @@ export function localise(part) {
 }
 
 /** Fetch this page again and put in what has changed; resolves to the fetched document. */
-async function refresh() {
+export async function refresh() {
+  const { search } = location;
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
   if (answer.redirected || !answer.ok) return null;
+  if (search !== location.search) return refresh();
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   localise(fresh);
   for (const part of document.querySelectorAll("[data-live]")) {
     const next = fresh.getElementById(part.id);
-    if (next && next.innerHTML !== part.innerHTML && !part.contains(document.activeElement)) {
+    // What has the focus gives it to its successor, where an id says which that is.
+    const held = part.contains(document.activeElement) ? document.activeElement.id : null;
+    if (next && next.innerHTML !== part.innerHTML && held !== "") {
       part.replaceChildren(...document.importNode(next, true).childNodes);
+      if (held) document.getElementById(held)?.focus({ preventScroll: true });
     }
   }
   return fresh;
@@ -85,7 +90,8 @@ async function post(form) {
   }
   said.textContent = "Sending…";
   try {
-    const made = await api(form.dataset.post, { method: "POST", body });
+    const made = await api(form.dataset.post, { method: form.dataset.method ?? "POST", body });
+    if (form.dataset.method) location.reload();
     said.textContent = form.dataset.done ?? made[form.dataset.shows];
   } catch (error) {
     said.textContent = error.message;

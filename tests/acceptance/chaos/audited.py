@@ -26,6 +26,7 @@ ACTIONS: dict[str, AuditAction | None] = {
     rf"POST /jobs/{_ID}/cancel": AuditAction.CANCEL_JOB,
     rf"POST /jobs/{_ID}/erase": AuditAction.ERASE_JOB,
     rf"POST /jobs/{_ID}/redact": AuditAction.REDACT_JOB,
+    rf"PATCH /jobs/{_ID}": AuditAction.CHANGE_JOB,
     rf"POST /jobs/{_ID}/rerun": AuditAction.RERUN_JOB,
     rf"PATCH /jobs/{_ID}/transcript": AuditAction.EDIT_TRANSCRIPT,
     r"POST /comparisons": None,
