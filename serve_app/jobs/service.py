@@ -263,7 +263,7 @@ async def change_job(
 
     Raises LEGAL_HOLD, and NOT_FOUND for one that was erased.
     """
-    job = _found(await jobs.find_job(connection, job_id, for_update=True))
+    job = existing(await jobs.find_job(connection, job_id, for_update=True), "job")
     if job.erased_at is not None:
         raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
     if await is_held(connection, job.id):
