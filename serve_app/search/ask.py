@@ -58,6 +58,8 @@ ANSWERING_SECONDS = 120.0
 _HEARTBEAT_SECONDS = 15.0
 _LEAST_QUOTE_CHARACTERS = 8
 """Of a quote that is not its whole line: fewer are found anywhere."""
+_MOST_ABOVE_QUOTES = 3
+"""A sentence of more times the letters of its quotations claims more than they have."""
 KINDS = tuple(kind for kind in SearchKind if kind is not SearchKind.FILE)
 
 _ORDERS = re.compile(
@@ -372,8 +374,8 @@ def _spoken(line: SearchHit) -> str:
 def _checked(
     sentence: AnswerSentence, lines: Sequence[SearchHit | None], question: str
 ) -> AnswerSentenceJson | None:
-    """Return the sentence with those of its citations that hold; None where none does, or where it
-    has a number or an address that no quote has."""
+    """Return the sentence with those of its citations that hold; None where they are few beside it,
+    or where it has a number or an address that no quote has."""
     citations: list[CitationJson] = []
     for cited in sentence.citations:
         if not 0 <= cited.passage < len(lines):
@@ -387,7 +389,10 @@ def _checked(
     text = " ".join("".join(c if c.isprintable() else " " for c in sentence.text).split())
     known = " ".join([question, *(each["quote"] for each in citations)])
     claims = [*_NUMBER.findall(text), *_ADDRESS.findall(text)]
-    if not citations or not text or any(each not in known for each in claims):
+    quoted = sum(len(each["quote"]) for each in citations)
+    if not text or _MOST_ABOVE_QUOTES * quoted < len(text):
+        return None
+    if any(each not in known for each in claims):
         return None
     return {"text": text, "citations": citations}
 

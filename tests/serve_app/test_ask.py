@@ -174,6 +174,7 @@ def test_an_answer_quotes_what_was_said(
         pytest.param(cited("The", "The."), id="a quote that is found anywhere"),
         pytest.param(lambda _: {"sentences": [SENTENCE | {"citations": []}]}, id="no quote"),
         pytest.param(lambda _: {"sentences": []}, id="no sentence"),
+        pytest.param(cited("is painted green", "It is green. " * 9), id="much more than its quote"),
     ],
 )
 def test_what_the_recordings_do_not_have_is_no_answer(
