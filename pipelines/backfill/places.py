@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -153,17 +153,20 @@ class BucketPlace:
 
         return client_of(self.place)
 
+    def _errors(self, name: str) -> contextlib.AbstractContextManager[None]:
+        from storage.objects.s3 import named_errors
+
+        return named_errors(name)
+
     def _at(self, name: str) -> dict[str, str]:
         return {"Bucket": self.place.bucket, "Key": self.place.prefix + name}
 
     def names(self, folder: str = "") -> Iterator[str]:
-        from storage.objects.s3 import named_errors
-
         prefix = f"{self.place.prefix}{folder}/" if folder else self.place.prefix
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self.place.bucket, Prefix=prefix
         )
-        with named_errors(prefix):
+        with self._errors(prefix):
             for page in pages:
                 for item in page.get("Contents", []):
                     name = item["Key"][len(self.place.prefix) :]
@@ -171,16 +174,12 @@ class BucketPlace:
                         yield name
 
     def read_bytes(self, name: str) -> bytes:
-        from storage.objects.s3 import named_errors
-
-        with named_errors(name):
+        with self._errors(name):
             data: bytes = self._client.get_object(**self._at(name))["Body"].read()
         return data
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        from storage.objects.s3 import named_errors
-
-        with named_errors(name):
+        with self._errors(name):
             self._client.put_object(**self._at(name), Body=data)
 
     def create(self, name: str, data: bytes) -> bool:
@@ -189,9 +188,7 @@ class BucketPlace:
         return create_object(self._client, self._at(name), data)
 
     def delete(self, name: str) -> None:
-        from storage.objects.s3 import named_errors
-
-        with named_errors(name):
+        with self._errors(name):
             self._client.delete_object(**self._at(name))
 
     def delete_folder(self, folder: str) -> None:
@@ -199,9 +196,7 @@ class BucketPlace:
             self.delete(name)
 
     def copy_to(self, name: str, sink: BinaryIO) -> None:
-        from storage.objects.s3 import named_errors
-
-        with named_errors(name):
+        with self._errors(name):
             self._client.download_fileobj(Fileobj=sink, **self._at(name))
 
     def work_store(self) -> ObjectStore:
@@ -229,17 +224,8 @@ def place_at(address: str, access: S3Access) -> Place:
     from storage.objects.s3 import S3Place
 
     bucket, key = split_s3(address)
-    prefix = key.strip("/")
-    return BucketPlace(
-        S3Place(
-            bucket=bucket,
-            prefix=f"{prefix}/" if prefix else "",
-            endpoint_url=access.endpoint_url,
-            region=access.region,
-            access_key_id=access.access_key_id,
-            secret_access_key=access.secret_access_key,
-        )
-    )
+    prefix = f"{key.strip('/')}/" if key.strip("/") else ""
+    return BucketPlace(S3Place(bucket=bucket, prefix=prefix, **asdict(access)))
 
 
 def file_at(address: str, access: S3Access) -> tuple[Place, str]:
