@@ -74,11 +74,10 @@ class EncodeOrder:
 def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:
     """Write the preview; returns the numbers of ``frames`` and ``samples``. Raises
     MediaRefusedError where nothing could be decoded."""
+    path, options = str(order.folder / NAME), {"movflags": "+faststart"}
     with (
         order.source.open() as container,
-        av.open(
-            str(order.folder / NAME), "w", format="mp4", options={"movflags": "+faststart"}
-        ) as target,
+        av.open(path, "w", format="mp4", options=options) as target,
     ):
         writers = dict(_writers(container, target, order))
         streams = [container.streams[index] for index in sorted(writers)]
@@ -261,9 +260,8 @@ class Sound:
             seconds -= self.origin_ms / 1000
         if found != self._format:
             packets += self._drain()
-            self._resampler, self._format = (
-                av.AudioResampler(format="fltp", layout="stereo", rate=SOUND_RATE_HZ), found,
-            )  # fmt: skip
+            self._resampler = av.AudioResampler(format="fltp", layout="stereo", rate=SOUND_RATE_HZ)
+            self._format = found
         skip = 0
         if seconds is not None:
             off = round(seconds * SOUND_RATE_HZ) - self.written

@@ -179,9 +179,8 @@ def start_by_rule(mode: SyncMode, offset_ms: int | None, clocks: Clocks) -> floa
         start = seconds_after(audio, video)
         if -clocks.audio_seconds < start < clocks.video_seconds:
             return start
-        problem = (
-            f"By its timecode it starts {start:.3f} s after the video and does not overlap with it."
-        )
+        when = f"{start:.3f} s after the video"
+        problem = f"By its timecode it starts {when} and does not overlap with it."
     elif audio is None and video is None:
         problem = "Neither it nor the video has a start timecode."
     else:

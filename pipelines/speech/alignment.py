@@ -96,9 +96,8 @@ def _levels(samples: Samples) -> npt.NDArray[np.float64]:
 
 
 def _without_pauses(start: float, end: float, pauses: Sequence[Span]) -> Span:
-    inside = [
-        (max(start, low), min(end, high)) for low, high in pauses if low < end and high > start
-    ]
+    near = ((low, high) for low, high in pauses if low < end and high > start)
+    inside = [(max(start, low), min(end, high)) for low, high in near]
     for low, high in inside:
         if high - low < _SWALLOWED_SECONDS:
             continue
@@ -133,10 +132,8 @@ def align_segment(
     where the sound is not kept, and what the model raises.
     """
     words = segment.words
-    room = (
-        max(room[0], words[0].start_ms - _AROUND_MS),
-        min(room[1], words[-1].end_ms + _AROUND_MS),
-    )
+    begins, ends = words[0].start_ms - _AROUND_MS, words[-1].end_ms + _AROUND_MS
+    room = max(room[0], begins), min(room[1], ends)
     for first, end in passages_of(segment):
         low = words[first - 1].end_ms if first else room[0]
         high = words[end].start_ms if end < len(words) else room[1]

@@ -40,9 +40,7 @@ def with_sounds(
             if span[1] - span[0] >= _SHORTEST_SOUND_MS:
                 name = template.format(sound=sound.kind, SOUND=sound.kind.upper())
                 word = TranscriptWord(name, *span, sound.confidence, None)
-                found.append(
-                    TranscriptSegment(0, *span, word.text, None, sound.confidence, (word,))
-                )
+                found.append(TranscriptSegment(0, *span, name, None, sound.confidence, (word,)))
             pause += 1
             if pause == len(starts):
                 break

@@ -97,13 +97,8 @@ def changes_in(windows: Sequence[tuple[float, float]], found: Sequence[Ranked]) 
     names = sorted({name for ranked in found for name, _ in ranked})
     if len(names) < 2:
         return []
-    costs = np.array(
-        [
-            [-math.log(max(_FLOOR, dict(ranked).get(name, 0.0))) for name in names]
-            for ranked in found
-        ]
-    )
-    path = _cheapest_path(costs)
+    shares = [[dict(ranked).get(name, 0.0) for name in names] for ranked in found]
+    path = _cheapest_path(np.array([[-math.log(max(_FLOOR, p)) for p in row] for row in shares]))
     middles = [(start + end) / 2 for start, end in windows]
     return [
         ((middles[index - 1] + middles[index]) / 2, names[path[index - 1]], names[path[index]])
@@ -178,9 +173,8 @@ def rivals(found: ChunkTranscript, choice: LanguageChoice) -> Ranked:
         return ()
     allowed = {primary_language(tag) for tag in choice.languages}
     tried = {first, *(name for name, _ in others)}
-    usual = [
-        name for name in choice.usual if name not in tried and (not allowed or name in allowed)
-    ]
+    untried = (name for name in choice.usual if name not in tried)
+    usual = [name for name in untried if not allowed or name in allowed]
     return (*others, *((name, dict(ranked).get(name, _RARE)) for name in usual))
 
 

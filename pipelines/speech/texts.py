@@ -71,19 +71,12 @@ def summarize(
         windows = list(_windows(lines, config))
         is_last = len(windows) == 1
         most = config.max_sentences if is_last else config.window_sentences
-        excerpts = [
-            contracts.Excerpt(
-                # Each on one line, cut between characters.
-                tuple(
-                    " ".join(line.text.split())
-                    .encode()[: config.line_bytes]
-                    .decode(errors="ignore")
-                    for line in window
-                ),
-                max_sentences=min(most, len(window)),
-            )
-            for window in windows
+        # Each on one line, cut between characters.
+        whole = ([" ".join(it.text.split()).encode() for it in window] for window in windows)
+        texts = [
+            tuple(it[: config.line_bytes].decode(errors="ignore") for it in own) for own in whole
         ]
+        excerpts = [contracts.Excerpt(own, max_sentences=min(most, len(own))) for own in texts]
         made = mapper(excerpts, step, control)
         lines = [
             TimedSentence(each.text, window[each.line].start_ms, window[each.line].end_ms)
@@ -227,9 +220,8 @@ def _translated(
     by_text = models.find(TRANSLATE_TEXT)
     if by_sound is not None and track is not None:
         try:
-            return by_sound.translate_speech(
-                [_chunk(each, track, store, muted) for each in passages]
-            )
+            chunks = [_chunk(each, track, store, muted) for each in passages]
+            return by_sound.translate_speech(chunks)
         except ObjectNotFoundError:
             pass  # the media is not kept any more
     if by_text is not None:
@@ -259,9 +251,8 @@ def _divided(passage: SpokenPassage, text: str) -> Iterator[TranscriptSegment]:
     """Yield the text over the passage's segments, by the length of each one's own; times stay."""
     words, sizes = words_of(text), [len(each.text) for each in passage.segments]
     ends = [*accumulate(sizes)]
-    middles = [
-        (before + after) / 2 for before, after in pairwise(accumulate(map(len, words), initial=0))
-    ]
+    bounds = pairwise(accumulate(map(len, words), initial=0))
+    middles = [(before + after) / 2 for before, after in bounds]
     scale = ends[-1] / sum(map(len, words))
     places = [bisect_left(ends, middle * scale) for middle in middles]
     for at, group in groupby(zip(places, words, strict=True), key=itemgetter(0)):

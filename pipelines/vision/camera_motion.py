@@ -78,13 +78,8 @@ def camera_motion(
         first, second = features.luma[index[0]], features.luma[index[1]]
         if contrast(np.stack([first, second])).min() >= _LEAST_CONTRAST:
             motions.append(pair_motion(first, second, (second_ms - first_ms) / 1000))
-    return label(
-        [
-            replace(motion, across=across, down=down)
-            for motion in motions
-            for across, down in [orientation.turned(motion.across, motion.down)]
-        ]
-    )
+    turned = [(motion, orientation.turned(motion.across, motion.down)) for motion in motions]
+    return label([replace(it, across=across, down=down) for it, (across, down) in turned])
 
 
 def pair_motion(first: Bytes, second: Bytes, seconds: float) -> PairMotion:

@@ -80,9 +80,8 @@ class Fingerprints:
         """Equal ones give equal bytes."""
         buffer = io.BytesIO()
         packed = self.pictures[..., ::2] << 4 | self.pictures[..., 1::2]
-        for array in (
-            self.starts_ms, self.ends_ms, self.counts, self.times_ms, self.plain, packed
-        ):  # fmt: skip
+        arrays = self.starts_ms, self.ends_ms, self.counts, self.times_ms, self.plain, packed
+        for array in arrays:
             np.lib.format.write_array(buffer, array, allow_pickle=False)
         return buffer.getvalue()
 

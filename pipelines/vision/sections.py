@@ -102,9 +102,8 @@ def scene_places(
     """Return where writing may be in each of the scenes, which are in order."""
     if not plans:
         return []
-    strokes = screen_text.load_strokes(
-        read.video, read.workspace, plans[0].start_ms, plans[-1].end_ms
-    )
+    span = plans[0].start_ms, plans[-1].end_ms
+    strokes = screen_text.load_strokes(read.video, read.workspace, *span)
     return [screen_text.ScenePlaces.of(strokes, plan.start_ms, plan.end_ms) for plan in plans]
 
 

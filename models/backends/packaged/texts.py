@@ -71,9 +71,8 @@ class PackagedEntityRecognizer:
         nodes = _unpacked(model)
         found: dict[str, list[dict[str, Floats]]] = {}
         seeds = list[int]()
-        for node, attributes, params in zip(
-            nodes["nodes"], nodes["attrs"], nodes["params"], strict=True
-        ):
+        columns = nodes["nodes"], nodes["attrs"], nodes["params"]
+        for node, attributes, params in zip(*columns, strict=True):
             if params:
                 arrays = {name: _array(each) for name, each in params.items()}
                 found.setdefault(node["name"], []).append(arrays)

@@ -129,11 +129,8 @@ def _steps_near(
     if not len(others):
         return np.zeros(1)
     near, longer = steps[others], gaps[index] / gaps[others]
-    return np.asarray(
-        np.where(
-            longer > 1, np.minimum(near * longer, np.maximum(near, _MOST_MOVED)), near * longer
-        )
-    )
+    bounded = np.minimum(near * longer, np.maximum(near, _MOST_MOVED))
+    return np.asarray(np.where(longer > 1, bounded, near * longer))
 
 
 def _reach(window: FrameFeatures, index: int, frames: int) -> tuple[int, int]:
@@ -159,9 +156,7 @@ def gather(
     first, last = _reach(window, index, _WITHIN)
     ones, others = np.array([first, index]), np.array([index - 1, last])
     # Any picture is black in another light.
-    from_blank = (
-        len([each for each in measures.blanks(window.luma[index - 1 : index + 1]) if each]) == 1
-    )
+    from_blank = measures.blanks(window.luma[index - 1 : index + 1]).count(None) == 1
     return HardEvidence(
         step=float(steps[index]),
         around=float(_steps_near(window, steps, gaps, index, _NEIGHBOURS).mean()),

@@ -96,14 +96,11 @@ def judged(
     A ``thorough`` one is of every frame, and finds what is not proposed.
     """
     times = frames.times_ms
-    doubtful = {
-        int(np.searchsorted(times, each.time_ms)): each
-        for each in hard
-        if _is_doubtful(each, config)
-    }
+    asked = [each for each in hard if _is_doubtful(each, config)]
+    places = np.searchsorted(times, [each.time_ms for each in asked]).tolist()
     doubtful = {
         at: each
-        for at, each in doubtful.items()
+        for at, each in zip(places, asked, strict=True)
         # Fades in and out of black are for the measures.
         if times[at] - times[at - 1] < SLOW_MS and not any(blanks(frames.luma[at - 1 : at + 1]))
     }
@@ -112,9 +109,8 @@ def judged(
     found = probabilities(frames, [block, *questions] if thorough else questions, detector)
     answers = {each: _both(each, float(found[at - 1]), config) for at, each in doubtful.items()}
     kept = [(each.time_ms, answers.get(each, each.confidence)) for each in hard]
-    refused = {
-        each for each, span in spans.items() if found[slice(*span)].max() < config.min_gradual
-    }
+    least = config.min_gradual
+    refused = {each for each, span in spans.items() if found[slice(*span)].max() < least}
     decided = [each for each in hard if each in answers or each.confidence >= config.sure]
     sudden, slow = _unproposed(frames, block, found, decided) if thorough else ([], [])
     return Judgement([*kept, *sudden], refused, slow)
@@ -136,9 +132,8 @@ def _is_doubtful(step: HardCandidate, config: JudgeConfig) -> bool:
 
 def _span(frames: FrameFeatures, gradual: Gradual) -> tuple[int, int]:
     """Return the frames about the middle of a transition: the first, and the one after the last."""
-    first, middle, last = np.searchsorted(
-        frames.times_ms, [gradual.start_ms, gradual.middle_ms, gradual.end_ms]
-    ).tolist()
+    own_ms = gradual.start_ms, gradual.middle_ms, gradual.end_ms
+    first, middle, last = np.searchsorted(frames.times_ms, own_ms).tolist()
     return max(first - 1, middle - _MIDDLE, 0), min(last, middle + _MIDDLE) + 1
 
 

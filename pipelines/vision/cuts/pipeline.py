@@ -68,20 +68,15 @@ def find_cuts(
     Raises StageError, VISION_FAILED where there is no frame, and StageStoppedError."""
     facts: list[FrameFacts] = []
     stored: list[list[selection.FeaturesPart]] = [[] for _ in video.all_parts]
+    facts_of: list[list[FrameFacts]] = [[] for _ in video.all_parts]
     for segment, made in zip(video.segments, features, strict=True):
         control.check()
         facts.append(facts_from_bytes(FEATURES.read(workspace.store, made.key)))
+        facts_of[segment.part].append(facts[-1])
         stored[segment.part].append(selection.FeaturesPart(made.key, 0, len(facts[-1].times_ms)))
     if not any(part.after for own in stored for part in own):
         raise StageError(StageCode.VISION_FAILED, "No picture of the video could be decoded.")
-    active = tuple(
-        active_picture(
-            each
-            for segment, each in zip(video.segments, facts, strict=True)
-            if segment.part == number
-        )
-        for number in range(len(stored))
-    )
+    active = tuple(map(active_picture, facts_of))
     step = selection.SearchCuts(workspace, models, config)
     easy = [
         own.kept_times_ms if keeps_pictures(video.part_of(segment).stream) else own.key_times_ms
