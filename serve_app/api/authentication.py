@@ -381,10 +381,7 @@ class KeylessRoute(OperationRoute):
     bucket = Bucket.DISCOVERY
 
     async def _admit(self, request: Request) -> None:
-        context: AppContext = request.app.state.context
-        address = client_address(request, context.settings.trusted_proxies)
-        await count_requests(request, f"ip:{address}", Bucket.DISCOVERY)
-        act_as(actor_of(request, ActorKind.LINK))
+        await admit_anybody(request)
 
 
 class SessionRoute(OperationRoute):
@@ -415,6 +412,14 @@ async def _admit_session(request: Request, permission: Permission | None, bucket
     request.state.account_id = found.account_id
     act_as(session_actor(request, found.user_id))
     note(accountId=found.account_id)
+
+
+async def admit_anybody(request: Request) -> None:
+    """Count a request that needs no credential. Raises RATE_LIMITED."""
+    context: AppContext = request.app.state.context
+    address = client_address(request, context.settings.trusted_proxies)
+    await count_requests(request, f"ip:{address}", Bucket.DISCOVERY)
+    act_as(actor_of(request, ActorKind.LINK))
 
 
 def session_actor(request: Request, user_id: uuid.UUID | None) -> Actor:

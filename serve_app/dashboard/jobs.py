@@ -16,15 +16,8 @@ from starlette.responses import RedirectResponse, Response
 
 from pipelines.across.redaction_patterns import PersonalData
 from pipelines.types import StageCode
+from serve_app.api import parameters
 from serve_app.api.envelope import Context, base_url
-from serve_app.api.parameters import (
-    WHOLE_NUMBER,
-    BadCursorError,
-    Cursor,
-    decode_cursor,
-    encode_cursor,
-    whole_number,
-)
 from serve_app.api.urls import OVERVIEW_STILL, still_path
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
@@ -121,9 +114,13 @@ async def _jobs_page(
 ) -> Response:
     secret = context.signer.secret
     try:
-        after = decode_cursor(cursor, secret=secret, account_id=account_id) if cursor else None
+        after = (
+            parameters.decode_cursor(cursor, secret=secret, account_id=account_id)
+            if cursor
+            else None
+        )
         wanted = types.JobState(state) if state else None
-    except (BadCursorError, ValueError):
+    except (parameters.BadCursorError, ValueError):
         raise invalid("There is no such page of the list.") from None
     found = await context.database.read(
         list_jobs,
@@ -134,7 +131,7 @@ async def _jobs_page(
     )
     shown, last = found[:PAGE_SIZE], None
     if len(found) > PAGE_SIZE:
-        last = Cursor(shown[-1].created_at, shown[-1].id)
+        last = parameters.Cursor(shown[-1].created_at, shown[-1].id)
     return await page(
         request,
         "jobs.html",
@@ -143,7 +140,7 @@ async def _jobs_page(
         state=state,
         states=list(types.JobState),
         first=not cursor,
-        older=last and encode_cursor(last, secret=secret, account_id=account_id),
+        older=last and parameters.encode_cursor(last, secret=secret, account_id=account_id),
         modes=list(types.ProcessingMode),
         problem=problem,
         form=getattr(request.state, "form", {}),
@@ -183,7 +180,7 @@ def _plans(planner: Planner, form: dict[str, str]) -> list[JobPlan]:
     if terms := [term.strip() for term in form.get("keyterms", "").split(",") if term.strip()]:
         options["keyterms"] = terms
     if speakers := form.get("speakers"):
-        number = whole_number(speakers)
+        number = parameters.whole_number(speakers)
         options["speakersExpected"] = speakers if number is None else number
     urls = form.get("urls", "").split()
     try:
@@ -259,7 +256,7 @@ async def get_job(
     context: Context,
     viewer: CurrentViewer,
     jobId: str,
-    track: Annotated[int | None, WHOLE_NUMBER] = None,
+    track: Annotated[int | None, parameters.WHOLE_NUMBER] = None,
 ) -> Response:
     """Show a job: its stages while it runs, its results once they are there."""
     async with context.database.statement() as connection:

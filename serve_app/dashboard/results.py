@@ -22,7 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
 from pipelines.speech.edits import Difference, differences
-from serve_app.api.authentication import Bucket, client_address, count_requests
+from serve_app.api.authentication import admit_anybody
 from serve_app.api.downloads import LargeResults
 from serve_app.api.envelope import Context
 from serve_app.api.parameters import WHOLE_NUMBER
@@ -194,8 +194,7 @@ async def get_shared(
 ) -> Response:
     """Show a job to whoever has the link that was made of it: all of its results, nothing to
     change."""
-    address = client_address(request, context.settings.trusted_proxies)
-    await count_requests(request, f"ip:{address}", Bucket.DISCOVERY)
+    await admit_anybody(request)
     try:
         path = f"{SHARED_PATH}/{jobId}"
         context.signer.check_path(SHARE_PURPOSE, path, expires=expires, signature=signature)
@@ -212,22 +211,18 @@ async def get_shared(
     spoken = {} if track is None else await context.parts.read_segments(job.id, track.track_index)
 
     def parts() -> tuple[list[Part], ...]:
-        scenes = (
-            []
-            if seen is None
-            else [
-                scenes_part(context.signer, job, seen, at) for at in range(0, seen.count, seen.size)
-            ]
-        )
+        scenes = [
+            replace(scenes_part(context.signer, job, each, at), page="")
+            for each in ([] if seen is None else [seen])
+            for at in range(0, each.count, each.size)
+        ]
         lines = [
-            lines_part(job, track, each, at)
+            replace(lines_part(job, track, each, at), page="")
             for each in spoken.values()
             for at in range(0, each.count, each.size)
             if track
         ]
-        return [replace(each, page="") for each in scenes], [
-            replace(each, page="") for each in lines
-        ]
+        return scenes, lines
 
     scenes, lines = await run_in_threadpool(parts)
     return await page(

@@ -27,7 +27,7 @@ from models.contracts import SAME_LANGUAGES, SPOKEN_LANGUAGES
 from pipelines.net.addresses import MAX_CALLBACK_URL_LENGTH, MAX_URL_LENGTH
 from pipelines.net.buckets import BucketAccess
 from serve_app.api.schemas import NO_NUL_PATTERN, WHOLE, doc, each_once
-from serve_app.api.urls import CallbackUrl
+from serve_app.api.urls import CallbackUrl, uri
 from serve_app.jobs.answers import Metadata
 from serve_app.results.redaction import RedactedKinds
 
@@ -61,17 +61,7 @@ FileName = Annotated[
     AfterValidator(plain_file_name),
 ]
 MEDIA_URL_PATTERN = "^([Hh][Tt][Tt][Pp][Ss]?|[Ss]3|[Gg][Ss])://"
-MediaUrl = Annotated[
-    str,
-    Field(
-        json_schema_extra={
-            "format": "uri",
-            "pattern": MEDIA_URL_PATTERN,
-            "minLength": 1,
-            "maxLength": MAX_URL_LENGTH,
-        }
-    ),
-]
+MediaUrl = Annotated[str, uri(MEDIA_URL_PATTERN, MAX_URL_LENGTH)]
 """What is wrong with it, its length too, is refused with INVALID_URL."""
 Token = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
 DownloadToken = Annotated[
@@ -211,18 +201,7 @@ class BucketAccessOptions(Body):
     )
 
     endpoint: Annotated[
-        Annotated[
-            str,
-            Field(
-                json_schema_extra={
-                    "format": "uri",
-                    "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://",
-                    "minLength": 1,
-                    "maxLength": MAX_CALLBACK_URL_LENGTH,
-                }
-            ),
-        ]
-        | None,
+        Annotated[str, uri("^[Hh][Tt][Tt][Pp][Ss]?://", MAX_CALLBACK_URL_LENGTH)] | None,
         doc(
             "Server that speaks S3; else Amazon's for `s3` and Google's for `gs`.",
             "https://minio.example.com:9000",
