@@ -48,6 +48,7 @@ from storage.results import Element, Parts, Track, list_tracks
 from storage.types import ComparisonState
 
 _MOST_CHANGES = 1_000
+TrackIndex = Annotated[int, WHOLE_NUMBER]
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 open_router = APIRouter(route_class=OpenPageRoute, include_in_schema=False)
@@ -155,11 +156,7 @@ async def get_captions(
 
 @router.get(f"{PATH}/jobs/{{jobId}}/changes")
 async def get_changes(
-    request: Request,
-    context: Context,
-    viewer: CurrentViewer,
-    jobId: str,
-    track: Annotated[int, WHOLE_NUMBER] = 0,
+    request: Request, context: Context, viewer: CurrentViewer, jobId: str, track: TrackIndex = 0
 ) -> Response:
     """What people corrected in a transcript, beside what the machine wrote."""
     async with context.database.statement() as connection:
@@ -244,7 +241,7 @@ async def get_part(
     jobId: str,
     kind: str,
     first: Annotated[int, WHOLE_NUMBER, Query(alias="from")] = 0,
-    track: Annotated[int, WHOLE_NUMBER] = 0,
+    track: TrackIndex = 0,
 ) -> Response:
     """A part of the ``scenes``, or of a track's ``segments``."""
     job, parts = await _find(context, viewer, jobId, kind, track)
@@ -267,7 +264,7 @@ async def get_whole(
     jobId: str,
     kind: str,
     content: str,
-    track: Annotated[int, WHOLE_NUMBER] = 0,
+    track: TrackIndex = 0,
 ) -> Response:
     """A little of each scene or segment, for scripts: its ``outline`` or its ``texts``."""
     _, parts = await _find(context, viewer, jobId, kind, track)

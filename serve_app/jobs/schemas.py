@@ -401,6 +401,14 @@ class SeparateAudio(JobOptions):
             raise _blaming("audioOffsetMs", "is required when audioSyncMode is offset")
         return self
 
+    @model_validator(mode="after")
+    def _one_kind_of_separate_audio(self) -> Self:
+        given = dict(self)
+        for single in ("audioFileName", "audioUrl"):
+            if given.get(single) is not None and given["audioTracks"] is not None:
+                raise _blaming("audioTracks", f"and {single} exclude each other")
+        return self
+
 
 class CreateJobBody(SeparateAudio):
     """Body of ``POST /jobs``."""
@@ -424,12 +432,6 @@ class CreateJobBody(SeparateAudio):
         Annotated[list[UploadedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None,
         doc("Separate audio in several files."),
     ] = None
-
-    @model_validator(mode="after")
-    def _one_kind_of_separate_audio(self) -> Self:
-        if self.audioFileName is not None and self.audioTracks is not None:
-            raise _blaming("audioTracks", "and audioFileName exclude each other")
-        return self
 
 
 class CreateJobFromUrlBody(SeparateAudio):
@@ -457,12 +459,6 @@ class CreateJobFromUrlBody(SeparateAudio):
         Annotated[list[FetchedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None,
         doc("Separate audio in several files."),
     ] = None
-
-    @model_validator(mode="after")
-    def _one_kind_of_separate_audio(self) -> Self:
-        if self.audioUrl is not None and self.audioTracks is not None:
-            raise _blaming("audioTracks", "and audioUrl exclude each other")
-        return self
 
 
 class Clip(Body):
