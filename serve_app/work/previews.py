@@ -80,9 +80,8 @@ async def _reason_of_failure(work: Work) -> str | None:
     )
     inside = contextvars.copy_context()
     await asyncio.to_thread(inside.run, make_preview, order, objects, check=work.check)
-    async with work.context.database.statement() as connection:
-        if await uploads.is_preview_wanted(connection, work.held):
-            return None
+    if await work.context.database.read(uploads.is_preview_wanted, work.held):
+        return None
     # Whoever removes the job's media may have been here already.
     await asyncio.to_thread(objects.delete, order.target_key)
     return _UNWANTED
