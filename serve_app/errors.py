@@ -226,6 +226,13 @@ def invalid(message: str, param: str | None = None) -> ApiError:
     return ApiError(ErrorCode.INVALID_REQUEST, message, param=param)
 
 
+def file_too_large(limit_bytes: int, tier: str, param: str | None = None) -> ApiError:
+    """``413 FILE_TOO_LARGE``, naming the limit of the tier."""
+    message = f"The file must not be larger than {limit_bytes} bytes."
+    extra = {"maxUploadBytes": limit_bytes, "formatTier": str(tier)}
+    return ApiError(ErrorCode.FILE_TOO_LARGE, message, param=param, extra=extra)
+
+
 def existing(found: Found | None, what: str, *, param: str | None = None) -> Found:
     """Return what was found. Raises NOT_FOUND where that is nothing."""
     if found is None:

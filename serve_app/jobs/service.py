@@ -166,11 +166,9 @@ async def check_caps(connection: Connection, count: int) -> uuid.UUID | None:
     if key is None:
         return None
     if key.max_active_jobs is not None and key.active_jobs + count > key.max_active_jobs:
-        raise ApiError(
-            ErrorCode.TOO_MANY_ACTIVE_JOBS,
-            "The key has as many unfinished jobs as it may have.",
-            extra={"maxActiveJobs": key.max_active_jobs, "activeJobs": key.active_jobs},
-        )
+        message = "The key has as many unfinished jobs as it may have."
+        counts = {"maxActiveJobs": key.max_active_jobs, "activeJobs": key.active_jobs}
+        raise ApiError(ErrorCode.TOO_MANY_ACTIVE_JOBS, message, extra=counts)
     return key.first_id
 
 
@@ -208,11 +206,8 @@ async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str)
     """Cancel an unfinished job; raises JOB_NOT_CANCELLABLE for one that has ended."""
     job = await get_job(connection, account_id, job_id, for_update=True)
     if job.state in TERMINAL_STATES:
-        raise ApiError(
-            ErrorCode.JOB_NOT_CANCELLABLE,
-            f"The job is {job.state} already.",
-            extra={"jobId": str(job.id), "state": str(job.state)},
-        )
+        message, found = f"The job is {job.state} already.", {"state": str(job.state)}
+        raise ApiError(ErrorCode.JOB_NOT_CANCELLABLE, message, extra={"jobId": str(job.id)} | found)
     await end_job(
         connection,
         job,

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from serve_app.api import envelope
-from serve_app.api.authentication import CurrentAccount, KeylessRoute, SessionRoute
+from serve_app.api.authentication import BEARER, CurrentAccount, KeylessRoute, SessionRoute
 from serve_app.api.openapi import answers, headers, links
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Body, Count, Url, Uuid, doc, list_of
@@ -140,11 +140,8 @@ async def create_session(request: Request, context: envelope.Context, body: Sign
     The operator issues sign-in links (`vas sessions create`); no other credential."""
     session = await context.database.write(keys.exchange_sign_in_link, body.token)
     if session is None:
-        raise ApiError(
-            ErrorCode.UNAUTHORIZED,
-            "The sign-in link is unknown, used or too old.",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
+        message = "The sign-in link is unknown, used or too old."
+        raise ApiError(ErrorCode.UNAUTHORIZED, message, headers=BEARER)
     data = {"session": session, "expiresInSeconds": int(keys.SESSION_LIFETIME.total_seconds())}
     return envelope.success(request, data, status=201, headers=envelope.NO_STORE)
 

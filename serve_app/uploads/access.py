@@ -21,7 +21,7 @@ from serve_app import API_PREFIX
 from serve_app.api.urls import parse_job_id, require_active_owner
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
-from serve_app.errors import ApiError, ErrorCode, existing, invalid
+from serve_app.errors import ApiError, ErrorCode, existing, file_too_large, invalid
 from serve_app.settings import Settings
 from storage import jobs, objects, uploads
 from storage.database import Connection
@@ -149,21 +149,14 @@ async def open_slot(context: AppContext, job_id: str, slot: str) -> Slot:
 def require_awaiting(job: JobRecord) -> None:
     """Raises 409 for a job that takes no upload any more."""
     if job.state is not JobState.AWAITING_UPLOAD:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            f"The job takes no upload any more: it is {job.state}.",
-            status=409,
-            extra={"jobId": str(job.id), "state": str(job.state)},
-        )
+        message = f"The job takes no upload any more: it is {job.state}."
+        found = {"jobId": str(job.id), "state": str(job.state)}
+        raise ApiError(ErrorCode.INVALID_REQUEST, message, status=409, extra=found)
 
 
 def too_large(slot: Slot) -> ApiError:
     """413, naming the limit."""
-    return ApiError(
-        ErrorCode.FILE_TOO_LARGE,
-        f"The file must not be larger than {slot.limit_bytes} bytes.",
-        extra={"maxUploadBytes": slot.limit_bytes, "formatTier": str(slot.job.tier)},
-    )
+    return file_too_large(slot.limit_bytes, slot.job.tier)
 
 
 def empty_file() -> ApiError:

@@ -34,12 +34,8 @@ _RETRY_SECONDS = 0.1
 
 def locked() -> ApiError:
     """423: another request writes."""
-    return ApiError(
-        ErrorCode.INVALID_REQUEST,
-        "Another request is writing this upload.",
-        status=423,
-        headers={"Retry-After": "1"},
-    )
+    message, wait = "Another request is writing this upload.", {"Retry-After": "1"}
+    return ApiError(ErrorCode.INVALID_REQUEST, message, status=423, headers=wait)
 
 
 def require_alive(slot: Slot) -> None:
