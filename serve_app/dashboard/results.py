@@ -222,15 +222,9 @@ async def get_shared(
         return scenes, lines
 
     scenes, lines = await run_in_threadpool(parts)
-    return await page(
-        request,
-        "shared.html",
-        job=job,
-        media=media,
-        scene_parts=scenes,
-        line_parts=lines,
-        until=datetime.fromtimestamp(int(expires), UTC),
-    )
+    shown: dict[str, Any] = {"job": job, "media": media, "scene_parts": scenes, "line_parts": lines}
+    until = datetime.fromtimestamp(int(expires), UTC)
+    return await page(request, "shared.html", until=until, **shown)
 
 
 @router.get(f"{PATH}/jobs/{{jobId}}/{{kind}}")

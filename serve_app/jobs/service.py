@@ -206,8 +206,9 @@ async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str)
     """Cancel an unfinished job; raises JOB_NOT_CANCELLABLE for one that has ended."""
     job = await get_job(connection, account_id, job_id, for_update=True)
     if job.state in TERMINAL_STATES:
-        message, found = f"The job is {job.state} already.", {"state": str(job.state)}
-        raise ApiError(ErrorCode.JOB_NOT_CANCELLABLE, message, extra={"jobId": str(job.id)} | found)
+        message = f"The job is {job.state} already."
+        found = {"jobId": str(job.id), "state": str(job.state)}
+        raise ApiError(ErrorCode.JOB_NOT_CANCELLABLE, message, extra=found)
     await end_job(
         connection,
         job,
@@ -480,11 +481,7 @@ async def finish_if_ended(connection: Connection, job_id: uuid.UUID) -> JobState
             if job.source.redact:  # what one stage found is hidden in what the other one keeps
                 await redact_again(connection, job)
         return JobState.COMPLETED if await end_job(connection, job, JobState.COMPLETED) else None
-    moved = await end_job(
-        connection,
-        job,
-        JobState.FAILED,
-        error_code=failed[0].error_code,
-        error_message=failed[0].error_message,
-    )
+    code, message = failed[0].error_code, failed[0].error_message
+    failure: dict[str, Any] = {"error_code": code, "error_message": message}
+    moved = await end_job(connection, job, JobState.FAILED, **failure)
     return JobState.FAILED if moved else None
