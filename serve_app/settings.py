@@ -418,20 +418,16 @@ class Settings(BaseSettings):
         GIB, ge=1024**2, description="Most that a preview takes up; long media get fewer bits."
     )
     source_retention_seconds: Annotated[int, Field(ge=0, le=365 * 86_400)] = Field(
-        86_400,
-        description="How long media, segments and unused stills stay after a job has ended.",
+        86_400, description="How long media, segments and unused stills stay after a job has ended."
     )
     source_retention_max_seconds: Annotated[int | None, Field(ge=0, le=365 * 86_400)] = Field(
-        None,
-        description="Most that accounts and jobs may choose instead; empty: no longer.",
+        None, description="Most that accounts and jobs may choose instead; empty: no longer."
     )
     result_retention_days: Annotated[int | None, Field(ge=0, le=36_500)] = Field(
-        None,
-        description="Ended jobs are erased after so many days; empty: results stay.",
+        None, description="Ended jobs are erased after so many days; empty: results stay."
     )
     result_retention_max_days: Annotated[int | None, Field(ge=0, le=36_500)] = Field(
-        None,
-        description="Most that accounts and jobs may choose instead; empty: no longer.",
+        None, description="Most that accounts and jobs may choose instead; empty: no longer."
     )
 
     @property

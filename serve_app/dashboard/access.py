@@ -295,11 +295,6 @@ def keep_session(
     return response
 
 
-def set_session_cookie(request: Request, response: Response, session: str) -> None:
-    """As ``keep_session`` does, on a page."""
-    set_cookie(request, response, COOKIE, session, path=PATH, lifetime=keys.SESSION_LIFETIME)
-
-
 def set_cookie(
     request: Request,
     response: Response,

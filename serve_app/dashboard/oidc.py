@@ -16,13 +16,7 @@ from serve_app.api.authentication import admit_anybody
 from serve_app.api.envelope import Context, public_url
 from serve_app.context import AppContext
 from serve_app.dashboard import OIDC_PATH, PATH
-from serve_app.dashboard.access import (
-    COOKIE,
-    OpenPageRoute,
-    SentForm,
-    set_cookie,
-    set_session_cookie,
-)
+from serve_app.dashboard.access import COOKIE, OpenPageRoute, SentForm, set_cookie
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode
 from storage import keys, people
@@ -135,7 +129,7 @@ async def _sign_in(request: Request, context: AppContext, issuer: str, flow: Flo
         await keys.end_session(connection, request.cookies.get(COOKIE, ""))
     # A page, not a redirect: browsers send a strict cookie only where their own site leads.
     response = await page(request, "signed_in.html", to=PATH)
-    set_session_cookie(request, response, session)
+    set_cookie(request, response, COOKIE, session, path=PATH, lifetime=keys.SESSION_LIFETIME)
     account_id, lifetime = str(flow.account_id), _ACCOUNT_COOKIE_LIFETIME
     _keep_cookie(request, response, ACCOUNT_COOKIE, account_id, lifetime=lifetime)
     response.delete_cookie(FLOW_COOKIE, path=OIDC_PATH, httponly=True, samesite="lax")

@@ -31,12 +31,7 @@ from models.profiles import Choice
 from pipelines.execution.ray_start import quiet, start_ray
 from pipelines.speech.caption_rules import read_rules
 from serve_app.deployment import proxy
-from serve_app.deployment.data import (
-    DataFolderError,
-    own_files_private,
-    prepared,
-    write_privately,
-)
+from serve_app.deployment.data import DataFolderError, own_files_private, prepared, write_privately
 from serve_app.deployment.model_choice import chosen_models, require_machine
 from serve_app.observability.logs import exporter_class, logging_for
 from serve_app.pricing import load_prices
