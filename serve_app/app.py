@@ -10,99 +10,75 @@ from typing import Any
 from fastapi import FastAPI
 
 from serve_app import __version__
+from serve_app.api import envelope, health
 from serve_app.api.authentication import OperationRoute
 from serve_app.api.downloads import PacingMiddleware, new_downloads
-from serve_app.api.envelope import (
-    API_PREFIX,
-    RequestIdMiddleware,
-    install_error_handlers,
-    install_methods,
-)
-from serve_app.api.health import ReadinessProbe
-from serve_app.api.health import router as health_routes
 from serve_app.api.openapi import finish
-from serve_app.archives.routes import router as archive_routes
+from serve_app.archives import routes as archives
 from serve_app.context import AppContext
-from serve_app.credits.payments import router as payment_routes
-from serve_app.credits.routes import router as credit_routes
-from serve_app.dashboard.account import portal_router as portal_routes
+from serve_app.credits import payments
+from serve_app.credits import routes as credit_routes
+from serve_app.dashboard import account
 from serve_app.dashboard.routes import ROUTERS as DASHBOARD_ROUTERS
 from serve_app.dashboard.routes import session_api
-from serve_app.discovery.pages import router as page_routes
-from serve_app.discovery.routes import router as discovery_routes
-from serve_app.exports.captions import router as transcript_routes
-from serve_app.exports.clips import router as clip_routes
-from serve_app.exports.routes import comparison_router as comparison_routes
-from serve_app.exports.routes import router as export_routes
-from serve_app.jobs.events import JobChanges
-from serve_app.jobs.events import router as job_event_routes
-from serve_app.jobs.reruns import router as rerun_routes
-from serve_app.jobs.routes import creation_router as creation_routes
-from serve_app.jobs.routes import router as job_routes
-from serve_app.jobs.vocabulary import router as vocabulary_routes
-from serve_app.keys.routes import open_router as sign_in_routes
-from serve_app.keys.routes import router as key_routes
-from serve_app.media.source import router as media_routes
+from serve_app.discovery import pages
+from serve_app.discovery import routes as discovery
+from serve_app.exports import captions, clips
+from serve_app.exports import routes as exports
+from serve_app.jobs import events as job_events
+from serve_app.jobs import reruns, vocabulary
+from serve_app.jobs import routes as jobs
+from serve_app.keys import routes as keys
+from serve_app.media import source
 from serve_app.observability.metrics import LEVEL_SECONDS
 from serve_app.periodic import Periodic, repeated
 from serve_app.protocols import assemblyai, deepgram, google, openai
-from serve_app.results.comments import router as comment_routes
-from serve_app.results.duplicates import router as duplicate_routes
-from serve_app.results.edits import router as edit_routes
-from serve_app.results.people import router as people_routes
-from serve_app.results.people import voice_router as voice_routes
-from serve_app.results.review import router as review_routes
-from serve_app.results.routes import receipt_key_router as receipt_key_routes
-from serve_app.results.routes import receipt_router as receipt_routes
-from serve_app.results.routes import redaction_router as redaction_routes
-from serve_app.results.routes import router as result_routes
-from serve_app.results.routes import translation_router as translation_routes
-from serve_app.search.ask import router as ask_routes
-from serve_app.search.routes import router as search_routes
+from serve_app.results import comments, duplicates, edits, people, review
+from serve_app.results import routes as results
+from serve_app.search import ask
+from serve_app.search import routes as search
 from serve_app.settings import require_provider
+from serve_app.uploads import tus
 from serve_app.uploads.receiving import UploadLimiter
-from serve_app.uploads.tus import router as upload_routes
-from serve_app.webhooks.routes import router as webhook_routes
-from serve_app.webhooks.routes import secret_router as webhook_secret_routes
-from serve_app.webhooks.routes import test_router as webhook_test_routes
+from serve_app.webhooks import routes as webhooks
 
 _OPERATIONS = (
-    job_routes,
-    job_event_routes,
-    transcript_routes,
-    result_routes,
-    edit_routes,
-    translation_routes,
-    redaction_routes,
-    people_routes,
-    duplicate_routes,
-    receipt_routes,
-    review_routes,
-    voice_routes,
-    comment_routes,
-    vocabulary_routes,
-    export_routes,
-    comparison_routes,
-    search_routes,
-    ask_routes,
-    clip_routes,
-    creation_routes,
-    archive_routes,
-    rerun_routes,
-    media_routes,
-    upload_routes,
-    credit_routes,
-    webhook_routes,
-    webhook_test_routes,
-    webhook_secret_routes,
-    discovery_routes,
-    page_routes,
-    key_routes,
-    sign_in_routes,
-    payment_routes,
-    portal_routes,
-    health_routes,
-    receipt_key_routes,
+    jobs.router,
+    job_events.router,
+    captions.router,
+    results.router,
+    edits.router,
+    results.translation_router,
+    results.redaction_router,
+    people.router,
+    duplicates.router,
+    results.receipt_router,
+    review.router,
+    people.voice_router,
+    comments.router,
+    vocabulary.router,
+    exports.router,
+    exports.comparison_router,
+    search.router,
+    ask.router,
+    clips.router,
+    jobs.creation_router,
+    archives.router,
+    reruns.router,
+    source.router,
+    tus.router,
+    credit_routes.router,
+    webhooks.router,
+    webhooks.test_router,
+    webhooks.secret_router,
+    discovery.router,
+    pages.router,
+    keys.router,
+    keys.open_router,
+    payments.router,
+    account.portal_router,
+    health.router,
+    results.receipt_key_router,
 )
 _PROTOCOLS = (openai.router, deepgram.router, assemblyai.router, google.router)
 # Routes are tried in this order, so what clients poll comes first.
@@ -162,13 +138,13 @@ def routed_api(**options: Any) -> Api:
         license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
         openapi_url=None,
         openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
-        servers=[{"url": API_PREFIX, "description": "This service."}],
+        servers=[{"url": envelope.API_PREFIX, "description": "This service."}],
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         **options,
     )
-    install_methods(app, ROUTERS)
+    envelope.install_methods(app, ROUTERS)
     for router in ROUTERS:
         # include_router would match each request twice, once for the router and once for its route.
         app.router.routes.extend(router.routes)
@@ -192,9 +168,11 @@ def build_api(context: AppContext) -> FastAPI:
     require_provider(context.settings)
     app.state.upload_limiter = limiter
     app.state.downloads = new_downloads()
-    app.state.job_changes = JobChanges(context.database)
-    app.state.readiness = ReadinessProbe(context)
+    app.state.job_changes = job_events.JobChanges(context.database)
+    app.state.readiness = health.ReadinessProbe(context)
     app.add_middleware(PacingMiddleware)
-    app.add_middleware(RequestIdMiddleware, metrics=context.metrics, tracing=context.tracing)
-    install_error_handlers(app)
+    app.add_middleware(
+        envelope.RequestIdMiddleware, metrics=context.metrics, tracing=context.tracing
+    )
+    envelope.install_error_handlers(app)
     return app

@@ -50,7 +50,6 @@ class CatalogueEntry:
     summary: str
     remedy: str
     retry_after_seconds: int | None = None
-    extra_fields: tuple[str, ...] = ()
 
 
 CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
@@ -83,7 +82,6 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
         401,
         "What the issuer of OpenID Connect answered signs nobody in.",
         "Begin again at the sign-in page; if `reason` stays the same, ask the operator.",
-        extra_fields=("reason",),
     ),
     ErrorCode.INSUFFICIENT_CREDITS: CatalogueEntry(
         402,
@@ -100,7 +98,6 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
         403,
         "The role of the person who is signed in does not include this.",
         "Ask an owner of the account.",
-        extra_fields=("role",),
     ),
     ErrorCode.NOT_FOUND: CatalogueEntry(
         404,
@@ -111,13 +108,9 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
         404,
         "The requested result does not exist and never will.",
         "`reason` says why; resubmit with another mode where that helps.",
-        extra_fields=("state", "stage", "stageStatus", "reason", "errorCode", "trackIndex"),
     ),
     ErrorCode.JOB_NOT_CANCELLABLE: CatalogueEntry(
-        409,
-        "The job has already ended.",
-        "Nothing to do: `state` says how it ended.",
-        extra_fields=("jobId", "state"),
+        409, "The job has already ended.", "Nothing to do: `state` says how it ended."
     ),
     ErrorCode.LEGAL_HOLD: CatalogueEntry(
         409,
@@ -148,19 +141,14 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
         "The stage has not ended yet.",
         "Wait `Retry-After` seconds, or poll the job until the stage is completed.",
         retry_after_seconds=15,
-        extra_fields=("state", "stage", "stageStatus"),
     ),
     ErrorCode.REVISION_CONFLICT: CatalogueEntry(
         409,
         "The transcript was corrected since it was read.",
         "Read it again, at `currentRevision`, and repeat what is still to be changed.",
-        extra_fields=("currentRevision",),
     ),
     ErrorCode.FILE_TOO_LARGE: CatalogueEntry(
-        413,
-        "The file is larger than its tier allows.",
-        "Send a file of at most `maxUploadBytes`.",
-        extra_fields=("maxUploadBytes", "formatTier"),
+        413, "The file is larger than its tier allows.", "Send a file of at most `maxUploadBytes`."
     ),
     ErrorCode.UNSUPPORTED_FORMAT: CatalogueEntry(
         415,
@@ -179,11 +167,7 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
         retry_after_seconds=60,
     ),
     ErrorCode.TOO_MANY_ACTIVE_JOBS: CatalogueEntry(
-        429,
-        "Too many unfinished jobs.",
-        "Wait until jobs have ended.",
-        retry_after_seconds=30,
-        extra_fields=("maxActiveJobs", "activeJobs"),
+        429, "Too many unfinished jobs.", "Wait until jobs have ended.", retry_after_seconds=30
     ),
     ErrorCode.THROTTLED: CatalogueEntry(
         429,
@@ -240,6 +224,13 @@ CREDITS_OR_CAP = "The credits, or what the key may use in a month, do not cover 
 def invalid(message: str, param: str | None = None) -> ApiError:
     """``400 INVALID_REQUEST`` blaming ``param``."""
     return ApiError(ErrorCode.INVALID_REQUEST, message, param=param)
+
+
+def file_too_large(limit_bytes: int, tier: str, param: str | None = None) -> ApiError:
+    """``413 FILE_TOO_LARGE``, naming the limit of the tier."""
+    message = f"The file must not be larger than {limit_bytes} bytes."
+    extra = {"maxUploadBytes": limit_bytes, "formatTier": str(tier)}
+    return ApiError(ErrorCode.FILE_TOO_LARGE, message, param=param, extra=extra)
 
 
 def existing(found: Found | None, what: str, *, param: str | None = None) -> Found:

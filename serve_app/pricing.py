@@ -12,9 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from storage.types import ProcessingMode, StageName, Tier
 
-CURRENCY = "usd"
-UNIT = "footage_hour"
-ROUNDING = "half_up_per_stage"
 _HOUR_SECONDS = 3600
 MAX_ESTIMATE_SECONDS = 2_678_400
 MAX_ESTIMATE_TRACKS = 16
@@ -145,9 +142,9 @@ def _cents(cent_seconds: int) -> int:
 def price_table(prices: PriceTable) -> dict[str, Any]:
     """Return the price table as ``GET /pricing`` publishes it."""
     return {
-        "currency": CURRENCY,
-        "unit": UNIT,
-        "rounding": ROUNDING,
+        "currency": "usd",
+        "unit": "footage_hour",
+        "rounding": "half_up_per_stage",
         "minBillableSeconds": prices.min_billable_seconds,
         "volumeThresholdSeconds": prices.volume_threshold_seconds,
         "rates": {

@@ -423,16 +423,13 @@ class Settings(BaseSettings):
         "empty: as long as its results.",
     )
     source_retention_max_seconds: Annotated[int | None, Field(ge=0, le=365 * 86_400)] = Field(
-        None,
-        description="Most that accounts and jobs may choose instead; empty: no longer.",
+        None, description="Most that accounts and jobs may choose instead; empty: no longer."
     )
     result_retention_days: Annotated[int | None, Field(ge=0, le=36_500)] = Field(
-        None,
-        description="Ended jobs are erased after so many days; empty: results stay.",
+        None, description="Ended jobs are erased after so many days; empty: results stay."
     )
     result_retention_max_days: Annotated[int | None, Field(ge=0, le=36_500)] = Field(
-        None,
-        description="Most that accounts and jobs may choose instead; empty: no longer.",
+        None, description="Most that accounts and jobs may choose instead; empty: no longer."
     )
 
     @property

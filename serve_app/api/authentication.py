@@ -75,11 +75,9 @@ def check_rate(bucket: Bucket, window: access.Window) -> None:
     """Raises RATE_LIMITED if this request is one too many."""
     if window.used > LIMITS[bucket]:
         wait_seconds = max(1, math.ceil(window.resets_at - window.now))
-        raise ApiError(
-            ErrorCode.RATE_LIMITED,
-            f"At most {LIMITS[bucket]} such requests a minute.",
-            headers={"Retry-After": str(wait_seconds)},
-        )
+        message = f"At most {LIMITS[bucket]} such requests a minute."
+        wait = {"Retry-After": str(wait_seconds)}
+        raise ApiError(ErrorCode.RATE_LIMITED, message, headers=wait)
 
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -188,6 +186,7 @@ _RANDOM_PART = r"[A-Za-z0-9_-]{43}"
 _KEY_FORM = re.compile(re.escape(KEY_PREFIX) + _RANDOM_PART)
 _SESSION_FORM = re.compile(re.escape(SESSION_PREFIX) + _RANDOM_PART)
 
+BEARER = {"WWW-Authenticate": "Bearer"}
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -335,7 +334,7 @@ async def _admit_key(request: Request, bucket: Bucket) -> None:
     key = presented_key(request)
     caller = None if key is None else await _find_caller(request, key, bucket)
     if caller is None:
-        raise ApiError(ErrorCode.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
+        raise ApiError(ErrorCode.UNAUTHORIZED, headers=BEARER)
     add_answer_headers(request, rate_headers(bucket, caller.window))
     check_rate(bucket, caller.window)
     if caller.suspended:
@@ -381,10 +380,7 @@ class KeylessRoute(OperationRoute):
     bucket = Bucket.DISCOVERY
 
     async def _admit(self, request: Request) -> None:
-        context: AppContext = request.app.state.context
-        address = client_address(request, context.settings.trusted_proxies)
-        await count_requests(request, f"ip:{address}", Bucket.DISCOVERY)
-        act_as(actor_of(request, ActorKind.LINK))
+        await admit_anybody(request)
 
 
 class SessionRoute(OperationRoute):
@@ -403,11 +399,8 @@ async def _admit_session(request: Request, permission: Permission | None, bucket
         context: AppContext = request.app.state.context
         found = await context.database.read(find_session, tokens[0])
     if found is None:
-        raise ApiError(
-            ErrorCode.UNAUTHORIZED,
-            "Sign in to the dashboard: the session is missing, unknown or over.",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
+        message = "Sign in to the dashboard: the session is missing, unknown or over."
+        raise ApiError(ErrorCode.UNAUTHORIZED, message, headers=BEARER)
     await count_requests(request, f"{found.account_id}:{bucket}", bucket)
     if found.suspended:
         raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
@@ -415,6 +408,14 @@ async def _admit_session(request: Request, permission: Permission | None, bucket
     request.state.account_id = found.account_id
     act_as(session_actor(request, found.user_id))
     note(accountId=found.account_id)
+
+
+async def admit_anybody(request: Request) -> None:
+    """Count a request that needs no credential. Raises RATE_LIMITED."""
+    context: AppContext = request.app.state.context
+    address = client_address(request, context.settings.trusted_proxies)
+    await count_requests(request, f"ip:{address}", Bucket.DISCOVERY)
+    act_as(actor_of(request, ActorKind.LINK))
 
 
 def session_actor(request: Request, user_id: uuid.UUID | None) -> Actor:

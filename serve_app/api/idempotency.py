@@ -84,26 +84,17 @@ async def _once(
             raise ApiError(ErrorCode.IDEMPOTENCY_BODY_MISMATCH)
         headers = earlier.headers | {"Idempotent-Replayed": "true"}
         return Response(earlier.body, status_code=earlier.status, headers=headers)
-    response = await _created_or_refused(request, connection, create)
+    try:
+        async with connection.begin_nested():
+            response = await create(connection)
+    except ApiError as error:
+        if error.status == 429 or error.status >= 500:
+            raise
+        response = failure(request, error)
     headers = {
         name: response.headers[name] for name in _REPLAYED_HEADERS if name in response.headers
     }
     headers["x-request-id"] = request.scope["vas_request_id"]
-    await store_answer(
-        connection,
-        slot,
-        StoredAnswer(body_sha256, response.status_code, headers, bytes(response.body)),
-    )
+    answer = StoredAnswer(body_sha256, response.status_code, headers, bytes(response.body))
+    await store_answer(connection, slot, answer)
     return response
-
-
-async def _created_or_refused(
-    request: Request, connection: Connection, create: Creation
-) -> Response:
-    try:
-        async with connection.begin_nested():
-            return await create(connection)
-    except ApiError as error:
-        if error.status == 429 or error.status >= 500:
-            raise
-        return failure(request, error)

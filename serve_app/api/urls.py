@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -18,17 +18,20 @@ from serve_app.settings import Settings
 from storage.database import Connection
 from storage.keys import is_owner_suspended
 
-CallbackUrl = Annotated[
-    str,
-    Field(
-        json_schema_extra={
-            "format": "uri",
-            "pattern": "^[Hh][Tt][Tt][Pp][Ss]://",
-            "minLength": 1,
-            "maxLength": addresses.MAX_CALLBACK_URL_LENGTH,
-        }
-    ),
-]
+
+def uri(pattern: str, longest: int) -> Any:
+    """Return what the interface document has of an address; what is wrong with it has errors of its
+    own."""
+    form: dict[str, Any] = {
+        "format": "uri",
+        "pattern": pattern,
+        "minLength": 1,
+        "maxLength": longest,
+    }
+    return Field(json_schema_extra=form)
+
+
+CallbackUrl = Annotated[str, uri("^[Hh][Tt][Tt][Pp][Ss]://", addresses.MAX_CALLBACK_URL_LENGTH)]
 """Any fault in it, its length too, is INVALID_CALLBACK_URL."""
 
 

@@ -15,20 +15,7 @@ from uuid import UUID
 
 import typer
 
-from serve_app.cli.output import (
-    DataOption,
-    JsonOption,
-    Record,
-    UsageError,
-    encrypter_of,
-    fetch,
-    group,
-    in_service,
-    lazily,
-    operation,
-    record_of,
-    show,
-)
+from serve_app.cli import output
 from serve_app.dashboard import SIGN_IN_PATH
 from storage.types import Priority, Role
 
@@ -39,7 +26,7 @@ if TYPE_CHECKING:
     from storage.database import Connection
     from storage.tables import AuditEntry
 else:
-    audit, cleaning, keys, ledger, people, queue, tables, webhooks = lazily(
+    audit, cleaning, keys, ledger, people, queue, tables, webhooks = output.lazily(
         *("storage.audit", "storage.cleaning", "storage.keys", "storage.ledger"),
         *("storage.people", "storage.queue", "storage.tables", "storage.webhooks"),
     )
@@ -59,28 +46,30 @@ OperatorOption = Annotated[
 Email = Annotated[str, typer.Argument(help="Of the user.")]
 
 
-def account_record(account: keys.Account) -> Record:
+def account_record(account: keys.Account) -> output.Record:
     """Return an account as commands print it."""
     cents = ("balance_cents", "held_cents", "available_cents")
-    return record_of(account, "id", "name", *cents, "created_at", "suspended_at", "throttled_at")
+    return output.record_of(
+        account, "id", "name", *cents, "created_at", "suspended_at", "throttled_at"
+    )
 
 
-async def create_account(connection: Connection, name: str) -> Record:
+async def create_account(connection: Connection, name: str) -> output.Record:
     """Create an account."""
     return account_record(await keys.create_account(connection, name))
 
 
-async def suspend(connection: Connection, name: str) -> Record:
+async def suspend(connection: Connection, name: str) -> output.Record:
     """Refuse every request of the account (403 ACCOUNT_SUSPENDED)."""
     return await _restrict(connection, name, suspended=True)
 
 
-async def throttle(connection: Connection, name: str) -> Record:
+async def throttle(connection: Connection, name: str) -> output.Record:
     """Refuse new jobs of the account (429 THROTTLED)."""
     return await _restrict(connection, name, throttled=True)
 
 
-async def resume(connection: Connection, name: str) -> Record:
+async def resume(connection: Connection, name: str) -> output.Record:
     """Lift suspension and throttling."""
     return await _restrict(connection, name, suspended=False, throttled=False)
 
@@ -91,7 +80,7 @@ async def _restrict(
     *,
     suspended: bool | None = None,
     throttled: bool | None = None,
-) -> Record:
+) -> output.Record:
     account = await keys.get_account(connection, name)
     await keys.set_restrictions(connection, account.id, suspended=suspended, throttled=throttled)
     return account_record(await keys.get_account(connection, name))
@@ -109,7 +98,7 @@ async def limit(
     credit_limit: Annotated[
         int | None, typer.Option(min=0, max=10**12, help="Cents below zero, pay as you go.")
     ] = None,
-) -> Record:
+) -> output.Record:
     """Change an account's own limits; those not named stay as they are."""
     found = await keys.get_account(connection, account)
     await keys.set_limits(
@@ -120,7 +109,7 @@ async def limit(
         credit_limit_cents=credit_limit,
     )
     changed = await keys.get_account(connection, account)
-    limits = record_of(changed, "max_active_jobs", "pay_as_you_go", "credit_limit_cents")
+    limits = output.record_of(changed, "max_active_jobs", "pay_as_you_go", "credit_limit_cents")
     return account_record(changed) | limits
 
 
@@ -137,7 +126,7 @@ async def set_share(
     priority: Annotated[
         Priority | None, typer.Option(help="The most urgent that it may use.")
     ] = None,
-) -> Record:
+) -> output.Record:
     """Set an account's share of the queue; what is not named stays as it is."""
     found = await keys.get_account(connection, account)
     await queue.set_rules(
@@ -147,7 +136,7 @@ async def set_share(
     if running is not None:
         most = changed.max_running_jobs or settings.max_running_jobs
         await queue.limit_running(connection, found.id, most)
-    share = record_of(changed, "queue_weight", "max_running_jobs", "highest_priority")
+    share = output.record_of(changed, "queue_weight", "max_running_jobs", "highest_priority")
     return account_record(changed) | share
 
 
@@ -160,7 +149,7 @@ async def retain(
     result_days: Annotated[
         int | None, typer.Option(min=0, max=36_500, help="All content: then the job is erased.")
     ] = None,
-) -> Record:
+) -> output.Record:
     """Set how long an account's jobs are kept; what is not named is as the service's settings."""
     found = await keys.get_account(connection, account)
     await keys.set_retention(
@@ -170,20 +159,22 @@ async def retain(
     return changed | {"sourceSeconds": source_seconds, "resultDays": result_days}
 
 
-async def erase(connection: Connection, account: str) -> Record:
+async def erase(connection: Connection, account: str) -> output.Record:
     """Shut an account for good and erase all of its jobs; ledger and receipts stay."""
     found = await keys.get_account(connection, account)
     if not await cleaning.erase_account(connection, found.id):
-        raise UsageError(f"A legal hold is on {account}: vas legal-hold {account} --release.")
+        raise output.UsageError(
+            f"A legal hold is on {account}: vas legal-hold {account} --release."
+        )
     erased = await keys.get_account(connection, str(found.id))
-    return account_record(erased) | record_of(erased, "erased_at")
+    return account_record(erased) | output.record_of(erased, "erased_at")
 
 
 async def put_legal_hold(
     connection: Connection,
     target: Annotated[str, typer.Argument(metavar="JOB|ACCOUNT", help="A job's id, or account.")],
     release: Annotated[bool, typer.Option("--release", help="Lift it.")] = False,
-) -> Record:
+) -> output.Record:
     """Keep a job, or all that an account has, from being deleted by anybody, or lift that."""
     holds = not release
     with contextlib.suppress(ValueError):
@@ -200,7 +191,7 @@ async def create_key(
     days: Days = None,
     month_cents: MonthCents = None,
     active_jobs: KeyJobs = None,
-) -> Record:
+) -> output.Record:
     """Create an API key; its secret is printed this once."""
     found = await keys.get_account(connection, account)
     issued = await keys.create_key(
@@ -210,21 +201,21 @@ async def create_key(
         caps=keys.KeyCaps(month_cents, active_jobs),
     )
     return {
-        **record_of(issued, "id"),
+        **output.record_of(issued, "id"),
         "account": found.name,
         "key": issued.secret,
-        **record_of(issued, "display_key", "created_at"),
+        **output.record_of(issued, "display_key", "created_at"),
     }
 
 
-async def list_keys(connection: Connection, account: str) -> Record:
+async def list_keys(connection: Connection, account: str) -> output.Record:
     """List an account's API keys, newest first, without their secrets."""
     found = await keys.get_account(connection, account)
     caps = ("max_monthly_cents", "max_active_jobs")
     rows = [
-        record_of(each, "id")
+        output.record_of(each, "id")
         | {"displayKey": keys.display_key(each.last_four)}
-        | record_of(each, "status", "created_at", "expires_at", "made_by", *caps)
+        | output.record_of(each, "status", "created_at", "expires_at", "made_by", *caps)
         for each in await keys.list_keys(connection, found.id)
     ]
     return {"keys": rows}
@@ -233,22 +224,24 @@ async def list_keys(connection: Connection, account: str) -> Record:
 async def revoke_key(
     connection: Connection,
     key_id: Annotated[UUID, typer.Argument(metavar="ID", help="As vas keys list shows it.")],
-) -> Record:
+) -> output.Record:
     """Revoke an API key: from now on it opens nothing."""
     if not await keys.revoke_key(connection, key_id):
-        raise UsageError(f"There is no active key {key_id}: vas keys list ACCOUNT shows the ids.")
+        raise output.UsageError(
+            f"There is no active key {key_id}: vas keys list ACCOUNT shows the ids."
+        )
     return {"id": str(key_id), "status": "revoked"}
 
 
-async def list_users(connection: Connection, account: str) -> Record:
+async def list_users(connection: Connection, account: str) -> output.Record:
     """List an account's users, and the invitations that nobody has accepted yet."""
     found = await keys.get_account(connection, account)
     names = ("email", "role", "created_at")
     users = await people.list_users(connection, found.id)
     invitations = await people.list_invitations(connection, found.id)
     return {
-        "users": [record_of(each, *names) for each in users],
-        "invitations": [record_of(each, *names, "expires_at") for each in invitations],
+        "users": [output.record_of(each, *names) for each in users],
+        "invitations": [output.record_of(each, *names, "expires_at") for each in invitations],
     }
 
 
@@ -258,15 +251,15 @@ async def invite(
     account: str,
     email: Email,
     role: Annotated[Role, typer.Option(help="What they may do.")] = Role.OWNER,
-) -> Record:
+) -> output.Record:
     """Make an invitation, whose link works once, for a week."""
     found = await keys.get_account(connection, account)
     try:
         token = await people.invite(connection, found.id, email, role)
     except people.UserExistsError:
-        raise UsageError(f"{email} is in {account} already.") from None
+        raise output.UsageError(f"{email} is in {account} already.") from None
     except people.TooManyPeopleError:
-        raise UsageError(f"An account has at most {people.MOST_PEOPLE} people.") from None
+        raise output.UsageError(f"An account has at most {people.MOST_PEOPLE} people.") from None
     link = f"{_sign_in_address(settings)}?invitation={token}"
     return {"account": found.name, "email": email, "role": str(role), "invitationUrl": link}
 
@@ -276,7 +269,7 @@ async def change_role(
     account: str,
     email: Email,
     role: Annotated[Role, typer.Argument(help="What they may do from now on.")],
-) -> Record:
+) -> output.Record:
     """Give a user another role."""
     user = await _get_user(connection, account, email)
     with _last_owner_named(account, email):
@@ -284,7 +277,7 @@ async def change_role(
     return {"account": account, "email": user.email, "role": str(role)}
 
 
-async def remove_user(connection: Connection, account: str, email: Email) -> Record:
+async def remove_user(connection: Connection, account: str, email: Email) -> output.Record:
     """Remove a user, who is signed out everywhere; keys that they made stay."""
     user = await _get_user(connection, account, email)
     with _last_owner_named(account, email):
@@ -298,7 +291,7 @@ def _last_owner_named(account: str, email: str) -> Iterator[None]:
     try:
         yield
     except people.LastOwnerError:
-        raise UsageError(f"{email} is the only owner of {account}.") from None
+        raise output.UsageError(f"{email} is the only owner of {account}.") from None
 
 
 async def _get_user(connection: Connection, account: str, email: str) -> tables.User:
@@ -306,7 +299,7 @@ async def _get_user(connection: Connection, account: str, email: str) -> tables.
     owner = await keys.get_account(connection, account)
     user = await people.find_user(connection, owner.id, email)
     if user is None:
-        raise UsageError(f"There is no user {email} in {account}.")
+        raise output.UsageError(f"There is no user {email} in {account}.")
     return user
 
 
@@ -318,10 +311,10 @@ async def create_session(
     user: Annotated[
         str | None, typer.Option(help="E-mail address; without it the link is an owner's.")
     ] = None,
-) -> Record:
+) -> output.Record:
     """Make a one-time link that signs in to the dashboard."""
     _require_one(account, operator)
-    made: Record = {}
+    made: output.Record = {}
     if account is None:
         token = await keys.create_operator_link(connection)
     else:
@@ -346,12 +339,12 @@ def _sign_in_address(settings: Settings) -> str:
 
 async def list_sessions(
     connection: Connection, account: Whose = None, operator: OperatorOption = False
-) -> Record:
+) -> output.Record:
     """List who may be in the dashboard: sessions, and links for one that nobody has used yet."""
     found = await keys.list_sign_ins(connection, await _find_id(connection, account, operator))
     return {
         "sessions": [
-            {"kind": "link" if each.is_link else "session"} | record_of(each, "expires_at")
+            {"kind": "link" if each.is_link else "session"} | output.record_of(each, "expires_at")
             for each in found
         ]
     }
@@ -359,7 +352,7 @@ async def list_sessions(
 
 async def end_sessions(
     connection: Connection, account: Whose = None, operator: OperatorOption = False
-) -> Record:
+) -> output.Record:
     """End all sessions of an account, or all of operators; unused links open nothing any more."""
     account_id = await _find_id(connection, account, operator)
     return {"ended": await keys.end_sign_ins(connection, account_id)}
@@ -374,7 +367,7 @@ async def _find_id(connection: Connection, account: str | None, operator: bool) 
 def _require_one(account: str | None, operator: bool) -> None:
     """Raises UsageError."""
     if operator == (account is not None):
-        raise UsageError("Name an account, or give --operator, one of both.")
+        raise output.UsageError("Name an account, or give --operator, one of both.")
 
 
 def demo_key(settings: Settings) -> str:
@@ -386,7 +379,7 @@ def demo_key(settings: Settings) -> str:
         await signing_secret(connection, complete, "demo")
         return key
 
-    return in_service(settings, ensure, existing=False)
+    return output.in_service(settings, ensure, existing=False)
 
 
 async def ensure_demo_account(connection: Connection, data_dir: Path) -> str:
@@ -420,35 +413,35 @@ async def signing_secret(
     rotate: Annotated[
         bool, typer.Option("--rotate", help="Replace it; for 24 hours both sign.")
     ] = False,
-) -> Record:
+) -> output.Record:
     """Print the secret that an account's webhooks are signed with; made where there is none."""
     from serve_app.webhooks.signing import new_signing_secret
 
     found = await keys.get_account(connection, account)
-    encrypter = encrypter_of(settings)
+    encrypter = output.encrypter_of(settings)
     get = webhooks.rotate_signing_secret if rotate else webhooks.get_or_create_signing_secret
     stored = await get(connection, found.id, encrypter.encrypt(new_signing_secret()))
     secret = {"account": found.name, "secret": encrypter.decrypt(stored.current)}
-    return secret | record_of(stored, "created_at", "rotated_at")
+    return secret | output.record_of(stored, "created_at", "rotated_at")
 
 
 async def list_audit(
     connection: Connection,
     account: str,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most entries.")] = 100,
-) -> Record:
+) -> output.Record:
     """List who did what, the latest first."""
     found = await keys.get_account(connection, account)
     entries = await audit.list_entries(connection, found.id, before=2**62, limit=limit)
     names = ("position", "createdAt", "actor", "action", "jobId", "target", "detail", "address")
-    rows: list[Record] = [each.json() for each in entries]
+    rows: list[output.Record] = [each.json() for each in entries]
     return {"entries": [{name: row[name] for name in names} for row in rows]}
 
 
 def audit_export(
     account: str,
     out: Annotated[Path | None, typer.Option(help="A file; standard output without it.")] = None,
-    data: DataOption = None,
+    data: output.DataOption = None,
 ) -> None:
     """Write an account's whole audit log, an entry as JSON a line."""
     from serve_app.keys.routes import entry_line
@@ -459,14 +452,14 @@ def audit_export(
             async for entry in audit.read_chain(connection, found.id):
                 target.write(entry_line(entry))
 
-    fetch(data, export)
+    output.fetch(data, export)
 
 
 def audit_verify(
     account: Annotated[str | None, typer.Argument(help="Whose log in the database.")] = None,
     file: Annotated[Path | None, typer.Option(help="An export, verified by itself.")] = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
+    data: output.DataOption = None,
+    as_json: output.JsonOption = False,
 ) -> None:
     """Verify that no entry was changed, taken out or put in; with an account and an export, that
     the account's log goes on from the export too. Exits 1 where it does not."""
@@ -478,36 +471,36 @@ def audit_verify(
             with file.open(encoding="utf-8") as lines:
                 _require_whole(str(file), exported, list(read_lines(lines)))
         except (OSError, ValueError) as error:
-            raise UsageError(f"{file} is no export of an audit log: {error}") from None
+            raise output.UsageError(f"{file} is no export of an audit log: {error}") from None
     if account is None:
         if file is None:
-            raise UsageError("Name an account, or an export with --file, or both.")
-        show({"entries": exported.position, "lastHash": exported.hash}, as_json=as_json)
+            raise output.UsageError("Name an account, or an export with --file, or both.")
+        output.show({"entries": exported.position, "lastHash": exported.hash}, as_json=as_json)
         return
 
-    async def verify(connection: Connection) -> Record:
+    async def verify(connection: Connection) -> output.Record:
         found = await keys.get_account(connection, account)
         check, met = audit.ChainCheck(), exported.position == 0
         if await audit.count_unplaced(connection, found.id):
-            raise UsageError(f"The log of {account} is broken: an entry has no place in it.")
+            raise output.UsageError(f"The log of {account} is broken: an entry has no place in it.")
         async for entry in audit.read_chain(connection, found.id):
             _require_whole(f"The log of {account}", check, [entry])
             met = met or (check.position, check.hash) == (exported.position, exported.hash)
         if not met:
-            raise UsageError(f"The log of {account} does not go on from {file}.")
+            raise output.UsageError(f"The log of {account} does not go on from {file}.")
         return {"account": found.name, "entries": check.position, "lastHash": check.hash}
 
-    show(fetch(data, verify), as_json=as_json)
+    output.show(output.fetch(data, verify), as_json=as_json)
 
 
 def _require_whole(name: str, check: ChainCheck, entries: list[AuditEntry]) -> None:
     """Raises UsageError."""
     for entry in entries:
         if reason := check.find_break(entry):
-            raise UsageError(f"{name} is broken. {reason}")
+            raise output.UsageError(f"{name} is broken. {reason}")
 
 
-accounts_app = group(
+accounts_app = output.group(
     "Accounts.",
     {
         "create": create_account,
@@ -517,18 +510,20 @@ accounts_app = group(
         "limit": limit,
         "queue": set_share,
         "retain": retain,
-        "erase": operation(erase, "Erase all that {account} has? It cannot be undone."),
+        "erase": output.operation(erase, "Erase all that {account} has? It cannot be undone."),
     },
 )
-legal_hold = operation(put_legal_hold)
-keys_app = group("API keys.", {"create": create_key, "list": list_keys, "revoke": revoke_key})
-users_app = group(
+legal_hold = output.operation(put_legal_hold)
+keys_app = output.group(
+    "API keys.", {"create": create_key, "list": list_keys, "revoke": revoke_key}
+)
+users_app = output.group(
     "People in an account.",
     {"list": list_users, "invite": invite, "role": change_role, "remove": remove_user},
 )
-sessions_app = group(
+sessions_app = output.group(
     "Dashboard sessions.", {"create": create_session, "list": list_sessions, "end": end_sessions}
 )
-audit_app = group(
+audit_app = output.group(
     "Audit logs of accounts.", {"list": list_audit, "export": audit_export, "verify": audit_verify}
 )

@@ -12,9 +12,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from pipelines.backfill.output import ItemOutcome, Output, open_output
-from pipelines.backfill.places import Place, S3Access, place_at
+from pipelines.backfill.places import S3Access, place_at
 from pipelines.codec import to_json
 from pipelines.types import Scene
+from serve_app.cli.output import record_of
 from serve_app.deployment.data import prepared
 from serve_app.jobs.answers import Metadata, warning_document
 from serve_app.results.transcripts import track_transcript
@@ -41,17 +42,8 @@ class ImportCounts:
     there_before: int = 0
     failed_items: int = 0
     """Left out; the output's error table has the reasons."""
-    refused: int = 0
+    refused_items: int = 0
     """Left out because their metadata is not what a job may have."""
-
-    def record(self) -> dict[str, int]:
-        """As the command prints it."""
-        return {
-            "imported": self.imported,
-            "thereBefore": self.there_before,
-            "failedItems": self.failed_items,
-            "refusedItems": self.refused,
-        }
 
 
 def import_backfill(settings: Settings, address: str, account_name: str) -> dict[str, Any]:
@@ -72,7 +64,8 @@ def import_backfill(settings: Settings, address: str, account_name: str) -> dict
     )
     with prepared(settings, existing=True) as complete:
         counts = asyncio.run(_import(complete, output, account_name))
-    return {"account": account_name} | counts.record()
+    names = ("imported", "there_before", "failed_items", "refused_items")
+    return {"account": account_name} | record_of(counts, *names)
 
 
 async def _import(settings: Settings, output: Output, account_name: str) -> ImportCounts:
@@ -118,7 +111,7 @@ class _Importer:
             try:
                 yield self._job(outcome), outcome
             except ValidationError:
-                self.counts.refused += 1
+                self.counts.refused_items += 1
 
     def _job(self, outcome: ItemOutcome) -> ImportedJob:
         """Raises ValidationError for metadata that no job may have."""
@@ -165,9 +158,5 @@ class _Importer:
     def _moved(self, job: ImportedJob, scene: Scene, name: str) -> Scene:
         keys = scene.still_names(f"{JOBS_PREFIX}/{job.id}/stills/{name}")
         for own, key in keys.items():
-            self.objects.write_bytes(key, self._place.read_bytes(own))
+            self.objects.write_bytes(key, self.output.place.read_bytes(own))
         return scene.at_keys(keys)
-
-    @property
-    def _place(self) -> Place:
-        return self.output.place

@@ -99,8 +99,9 @@ def _prune(out: Path, age: timedelta) -> list[str]:
 @contextlib.contextmanager
 def _for_us_alone(folder: Path) -> Iterator[None]:
     """Nobody else can read ``folder``, nor what the block writes. Raises UsageError."""
-    before = os.umask(0o077)
-    try:
+    from serve_app.deployment.data import own_files_private
+
+    with own_files_private():
         try:
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)
@@ -108,8 +109,6 @@ def _for_us_alone(folder: Path) -> Iterator[None]:
             message = f"{folder} cannot be used ({error.strerror}): name another folder."
             raise UsageError(message) from error
         yield
-    finally:
-        os.umask(before)
 
 
 def _write_backup(out: Path, settings: Settings, *, database_only: bool) -> Record:

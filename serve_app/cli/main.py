@@ -15,8 +15,6 @@ from typer.main import get_command, get_group
 from serve_app import __version__
 from serve_app.cli.output import errors
 
-USE, OPERATE = "For everyone", "For operators"
-
 
 class Listed(NamedTuple):
     """How a command is found, and its line in the list of commands."""
@@ -27,99 +25,95 @@ class Listed(NamedTuple):
     help: str
 
 
-COMMANDS = {
-    "serve": Listed(USE, "service:serve", "Run the service until it is interrupted."),
-    "analyze": Listed(
-        USE,
-        "analyze:analyze",
-        "Analyse a file: with a running service (--url, --key), else with one started for it.",
-    ),
-    "watch": Listed(
-        USE,
-        "analyze:watch",
-        "Analyse every file that comes into a folder, once; results in FILE.vas beside it.",
-    ),
-    "ask": Listed(
-        USE,
-        "remote:ask",
-        "Ask about the recordings; each sentence of the answer quotes what was said.",
-    ),
-    "search": Listed(USE, "remote:search", "Search everything that the account has analysed."),
-    "export": Listed(
-        USE,
-        "remote:export_job",
-        "Write a job's scenes, chapters or transcript for an editing program or a player.",
-    ),
-    "verify": Listed(
-        USE,
-        "receipts:verify",
-        "Check a receipt: its signature, then the media and the results that are given.",
-    ),
-    "compare": Listed(
-        USE,
-        "remote:compare",
-        "Compare two cuts: shots removed, added, moved, retimed; words and titles changed.",
-    ),
-    "review": Listed(
-        USE,
-        "remote:review",
-        "List what of a job is most worth checking, and the errors expected before and after.",
-    ),
-    "jobs": Listed(USE, "remote:jobs_app", "The jobs of an account."),
-    "archives": Listed(USE, "remote:archives_app", "Buckets that are analysed object by object."),
-    "mcp": Listed(
-        USE,
-        "remote:serve_agents",
-        "Offer the service to agents over the Model Context Protocol (stdio, or --http PORT).",
-    ),
-    "rerun": Listed(
-        OPERATE,
-        "data:rerun",
-        "Make results again where models, versions or settings changed since.",
-    ),
-    "doctor": Listed(
-        OPERATE,
-        "service:doctor",
-        "Check ports, disk, GPU, codecs, database, and each model with one real inference.",
-    ),
-    "accounts": Listed(OPERATE, "accounts:accounts_app", "Accounts."),
-    "legal-hold": Listed(
-        OPERATE,
-        "accounts:legal_hold",
-        "Keep a job, or all that an account has, from being deleted by anybody, or lift that.",
-    ),
-    "keys": Listed(OPERATE, "accounts:keys_app", "API keys."),
-    "users": Listed(OPERATE, "accounts:users_app", "People in an account."),
-    "sessions": Listed(OPERATE, "accounts:sessions_app", "Dashboard sessions."),
-    "audit": Listed(OPERATE, "accounts:audit_app", "Audit logs of accounts."),
-    "credits": Listed(OPERATE, "money:credits_app", "Prepaid credits."),
-    "usage": Listed(
-        OPERATE, "money:print_usage", "What an account used and was charged in a month, job by job."
-    ),
-    "payments": Listed(OPERATE, "money:payments_app", "The payment provider."),
-    "webhooks": Listed(OPERATE, "service:webhooks_app", "Webhooks."),
-    "models": Listed(OPERATE, "service:models_app", "Model weights."),
-    "policy": Listed(OPERATE, "service:policy_app", "Content policy."),
-    "backup": Listed(
-        OPERATE,
-        "data:back_up",
-        "Copy database, objects and secret key to a folder, also while the service runs.",
-    ),
-    "restore": Listed(
-        OPERATE,
-        "data:restore",
-        "Fill an empty database and object store from a backup; then start the service.",
-    ),
-    "backfill": Listed(
-        OPERATE, "data:backfill_app", "Results of python -m pipelines.backfill (no service needed)."
-    ),
-    "node-environment": Listed(
-        OPERATE,
-        "service:print_node_environment",
-        "Print what Ray must find in a node's environment, as lines for a shell.",
-    ),
+_COMMANDS = {
+    "For everyone": {
+        "serve": ("service:serve", "Run the service until it is interrupted."),
+        "analyze": (
+            "analyze:analyze",
+            "Analyse a file: with a running service (--url, --key), else with one started for it.",
+        ),
+        "watch": (
+            "analyze:watch",
+            "Analyse every file that comes into a folder, once; results in FILE.vas beside it.",
+        ),
+        "ask": (
+            "remote:ask",
+            "Ask about the recordings; each sentence of the answer quotes what was said.",
+        ),
+        "search": ("remote:search", "Search everything that the account has analysed."),
+        "export": (
+            "remote:export_job",
+            "Write a job's scenes, chapters or transcript for an editing program or a player.",
+        ),
+        "verify": (
+            "receipts:verify",
+            "Check a receipt: its signature, then the media and the results that are given.",
+        ),
+        "compare": (
+            "remote:compare",
+            "Compare two cuts: shots removed, added, moved, retimed; words and titles changed.",
+        ),
+        "review": (
+            "remote:review",
+            "List what of a job is most worth checking, and the errors expected before and after.",
+        ),
+        "jobs": ("remote:jobs_app", "The jobs of an account."),
+        "archives": ("remote:archives_app", "Buckets that are analysed object by object."),
+        "mcp": (
+            "remote:serve_agents",
+            "Offer the service to agents over the Model Context Protocol (stdio, or --http PORT).",
+        ),
+    },
+    "For operators": {
+        "rerun": (
+            "data:rerun",
+            "Make results again where models, versions or settings changed since.",
+        ),
+        "doctor": (
+            "service:doctor",
+            "Check ports, disk, GPU, codecs, database, and each model with one real inference.",
+        ),
+        "accounts": ("accounts:accounts_app", "Accounts."),
+        "legal-hold": (
+            "accounts:legal_hold",
+            "Keep a job, or all that an account has, from being deleted by anybody, or lift that.",
+        ),
+        "keys": ("accounts:keys_app", "API keys."),
+        "users": ("accounts:users_app", "People in an account."),
+        "sessions": ("accounts:sessions_app", "Dashboard sessions."),
+        "audit": ("accounts:audit_app", "Audit logs of accounts."),
+        "credits": ("money:credits_app", "Prepaid credits."),
+        "usage": (
+            "money:print_usage",
+            "What an account used and was charged in a month, job by job.",
+        ),
+        "payments": ("money:payments_app", "The payment provider."),
+        "webhooks": ("service:webhooks_app", "Webhooks."),
+        "models": ("service:models_app", "Model weights."),
+        "policy": ("service:policy_app", "Content policy."),
+        "backup": (
+            "data:back_up",
+            "Copy database, objects and secret key to a folder, also while the service runs.",
+        ),
+        "restore": (
+            "data:restore",
+            "Fill an empty database and object store from a backup; then start the service.",
+        ),
+        "backfill": (
+            "data:backfill_app",
+            "Results of python -m pipelines.backfill (no service needed).",
+        ),
+        "node-environment": (
+            "service:print_node_environment",
+            "Print what Ray must find in a node's environment, as lines for a shell.",
+        ),
+    },
 }
-"""Every command, in the order in which a newcomer meets them."""
+"""By panel, in the order in which a newcomer meets them."""
+
+COMMANDS = {
+    name: Listed(panel, *row) for panel, rows in _COMMANDS.items() for name, row in rows.items()
+}
 
 USER_ERRORS = {
     "httpx": ("TransportError",),

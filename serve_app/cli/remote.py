@@ -456,21 +456,12 @@ def _when(span: JsonObject | None) -> str:
     return time_range({"endTime": span["startTime"], **span})
 
 
-def _access(
-    endpoint: str | None,
-    region: str | None,
-    key_id: str | None,
-    secret: str | None,
-    token: str | None,
-) -> JsonObject | None:
-    given = {
-        "endpoint": endpoint,
-        "region": region,
-        "accessKeyId": key_id,
-        "secretAccessKey": secret,
-        "sessionToken": token,
-    }
-    return {name: text for name, text in given.items() if text} or None
+def _access(*given: str | None) -> JsonObject | None:
+    """Return what is given of ``_ACCESS``."""
+    return {name: text for name, text in zip(_ACCESS, given, strict=True) if text} or None
+
+
+_ACCESS = ("endpoint", "region", "accessKeyId", "secretAccessKey", "sessionToken")
 
 
 def archives_add(

@@ -16,21 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from serve_app.cli import output
 from serve_app.cli.accounts import create_session, demo_key, signing_secret
-from serve_app.cli.output import (
-    DataOption,
-    JsonOption,
-    Record,
-    UsageError,
-    console,
-    errors,
-    group,
-    in_service,
-    settings_with,
-    show,
-    show_rows,
-    stop_signal,
-)
 
 if TYPE_CHECKING:
     from models.profiles import Choice, ListedWeights
@@ -59,26 +46,28 @@ def serve(
     metrics_port: Annotated[
         int | None, typer.Option(min=1, max=65_535, help="Port of Prometheus metrics.")
     ] = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
+    data: output.DataOption = None,
+    as_json: output.JsonOption = False,
 ) -> None:
     """Run the service until it is interrupted."""
-    settings = settings_with(data, host=host, port=port, metrics_port=metrics_port)
+    settings = output.settings_with(data, host=host, port=port, metrics_port=metrics_port)
     with started(settings, quiet=as_json) as (base, key, complete):
         # With the settings completed: a second user of the data folder in this process would stop
         # the database as it leaves.
-        link = in_service(complete, lambda c, s: create_session(c, s, "demo"))["signInUrl"]
+        link = output.in_service(complete, lambda c, s: create_session(c, s, "demo"))["signInUrl"]
         # Before the line that the service is up, after which anyone may stop it.
-        stop = stop_signal()
+        stop = output.stop_signal()
         if as_json:
-            show({"baseUrl": base, "apiKey": key, "dashboardUrl": link}, as_json=True)
+            output.show({"baseUrl": base, "apiKey": key, "dashboardUrl": link}, as_json=True)
             sys.stdout.flush()
         else:
-            console.print(f"Dashboard: {link}", style="bold", highlight=False, soft_wrap=True)
+            output.console.print(
+                f"Dashboard: {link}", style="bold", highlight=False, soft_wrap=True
+            )
             _print_welcome(base, key)
         stop.wait()
     if not as_json:
-        console.print("Stopped.")
+        output.console.print("Stopped.")
 
 
 @contextlib.contextmanager
@@ -89,9 +78,9 @@ def started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, s
 
     def print_choice(choice: Choice) -> None:
         if not quiet:
-            console.print(f"Models: {choice.name} ({choice.reason})", highlight=False)
+            output.console.print(f"Models: {choice.name} ({choice.reason})", highlight=False)
 
-    status = contextlib.nullcontext() if quiet else console.status("Starting the service …")
+    status = contextlib.nullcontext() if quiet else output.console.status("Starting the service …")
     with contextlib.ExitStack() as stack:
         with status:
             complete = stack.enter_context(prepared(settings))
@@ -101,9 +90,9 @@ def started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, s
 
 
 def _print_welcome(base: str, key: str) -> None:
-    console.print(f"[bold green]The service is up.[/]  Base URL: [bold]{base}[/]")
-    console.print(f"API key (account demo, with credits): [bold]{key}[/]\n")
-    console.print("Try it:\n", highlight=False)
+    output.console.print(f"[bold green]The service is up.[/]  Base URL: [bold]{base}[/]")
+    output.console.print(f"API key (account demo, with credits): [bold]{key}[/]\n")
+    output.console.print("Try it:\n", highlight=False)
     lines = (
         f"  export VAS_URL={base} VAS_KEY={key}",
         '  curl -s -X POST "$VAS_URL/jobs" -H "X-API-Key: $VAS_KEY" \\',
@@ -113,32 +102,32 @@ def _print_welcome(base: str, key: str) -> None:
         '  vas analyze FILE --url "$VAS_URL" --key "$VAS_KEY"\n',
     )
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print("Ctrl-C stops it.")
+        output.console.print(line, highlight=False, markup=False, soft_wrap=True)
+    output.console.print("Ctrl-C stops it.")
 
 
-def doctor(data: DataOption = None, as_json: JsonOption = False) -> None:
+def doctor(data: output.DataOption = None, as_json: output.JsonOption = False) -> None:
     """Check ports, disk, GPU, codecs, database, and each model with one real inference."""
     from serve_app.deployment.doctor import examine
 
-    show_checks(examine(settings_with(data)), as_json=as_json)
+    show_checks(examine(output.settings_with(data)), as_json=as_json)
 
 
-def show_checks(findings: list[Record], *, as_json: bool) -> None:
+def show_checks(findings: list[output.Record], *, as_json: bool) -> None:
     """Print findings. Raises Exit of typer with status 1 where one is not ok."""
     if as_json:
-        show({"checks": findings}, as_json=True)
+        output.show({"checks": findings}, as_json=True)
     else:
         for finding in findings:
             mark = "[green]ok[/]  " if finding["ok"] else "[red]FAIL[/]"
             line = f"{mark} {finding['check']}: {escape(finding['detail'])}"
-            console.print(line, highlight=False, soft_wrap=True)
+            output.console.print(line, highlight=False, soft_wrap=True)
     if not all(finding["ok"] for finding in findings):
         raise typer.Exit(1)
 
 
 def print_node_environment(
-    folder: HaproxyFolderOption = Path("~/.vas/haproxy"), as_json: JsonOption = False
+    folder: HaproxyFolderOption = Path("~/.vas/haproxy"), as_json: output.JsonOption = False
 ) -> None:
     """Print what Ray must find in a node's environment, as lines for a shell.
 
@@ -146,9 +135,9 @@ def print_node_environment(
     """
     from serve_app.deployment.proxy import export_lines, node_environment
 
-    environment = node_environment(settings_with(), folder.expanduser().resolve())
+    environment = node_environment(output.settings_with(), folder.expanduser().resolve())
     if as_json:
-        show(dict(environment), as_json=True)
+        output.show(dict(environment), as_json=True)
     else:
         sys.stdout.write(f"{export_lines(environment)}\n")
 
@@ -158,7 +147,7 @@ def policy_hash(
     every: Annotated[
         float, typer.Option(min=0.1, max=3600, help="Seconds between stills of a video.")
     ] = 1.0,
-    as_json: JsonOption = False,
+    as_json: output.JsonOption = False,
 ) -> None:
     """Print perceptual hashes to put into VAS_BLOCKED_HASHES_FILE, a line each."""
     # Loads libraries of pictures, which no other command needs.
@@ -175,35 +164,37 @@ def policy_hash(
                     line = f"{value:016x}  {path.name} at {still.time_ms / 1000:.3f} s"
                     sys.stdout.write(f"{json.dumps(found) if as_json else line}\n")
     except UnreadableMediaError as error:
-        raise UsageError(str(error)) from error
+        raise output.UsageError(str(error)) from error
     if not seen:
-        errors.print("No picture was distinct enough to be recognised again; nothing to list.")
+        output.errors.print(
+            "No picture was distinct enough to be recognised again; nothing to list."
+        )
         raise typer.Exit(1)
 
 
 def models_list(
-    profile: ProfileOption = None, to: FolderOption = None, as_json: JsonOption = False
+    profile: ProfileOption = None, to: FolderOption = None, as_json: output.JsonOption = False
 ) -> None:
     """Show a profile's models: repository, revision, licence, whether they are here."""
     from models.backends.plugins import installed
     from models.registry import REGISTRY, own_profile
 
-    folder = to or settings_with().models_dir
+    folder = to or output.settings_with().models_dir
     chosen = _profile(profile)
     rows = _rows(chosen, folder)
     uses = {plugin: [task.name for task, row in REGISTRY[chosen].items() if row.plugin == plugin]
             for plugin, _ in installed()}  # fmt: skip
     if as_json:
-        show({"profile": own_profile(chosen), "models": rows, "plugins": uses}, as_json=True)
+        output.show({"profile": own_profile(chosen), "models": rows, "plugins": uses}, as_json=True)
         return
-    console.print(f"Profile {own_profile(chosen)}", highlight=False)
-    show_rows(rows, "models")
+    output.console.print(f"Profile {own_profile(chosen)}", highlight=False)
+    output.show_rows(rows, "models")
     for plugin, done in uses.items():
         use = f"does {', '.join(done)}" if done else "is installed, not in use"
-        console.print(f"Plug-in {plugin} {use}", highlight=False)
+        output.console.print(f"Plug-in {plugin} {use}", highlight=False)
 
 
-def _rows(profile: str, folder: Path | None) -> list[Record]:
+def _rows(profile: str, folder: Path | None) -> list[output.Record]:
     from models.profiles import listed_weights
 
     return [
@@ -223,7 +214,7 @@ def _rows(profile: str, folder: Path | None) -> list[Record]:
 def models_check(
     plugin: Annotated[str, typer.Argument(help="Name of an installed plug-in.")],
     to: FolderOption = None,
-    as_json: JsonOption = False,
+    as_json: output.JsonOption = False,
 ) -> None:
     """Try a plug-in's models by the contracts of their tasks, whether or not it is in use."""
     from models.backends.plugins import rows_of
@@ -232,7 +223,9 @@ def models_check(
     from models.registry import with_others
     from serve_app.deployment.doctor import finding
 
-    models = LocalModels(with_others("packaged", {}, [plugin]), to or settings_with().models_dir)
+    models = LocalModels(
+        with_others("packaged", {}, [plugin]), to or output.settings_with().models_dir
+    )
     found = [
         finding(f"{task.name}: {name}", examine)
         for task in rows_of(plugin)
@@ -247,7 +240,7 @@ def models_pull(
     task: Annotated[
         str | None, typer.Option(help="This one alone, e.g. embed_pictures beside packaged.")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: output.JsonOption = False,
 ) -> None:
     """Fetch everything a profile needs into the models folder; what is there is kept.
 
@@ -257,21 +250,21 @@ def models_pull(
     from models.weights import Checkpoint
     from serve_app.deployment.model_choice import ModelProfileError, missing_packages
 
-    folder = to or settings_with().models_dir
+    folder = to or output.settings_with().models_dir
     if folder is None:
-        raise UsageError("Name a folder: --to FOLDER, or VAS_MODELS_DIR.")
+        raise output.UsageError("Name a folder: --to FOLDER, or VAS_MODELS_DIR.")
     folder = folder.expanduser().resolve()
     chosen = _profile(profile)
     wanted = pulled_weights(chosen, task, folder)
     if not wanted:
         names = ", ".join(dict.fromkeys(row["task"] for row in _rows(chosen, folder)))
-        raise UsageError(f"--task: {task!r} is none of {names}.")
+        raise output.UsageError(f"--task: {task!r} is none of {names}.")
     from_hub = any(isinstance(each.weights, Checkpoint) for each in wanted)
     if from_hub and "transformers" in missing_packages():
         raise ModelProfileError(f"Profile {chosen} needs more packages: install extra models.")
     fetched = _pull_all(wanted, folder, quiet=as_json)
     if as_json:
-        show({"folder": str(folder), "models": fetched}, as_json=True)
+        output.show({"folder": str(folder), "models": fetched}, as_json=True)
 
 
 def _pull_all(wanted: list[ListedWeights], folder: Path, *, quiet: bool) -> list[str]:
@@ -282,7 +275,7 @@ def _pull_all(wanted: list[ListedWeights], folder: Path, *, quiet: bool) -> list
     fetched: dict[str, None] = {}
     for weights in dict.fromkeys(each.weights for each in wanted):
         if not quiet:
-            console.print(f"{weights.origin} @ {weights.version[:12]}", highlight=False)
+            output.console.print(f"{weights.origin} @ {weights.version[:12]}", highlight=False)
         try:
             weights.pull(folder, os.environ.get("HF_TOKEN"))
         except GatedCheckpointError as error:
@@ -290,7 +283,7 @@ def _pull_all(wanted: list[ListedWeights], folder: Path, *, quiet: bool) -> list
         else:
             fetched[weights.name] = None
     for refusal in closed:
-        errors.print(f"[red]{refusal}[/]", soft_wrap=True)
+        output.errors.print(f"[red]{refusal}[/]", soft_wrap=True)
     if closed:
         sys.exit(2)
     return list(fetched)
@@ -301,11 +294,11 @@ def _profile(name: str | None) -> str:
     from serve_app.deployment.model_choice import ModelProfileError, chosen_models, with_others_of
 
     if name is None:
-        return chosen_models(settings_with()).profile
+        return chosen_models(output.settings_with()).profile
     name = profile_named(name)
     if name not in PROFILES:
         raise ModelProfileError(f"--profile: {name!r} is none of {', '.join(PROFILES)}.")
-    return with_others_of(settings_with().model_copy(update={"remote_models": {}}), name)
+    return with_others_of(output.settings_with().model_copy(update={"remote_models": {}}), name)
 
 
 async def replay(
@@ -314,7 +307,7 @@ async def replay(
     endpoint: Annotated[
         str | None, typer.Option(help="Its events to this endpoint of its account, by its id.")
     ] = None,
-) -> Record:
+) -> output.Record:
     """Deliver a job's event again: eight new attempts under the same webhook-id.
 
     That of its callbackUrl, or with --endpoint all that an endpoint of its account gets.
@@ -337,7 +330,7 @@ def webhooks_listen(
     plain: Annotated[
         bool, typer.Option("--plain", help="Without TLS, for use behind a tunnel.")
     ] = False,
-    data: DataOption = None,
+    data: output.DataOption = None,
 ) -> None:
     """Receive, verify and print deliveries on this machine until interrupted."""
     from serve_app.deployment.data import DataFolderError
@@ -348,7 +341,7 @@ def webhooks_listen(
     for given in secret or []:
         decode_secret(given)
     listener = Listener(secret or [], _write, answer or [ACCEPTED])
-    folder = settings_with(data).data_dir.expanduser().resolve() / LISTEN_FOLDER
+    folder = output.settings_with(data).data_dir.expanduser().resolve() / LISTEN_FOLDER
     try:
         authority, tls = (None, None) if plain else own_certificate(folder)
     except OSError as error:
@@ -387,13 +380,13 @@ def _welcome(port: int, authority: Path | None, *, verifies: bool) -> str:
 
 
 def _write(line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    output.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-policy_app = group("Content policy.", {"hash": policy_hash})
-models_app = group(
+policy_app = output.group("Content policy.", {"hash": policy_hash})
+models_app = output.group(
     "Model weights.", {"list": models_list, "pull": models_pull, "check": models_check}
 )
-webhooks_app = group(
+webhooks_app = output.group(
     "Webhooks.", {"replay": replay, "secret": signing_secret, "listen": webhooks_listen}
 )

@@ -96,9 +96,8 @@ async def _find_secret(context: AppContext) -> str | None:
     """Return the webhook secret of the settings, else the one that the operator stored."""
     if context.settings.stripe_webhook_secret is not None:
         return context.settings.stripe_webhook_secret.get_secret_value()
-    async with context.database.statement() as connection:
-        provider = context.settings.payment_provider or ""
-        encrypted = await ledger.find_credential(connection, provider)
+    provider = context.settings.payment_provider or ""
+    encrypted = await context.database.read(ledger.find_credential, provider)
     return None if encrypted is None else context.encrypter.decrypt(encrypted)
 
 

@@ -14,7 +14,7 @@ import secrets
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs
 
 from fastapi import Depends, Request
@@ -30,7 +30,7 @@ from serve_app.api.authentication import (
     OperationRoute,
     Permission,
     actor_of,
-    client_address,
+    admit_anybody,
     count_requests,
     may,
     require,
@@ -222,9 +222,7 @@ class OpenPageRoute(APIRoute):
     async def _admit(self, request: Request) -> Response | None:
         request.state.viewer = None
         if request.method not in _SAFE_METHODS:
-            address = client_address(request, context_of(request).settings.trusted_proxies)
-            await count_requests(request, f"ip:{address}", Bucket.DISCOVERY)
-            act_as(actor_of(request, ActorKind.LINK))
+            await admit_anybody(request)
             require_own_page(request)
             request.state.form = await read_form(request)
         return None
@@ -293,26 +291,29 @@ def keep_session(
 ) -> Response:
     """Lead to ``path`` with the session in a cookie that scripts cannot read and only it gets."""
     response = RedirectResponse(path, status_code=303)
-    _set_cookie(request, response, name, session, path=path, lifetime=lifetime)
+    set_cookie(request, response, name, session, path=path, lifetime=lifetime)
     return response
 
 
-def set_session_cookie(request: Request, response: Response, session: str) -> None:
-    """As ``keep_session`` does, on a page."""
-    _set_cookie(request, response, COOKIE, session, path=PATH, lifetime=keys.SESSION_LIFETIME)
-
-
-def _set_cookie(
-    request: Request, response: Response, name: str, session: str, *, path: str, lifetime: timedelta
+def set_cookie(
+    request: Request,
+    response: Response,
+    name: str,
+    value: str,
+    *,
+    path: str,
+    lifetime: timedelta,
+    samesite: Literal["strict", "lax"] = "strict",
 ) -> None:
+    """Give the browser a cookie that scripts cannot read."""
     response.set_cookie(
         name,
-        session,
+        value,
         max_age=int(lifetime.total_seconds()),
         path=path,
         secure=public_url(request).startswith("https:"),
         httponly=True,
-        samesite="strict",
+        samesite=samesite,
     )
 
 

@@ -343,15 +343,8 @@ async def _people_page(
         users = await people.list_users(connection, account_id)
         invitations = await people.list_invitations(connection, account_id)
         sessions = await people.list_sessions(connection, account_id)
-    return await page(
-        request,
-        "people.html",
-        roles=list(Role),
-        users=users,
-        invitations=invitations,
-        sessions=sessions,
-        **values,
-    )
+    values |= {"users": users, "invitations": invitations, "sessions": sessions}
+    return await page(request, "people.html", roles=list(Role), **values)
 
 
 @router.post(f"{PATH}/invitations")

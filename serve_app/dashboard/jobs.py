@@ -16,15 +16,8 @@ from starlette.responses import RedirectResponse, Response
 
 from pipelines.across.redaction_patterns import PersonalData
 from pipelines.types import StageCode
+from serve_app.api import parameters
 from serve_app.api.envelope import Context, base_url
-from serve_app.api.parameters import (
-    WHOLE_NUMBER,
-    BadCursorError,
-    Cursor,
-    decode_cursor,
-    encode_cursor,
-    whole_number,
-)
 from serve_app.api.urls import OVERVIEW_STILL, still_path
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
@@ -125,9 +118,13 @@ async def _jobs_page(
 ) -> Response:
     secret, state = context.signer.secret, given.get("state")
     try:
-        after = decode_cursor(cursor, secret=secret, account_id=account_id) if cursor else None
+        after = (
+            parameters.decode_cursor(cursor, secret=secret, account_id=account_id)
+            if cursor
+            else None
+        )
         wanted = types.JobState(state) if state else None
-    except (BadCursorError, ValueError):
+    except (parameters.BadCursorError, ValueError):
         raise invalid("There is no such page of the list.") from None
     since, until = days(given.get("from", ""), given.get("to", ""))
     limit = pages * PAGE_SIZE
@@ -143,7 +140,7 @@ async def _jobs_page(
     )
     shown, last = found[:limit], None
     if len(found) > limit:
-        last = Cursor(shown[-1].created_at, shown[-1].id)
+        last = parameters.Cursor(shown[-1].created_at, shown[-1].id)
     return await page(
         request,
         "jobs.html",
@@ -152,7 +149,7 @@ async def _jobs_page(
         state=state,
         filters={name: value for name, value in given.items() if value and name != "state"},
         cursor=cursor,
-        older=last and encode_cursor(last, secret=secret, account_id=account_id),
+        older=last and parameters.encode_cursor(last, secret=secret, account_id=account_id),
         further=pages + 1 if last and pages < MOST_PAGES else None,
         modes=list(types.ProcessingMode),
         problem=problem,
@@ -193,7 +190,7 @@ def _plans(planner: Planner, form: dict[str, str]) -> list[JobPlan]:
     if terms := [term.strip() for term in form.get("keyterms", "").split(",") if term.strip()]:
         options["keyterms"] = terms
     if speakers := form.get("speakers"):
-        number = whole_number(speakers)
+        number = parameters.whole_number(speakers)
         options["speakersExpected"] = speakers if number is None else number
     urls = form.get("urls", "").split()
     try:
@@ -269,7 +266,7 @@ async def get_job(
     context: Context,
     viewer: CurrentViewer,
     jobId: str,
-    track: Annotated[int | None, WHOLE_NUMBER] = None,
+    track: Annotated[int | None, parameters.WHOLE_NUMBER] = None,
 ) -> Response:
     """Show a job: its stages while it runs, its results once they are there."""
     async with context.database.statement() as connection:

@@ -6,49 +6,35 @@ Its libraries are loaded by the first who signs in by it: most services have no 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from serve_app.api.authentication import Bucket, actor_of, client_address, count_requests
+from serve_app.api.authentication import admit_anybody
 from serve_app.api.envelope import Context, public_url
 from serve_app.context import AppContext
 from serve_app.dashboard import OIDC_PATH, PATH
-from serve_app.dashboard.access import COOKIE, OpenPageRoute, SentForm, set_session_cookie
+from serve_app.dashboard.access import COOKIE, OpenPageRoute, SentForm, set_cookie
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode
 from storage import keys, people
-from storage.audit import act_as
 from storage.people import Flow
-from storage.types import ActorKind
 
 FLOW_COOKIE = "vas_oidc"
 ACCOUNT_COOKIE = "vas_oidc_account"
 """The account that this browser last signed in to by OpenID Connect: for another one it is asked,
 since a stranger's link can begin a sign-in, and a stranger can invite anybody's address."""
-_ACCOUNT_COOKIE_SECONDS = 365 * 24 * 3600
+_ACCOUNT_COOKIE_LIFETIME = timedelta(days=365)
 RETURN_PATH = f"{OIDC_PATH}/return"
 CONFIRM_PATH = f"{OIDC_PATH}/confirm"
 
 router = APIRouter(route_class=OpenPageRoute, include_in_schema=False)
 
 
-async def _admit(request: Request, context: AppContext) -> None:
-    address = client_address(request, context.settings.trusted_proxies)
-    await count_requests(request, f"ip:{address}", Bucket.DISCOVERY)
-    act_as(actor_of(request, ActorKind.LINK))
-
-
-def _keep_cookie(request: Request, response: Response, name: str, value: str, age: int) -> None:
-    response.set_cookie(
-        name,
-        value,
-        max_age=age,
-        path=OIDC_PATH,
-        secure=public_url(request).startswith("https:"),
-        httponly=True,
-        samesite="lax",  # the issuer leads back from elsewhere
-    )
+# The issuer leads back from elsewhere.
+_keep_cookie = partial(set_cookie, path=OIDC_PATH, samesite="lax")
 
 
 @router.get(OIDC_PATH)
@@ -61,7 +47,7 @@ async def begin(request: Request, context: Context, invitation: str = "") -> Res
     """
     from serve_app.keys.oidc import OidcClient, new_flow
 
-    await _admit(request, context)
+    await admit_anybody(request)
     client = OidcClient(context.settings)
     flow = new_flow()
     address = await client.begin(flow, public_url(request) + RETURN_PATH)
@@ -75,8 +61,7 @@ async def begin(request: Request, context: Context, invitation: str = "") -> Res
             flow = replace(flow, invitation_id=found[0].id)
         await people.keep_flow(connection, flow)
     response = RedirectResponse(address, status_code=303)
-    lifetime = int(people.FLOW_LIFETIME.total_seconds())
-    _keep_cookie(request, response, FLOW_COOKIE, flow.browser, lifetime)
+    _keep_cookie(request, response, FLOW_COOKIE, flow.browser, lifetime=people.FLOW_LIFETIME)
     return response
 
 
@@ -89,7 +74,7 @@ async def finish(
     is the account that this browser knows."""
     from serve_app.keys.oidc import OidcClient, new_flow
 
-    await _admit(request, context)
+    await admit_anybody(request)
     client = OidcClient(context.settings)
     flow = await _take_flow(request, context, state, is_named=False)
     given = {"code": code, "iss": iss}
@@ -129,8 +114,8 @@ async def confirm(request: Request, context: Context, form: SentForm) -> Respons
 async def _take_flow(request: Request, context: AppContext, state: str, *, is_named: bool) -> Flow:
     from serve_app.keys.oidc import OidcReason, failed
 
-    async with context.database.transaction() as connection:
-        flow = await people.take_flow(connection, state, request.cookies.get(FLOW_COOKIE, ""))
+    browser = request.cookies.get(FLOW_COOKIE, "")
+    flow = await context.database.write(people.take_flow, state, browser)
     if flow is None or (flow.subject is not None) != is_named:
         raise failed(OidcReason.STATE, "This sign-in did not start here, or has ended.")
     return flow
@@ -144,8 +129,9 @@ async def _sign_in(request: Request, context: AppContext, issuer: str, flow: Flo
         await keys.end_session(connection, request.cookies.get(COOKIE, ""))
     # A page, not a redirect: browsers send a strict cookie only where their own site leads.
     response = await page(request, "signed_in.html", to=PATH)
-    set_session_cookie(request, response, session)
-    _keep_cookie(request, response, ACCOUNT_COOKIE, str(flow.account_id), _ACCOUNT_COOKIE_SECONDS)
+    set_cookie(request, response, COOKIE, session, path=PATH, lifetime=keys.SESSION_LIFETIME)
+    account_id, lifetime = str(flow.account_id), _ACCOUNT_COOKIE_LIFETIME
+    _keep_cookie(request, response, ACCOUNT_COOKIE, account_id, lifetime=lifetime)
     response.delete_cookie(FLOW_COOKIE, path=OIDC_PATH, httponly=True, samesite="lax")
     return response
 

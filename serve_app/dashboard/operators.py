@@ -166,14 +166,8 @@ async def get_failures(request: Request, context: Context) -> Response:
     async with context.database.statement() as connection:
         codes = await metrics.count_failures(connection)
         failures = await metrics.list_failures(connection)
-    return await _page(
-        request,
-        context.settings,
-        "failures.html",
-        codes=codes,
-        failures=failures,
-        most=metrics.MOST_ROWS,
-    )
+    found = {"codes": codes, "failures": failures, "most": metrics.MOST_ROWS}
+    return await _page(request, context.settings, "failures.html", **found)
 
 
 @router.get(f"{OPERATOR_PATH}/system")

@@ -205,15 +205,5 @@ def phrase(name: str) -> str:
 
 
 _PAGES = templates(FOLDER / "templates")
-_PAGES.filters |= {
-    "about": about,
-    "clock": clock,
-    "display_key": display_key,
-    "dollars": dollars,
-    "host": host,
-    "length_in_words": length,
-    "moment": moment,
-    "phrase": phrase,
-    "size": size,
-    "wait": wait,
-}
+_FILTERS = (about, clock, display_key, dollars, host, moment, phrase, size, wait)
+_PAGES.filters |= {each.__name__: each for each in _FILTERS} | {"length_in_words": length}

@@ -22,7 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
 from pipelines.speech.edits import Difference, differences
-from serve_app.api.authentication import Bucket, client_address, count_requests
+from serve_app.api.authentication import admit_anybody
 from serve_app.api.downloads import LargeResults
 from serve_app.api.envelope import Context
 from serve_app.api.parameters import WHOLE_NUMBER
@@ -48,6 +48,7 @@ from storage.results import Element, Parts, Track, list_tracks
 from storage.types import ComparisonState
 
 _MOST_CHANGES = 1_000
+TrackIndex = Annotated[int, WHOLE_NUMBER]
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 open_router = APIRouter(route_class=OpenPageRoute, include_in_schema=False)
@@ -154,11 +155,7 @@ async def get_captions(
 
 @router.get(f"{PATH}/jobs/{{jobId}}/changes")
 async def get_changes(
-    request: Request,
-    context: Context,
-    viewer: CurrentViewer,
-    jobId: str,
-    track: Annotated[int, WHOLE_NUMBER] = 0,
+    request: Request, context: Context, viewer: CurrentViewer, jobId: str, track: TrackIndex = 0
 ) -> Response:
     """What people corrected in a transcript, beside what the machine wrote."""
     async with context.database.statement() as connection:
@@ -193,8 +190,7 @@ async def get_shared(
 ) -> Response:
     """Show a job to whoever has the link that was made of it: all of its results, nothing to
     change."""
-    address = client_address(request, context.settings.trusted_proxies)
-    await count_requests(request, f"ip:{address}", Bucket.DISCOVERY)
+    await admit_anybody(request)
     try:
         path = f"{SHARED_PATH}/{jobId}"
         context.signer.check_path(SHARE_PURPOSE, path, expires=expires, signature=signature)
@@ -211,33 +207,23 @@ async def get_shared(
     spoken = {} if track is None else await context.parts.read_segments(job.id, track.track_index)
 
     def parts() -> tuple[list[Part], ...]:
-        scenes = (
-            []
-            if seen is None
-            else [
-                scenes_part(context.signer, job, seen, at) for at in range(0, seen.count, seen.size)
-            ]
-        )
+        scenes = [
+            replace(scenes_part(context.signer, job, each, at), page="")
+            for each in ([] if seen is None else [seen])
+            for at in range(0, each.count, each.size)
+        ]
         lines = [
-            lines_part(job, track, each, at)
+            replace(lines_part(job, track, each, at), page="")
             for each in spoken.values()
             for at in range(0, each.count, each.size)
             if track
         ]
-        return [replace(each, page="") for each in scenes], [
-            replace(each, page="") for each in lines
-        ]
+        return scenes, lines
 
     scenes, lines = await run_in_threadpool(parts)
-    return await page(
-        request,
-        "shared.html",
-        job=job,
-        media=media,
-        scene_parts=scenes,
-        line_parts=lines,
-        until=datetime.fromtimestamp(int(expires), UTC),
-    )
+    shown: dict[str, Any] = {"job": job, "media": media, "scene_parts": scenes, "line_parts": lines}
+    until = datetime.fromtimestamp(int(expires), UTC)
+    return await page(request, "shared.html", until=until, **shown)
 
 
 @router.get(f"{PATH}/jobs/{{jobId}}/{{kind}}")
@@ -248,7 +234,7 @@ async def get_part(
     jobId: str,
     kind: str,
     first: Annotated[int, WHOLE_NUMBER, Query(alias="from")] = 0,
-    track: Annotated[int, WHOLE_NUMBER] = 0,
+    track: TrackIndex = 0,
 ) -> Response:
     """A part of the ``scenes``, or of a track's ``segments``."""
     job, parts = await _find(context, viewer, jobId, kind, track)
@@ -271,7 +257,7 @@ async def get_whole(
     jobId: str,
     kind: str,
     content: str,
-    track: Annotated[int, WHOLE_NUMBER] = 0,
+    track: TrackIndex = 0,
 ) -> Response:
     """A little of each scene or segment, for scripts: its ``outline`` or its ``texts``."""
     _, parts = await _find(context, viewer, jobId, kind, track)

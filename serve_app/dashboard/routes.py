@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -67,16 +68,9 @@ async def get_sign_in(
         invited = await context.database.read(storage.people.find_invitation, invitation)
         if invited is None:
             raise ApiError(ErrorCode.INVITATION_NOT_VALID)
-    return await page(
-        request,
-        "sign_in.html",
-        token=token,
-        invitation=invitation,
-        invited=invited,
-        ended=ended,
-        refused=False,
-        issuer=context.settings.oidc_issuer,
-    )
+    shown: dict[str, Any] = {"token": token, "invitation": invitation, "invited": invited}
+    shown |= {"ended": ended, "refused": False, "issuer": context.settings.oidc_issuer}
+    return await page(request, "sign_in.html", **shown)
 
 
 @open_router.post(INVITATION_PATH)

@@ -286,25 +286,16 @@ def build_named_app(settings: Settings) -> Application:
     profile = with_others_of(settings, settings.model_profile)
     settings = settings.model_copy(update={"model_profile": profile})
     models = _checked_models(settings, _replicated(settings))
-    runner = serve.deployment(
-        RunnerReplica,
-        name="Runner",
-        num_replicas=settings.runners,
-        max_ongoing_requests=8,
-        health_check_period_s=2,
-        graceful_shutdown_timeout_s=STOP_SECONDS,
-        graceful_shutdown_wait_loop_s=_DRAIN_LOOK_SECONDS,
-        ray_actor_options=_placement(settings),
-    ).bind(settings, *models)
-    sender = serve.deployment(
-        WebhookSender,
-        name="WebhookSender",
-        num_replicas=settings.webhook_senders,
-        health_check_period_s=2,
-        graceful_shutdown_timeout_s=STOP_SECONDS,
-        graceful_shutdown_wait_loop_s=_DRAIN_LOOK_SECONDS,
-        ray_actor_options=_placement(settings),
-    ).bind(settings)
+    stops_in_order: dict[str, Any] = {
+        "health_check_period_s": 2,
+        "graceful_shutdown_timeout_s": STOP_SECONDS,
+        "graceful_shutdown_wait_loop_s": _DRAIN_LOOK_SECONDS,
+        "ray_actor_options": _placement(settings),
+    }
+    run = {"name": "Runner", "num_replicas": settings.runners, "max_ongoing_requests": 8}
+    send = {"name": "WebhookSender", "num_replicas": settings.webhook_senders}
+    runner = serve.deployment(RunnerReplica, **run, **stops_in_order).bind(settings, *models)
+    sender = serve.deployment(WebhookSender, **send, **stops_in_order).bind(settings)
     return _api(settings, ApiReplica, runner, sender)
 
 

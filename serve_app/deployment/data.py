@@ -14,18 +14,7 @@ from pydantic import SecretStr
 
 from serve_app.crypto import DecryptionError, Encrypter
 from serve_app.settings import InvalidSettingsError, Settings, strong_secret
-from storage.database import (
-    OLDEST_REVISION,
-    UNAVAILABLE,
-    Database,
-    DatabaseUrlError,
-    DiskFull,
-    PostgresStartError,
-    database_revision,
-    embedded_postgres,
-    migrate,
-    newest_revision,
-)
+from storage import database
 from storage.webhooks import find_any_encrypted_secret
 
 SECRET_KEY_FILE = "secret.key"  # noqa: S105  (a file's name)
@@ -64,7 +53,9 @@ def prepared(
     with contextlib.ExitStack() as stack:
         try:
             if complete.database_url is None:
-                url = stack.enter_context(embedded_postgres(complete.data_dir / "postgres"))
+                url = stack.enter_context(
+                    database.embedded_postgres(complete.data_dir / "postgres")
+                )
                 complete = complete.model_copy(update={"database_url": url})
             revision, encrypted = asyncio.run(marks(complete.database_url or ""))
             if existing and revision is None:
@@ -72,15 +63,15 @@ def prepared(
             complete = _with_secret_key(complete, encrypted, existing=existing)
             if migrated:
                 _require_known(revision, settings)
-                migrate(complete.database_url or "")
+                database.migrate(complete.database_url or "")
             yield complete
-        except DatabaseUrlError as error:
+        except database.DatabaseUrlError as error:
             raise InvalidSettingsError(f"VAS_DATABASE_URL: {error}.") from None
-        except PostgresStartError as error:
+        except database.PostgresStartError as error:
             raise DataFolderError(f"PostgreSQL cannot be started: {error}.") from error
-        except UNAVAILABLE as error:
+        except database.UNAVAILABLE as error:
             origin = getattr(error, "orig", error)
-            if isinstance(origin, DiskFull) or (
+            if isinstance(origin, database.DiskFull) or (
                 # PostgreSQL's own words for it depend on where it finds out.
                 settings.database_url is None
                 and shutil.disk_usage(complete.data_dir).free < _WAL_SEGMENT_BYTES
@@ -128,25 +119,35 @@ def _usable(data_dir: Path) -> Iterator[None]:
         raise DataFolderError(f"{message}--data or VAS_DATA_DIR.") from error
 
 
+@contextlib.contextmanager
+def own_files_private() -> Iterator[None]:
+    """Let all files that are made in the block, also by processes, be for this user alone."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 async def marks(url: str) -> tuple[str | None, bytes | None]:
     """Return the schema's revision, and a text that the service encrypted; None where there is
     none."""
-    database = Database(url, pool_size=2)
+    opened = database.Database(url, pool_size=2)
     try:
-        async with database.statement() as connection:
-            revision = await database_revision(connection)
+        async with opened.statement() as connection:
+            revision = await database.database_revision(connection)
             if revision is None:
                 return None, None
             return revision, await find_any_encrypted_secret(connection)
     finally:
-        await database.close()
+        await opened.close()
 
 
 def _require_known(revision: str | None, settings: Settings) -> None:
     """Raises OtherDataError where the database is older than what upgrades start from, or was
     migrated by a newer version."""
-    newest = newest_revision()
-    if revision is not None and revision < OLDEST_REVISION:
+    newest = database.newest_revision()
+    if revision is not None and revision < database.OLDEST_REVISION:
         raise OtherDataError(
             f"These data are of a version before 0.3.0 (schema {revision}): start version 0.3.0 "
             "on them once, then this one."

@@ -31,7 +31,7 @@ from models.profiles import Choice
 from pipelines.execution.ray_start import quiet, start_ray
 from pipelines.speech.caption_rules import read_rules
 from serve_app.deployment import proxy
-from serve_app.deployment.data import DataFolderError, prepared, write_privately
+from serve_app.deployment.data import DataFolderError, own_files_private, prepared, write_privately
 from serve_app.deployment.model_choice import chosen_models, require_machine
 from serve_app.observability.logs import exporter_class, logging_for
 from serve_app.pricing import load_prices
@@ -195,7 +195,7 @@ def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
     logging.getLogger("ray").setLevel(logging.ERROR)
 
     # Starting is waiting for Ray's processes, and importing what comes next takes as long.
-    with _own_files_private(), ThreadPoolExecutor(1) as aside:
+    with own_files_private(), ThreadPoolExecutor(1) as aside:
         aside.submit(importlib.import_module, "serve_app.deployment.application")
         start_ray(
             free_port,
@@ -213,16 +213,6 @@ def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
     finally:
         with quiet():
             ray.shutdown()
-
-
-@contextlib.contextmanager
-def _own_files_private() -> Iterator[None]:
-    """Let processes that are started in the block make objects and logs for this user alone."""
-    before = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 @contextlib.contextmanager

@@ -188,7 +188,7 @@ async def estimate_price(
         prior_usage_seconds=prior,
     )
     cents = sum(quote.values())
-    estimate: PriceEstimate = {
+    estimate = {
         "cents": cents,
         "usd": cents / 100,
         "currency": "usd",
@@ -198,11 +198,7 @@ async def estimate_price(
         "mode": mode,
         "audioTracks": tracks,
         "priorUsageSeconds": prior,
-        "stages": {
-            "ingest": quote.get(StageName.INGEST, 0),
-            "vision": quote.get(StageName.VISION, 0),
-            "transcript": quote.get(StageName.TRANSCRIPT, 0),
-        },
+        "stages": {stage: quote.get(stage, 0) for stage in StageName},
     }
     return success(request, estimate, headers=CACHE_HEADERS)
 

@@ -375,12 +375,9 @@ async def _file_response(
     _kept.move_to_end(key)
     while sum(map(len, _kept.values())) > _KEPT_CHARACTERS:
         _kept.popitem(last=False)
-    name = _EXTENSIONS.get(extension, extension)
-    return Response(
-        text.encode(),
-        media_type=_MEDIA_TYPES[extension],
-        headers={"Content-Disposition": attachment(job.file_name, name)},
-    )
+    name = attachment(job.file_name, _EXTENSIONS.get(extension, extension))
+    named = {"Content-Disposition": name}
+    return Response(text.encode(), media_type=_MEDIA_TYPES[extension], headers=named)
 
 
 def _captioned(

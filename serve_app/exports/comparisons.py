@@ -13,6 +13,7 @@ from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from pipelines.across import comparison
+from pipelines.speech.captions import vtt_time
 from pipelines.speech.edits import WordChange, Words, changed_words
 from pipelines.types import Scene, ScreenText
 from pipelines.vision.fingerprints import Fingerprints
@@ -434,9 +435,4 @@ def comparison_sections(found: Comparison) -> list[Section]:
 
 
 def _time_range(span: tuple[int, int]) -> str:
-    return " to ".join(map(_clock, span))
-
-
-def _clock(time_ms: int) -> str:
-    seconds, rest = divmod(time_ms, 1000)
-    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{rest:03d}"
+    return " to ".join(map(vtt_time, span))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -47,13 +46,6 @@ class ExportFormat(StrEnum):
     WEBVTT_CHAPTERS = "webvtt-chapters"
 
 
-@dataclass(frozen=True, slots=True)
-class _FileType:
-    media_type: str
-    extension: str
-    example: str
-
-
 _EDL = """\
 TITLE: interview
 FCM: NON-DROP FRAME
@@ -63,22 +55,27 @@ FCM: NON-DROP FRAME
 * COMMENT: Scene 1: A woman speaks to the camera in a bright kitchen.
 """
 _FILES = {
-    ExportFormat.EDL: _FileType("text/plain", "edl", _EDL),
-    ExportFormat.OTIO: _FileType(
-        "application/vnd.pixar.opentimelineio+json", "otio", '{"OTIO_SCHEMA": "Timeline.1"}'
+    ExportFormat.EDL: ("text/plain", "edl", _EDL),
+    ExportFormat.OTIO: (
+        "application/vnd.pixar.opentimelineio+json",
+        "otio",
+        '{"OTIO_SCHEMA": "Timeline.1"}',
     ),
-    ExportFormat.FCPXML: _FileType("application/xml", "fcpxml", '<fcpxml version="1.8"/>'),
-    ExportFormat.CSV: _FileType(
+    ExportFormat.FCPXML: ("application/xml", "fcpxml", '<fcpxml version="1.8"/>'),
+    ExportFormat.CSV: (
         "text/csv",
         "csv",
         '"index","startTime","endTime","startTimecode","endTimecode","name","note"\r\n',
     ),
-    ExportFormat.FFMETADATA: _FileType("text/plain", "ffmetadata.txt", ""),
-    ExportFormat.YOUTUBE: _FileType("text/plain", "chapters.txt", ""),
-    ExportFormat.WEBVTT_CHAPTERS: _FileType(
-        "text/vtt", "chapters.vtt", "WEBVTT\n\n00:00:00.000 --> 00:00:12.480\nScene 1\n"
+    ExportFormat.FFMETADATA: ("text/plain", "ffmetadata.txt", ""),
+    ExportFormat.YOUTUBE: ("text/plain", "chapters.txt", ""),
+    ExportFormat.WEBVTT_CHAPTERS: (
+        "text/vtt",
+        "chapters.vtt",
+        "WEBVTT\n\n00:00:00.000 --> 00:00:12.480\nScene 1\n",
     ),
 }
+"""The media type of each, its ending, and an example."""
 _TIMELINES: dict[ExportFormat, Callable[[FrameTimeline], str]] = {
     ExportFormat.EDL: timeline_files.to_edl,
     ExportFormat.OTIO: timeline_files.to_otio,
@@ -103,8 +100,8 @@ comparison_router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["
         200: {
             "headers": headers("Content-Disposition"),
             "content": {
-                file.media_type: {"schema": {"type": "string"}, "example": file.example}
-                for file in reversed(_FILES.values())
+                media_type: {"schema": {"type": "string"}, "example": example}
+                for media_type, _, example in reversed(_FILES.values())
             },
         }
     },
@@ -159,12 +156,9 @@ async def export_job(
             sections = [Section(0, max(1, job.duration_ms or 0), name)]
         ingested = await context.database.read(find_ingest_result, job.id)
         text = await run_in_threadpool(_written, format, job, ingested, sections)
-    file = _FILES[format]
-    return Response(
-        text.encode(),
-        media_type=file.media_type,
-        headers={"Content-Disposition": attachment(job.file_name, file.extension)},
-    )
+    media_type, extension, _ = _FILES[format]
+    named = {"Content-Disposition": attachment(job.file_name, extension)}
+    return Response(text.encode(), media_type=media_type, headers=named)
 
 
 def _written(

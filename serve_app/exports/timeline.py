@@ -384,10 +384,11 @@ def to_fcpxml(timeline: FrameTimeline) -> str:
     converters read. All times are whole frames as fractions of a second."""
     root = ET.Element("fcpxml", version="1.8")
     resources = ET.SubElement(root, "resources")
-    formats = {
-        source: _format(resources, f"r{number}", source)
-        for number, source in enumerate(timeline.sources, start=1)
-    }
+    formats = {source: f"r{number}" for number, source in enumerate(timeline.sources, start=1)}
+    for source, name in formats.items():
+        counted = {"id": name, "frameDuration": _seconds(1, source.rate)}
+        width, height = str(source.width), str(source.height)
+        ET.SubElement(resources, "format", counted, width=width, height=height)
     assets = {
         source: _asset(resources, f"r{number}", source, formats[source], timeline.has_audio)
         for number, source in enumerate(timeline.sources, start=len(formats) + 1)
@@ -408,18 +409,6 @@ def to_fcpxml(timeline: FrameTimeline) -> str:
     ET.indent(root, "  ")
     body = ET.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE fcpxml>\n{body}\n'
-
-
-def _format(resources: ET.Element, name: str, source: ExportSource) -> str:
-    ET.SubElement(
-        resources,
-        "format",
-        id=name,
-        frameDuration=_seconds(1, source.rate),
-        width=str(source.width),
-        height=str(source.height),
-    )
-    return name
 
 
 def _asset(

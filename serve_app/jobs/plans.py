@@ -19,7 +19,7 @@ from pipelines.net.buckets import PUBLIC_ACCESS, BucketAccess, is_bucket_address
 from pipelines.types import WarningCode
 from serve_app.api.urls import require_bucket_access, require_callback_url, require_media_url
 from serve_app.crypto import Encrypter
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import file_too_large, invalid
 from serve_app.jobs import schemas
 from serve_app.jobs.answers import check_metadata
 from serve_app.media.formats import in_address, tier_of
@@ -67,7 +67,9 @@ def plan_upload(planner: Planner, body: schemas.CreateJobBody) -> JobPlan:
     planner = planner.reading(body)
     callback = _callback(planner, body)
     tier = _tier(planner, body.fileName, "fileName")
-    _check_size(planner, body, tier)
+    limit = planner.settings.max_upload_bytes(tier)
+    if body.fileSizeBytes is not None and body.fileSizeBytes > limit:
+        raise file_too_large(limit, tier, "fileSizeBytes")
     audio: list[SourceAudio] = []
     slots = [(MEDIA_SLOT, body.fileName, body.fileSizeBytes)]
     if body.audioFileName is not None:
@@ -228,17 +230,6 @@ def _tier_of_fetched(
         return _tier(planner, file_name, name_param)
     name = _name_in(url)
     return _tier(planner, name if is_bucket_address(url) else in_address(name), url_param)
-
-
-def _check_size(planner: Planner, body: schemas.CreateJobBody, tier: Tier) -> None:
-    limit = planner.settings.max_upload_bytes(tier)
-    if body.fileSizeBytes is not None and body.fileSizeBytes > limit:
-        raise ApiError(
-            ErrorCode.FILE_TOO_LARGE,
-            f"The file must not be larger than {limit} bytes.",
-            param="fileSizeBytes",
-            extra={"maxUploadBytes": limit, "formatTier": str(tier)},
-        )
 
 
 def _source(

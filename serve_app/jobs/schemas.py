@@ -27,7 +27,7 @@ from models.contracts import SAME_LANGUAGES, SPOKEN_LANGUAGES
 from pipelines.net.addresses import MAX_CALLBACK_URL_LENGTH, MAX_URL_LENGTH
 from pipelines.net.buckets import BucketAccess
 from serve_app.api.schemas import NO_NUL_PATTERN, WHOLE, doc, each_once
-from serve_app.api.urls import CallbackUrl
+from serve_app.api.urls import CallbackUrl, uri
 from serve_app.jobs.answers import Metadata
 from serve_app.results.redaction import RedactedKinds
 
@@ -62,17 +62,7 @@ FileName = Annotated[
     AfterValidator(plain_file_name),
 ]
 MEDIA_URL_PATTERN = "^([Hh][Tt][Tt][Pp][Ss]?|[Ss]3|[Gg][Ss])://"
-MediaUrl = Annotated[
-    str,
-    Field(
-        json_schema_extra={
-            "format": "uri",
-            "pattern": MEDIA_URL_PATTERN,
-            "minLength": 1,
-            "maxLength": MAX_URL_LENGTH,
-        }
-    ),
-]
+MediaUrl = Annotated[str, uri(MEDIA_URL_PATTERN, MAX_URL_LENGTH)]
 """What is wrong with it, its length too, is refused with INVALID_URL."""
 Token = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
 DownloadToken = Annotated[
@@ -212,18 +202,7 @@ class BucketAccessOptions(Body):
     )
 
     endpoint: Annotated[
-        Annotated[
-            str,
-            Field(
-                json_schema_extra={
-                    "format": "uri",
-                    "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://",
-                    "minLength": 1,
-                    "maxLength": MAX_CALLBACK_URL_LENGTH,
-                }
-            ),
-        ]
-        | None,
+        Annotated[str, uri("^[Hh][Tt][Tt][Pp][Ss]?://", MAX_CALLBACK_URL_LENGTH)] | None,
         doc(
             "Server that speaks S3; else Amazon's for `s3` and Google's for `gs`.",
             "https://minio.example.com:9000",
@@ -423,6 +402,14 @@ class SeparateAudio(JobOptions):
             raise _blaming("audioOffsetMs", "is required when audioSyncMode is offset")
         return self
 
+    @model_validator(mode="after")
+    def _one_kind_of_separate_audio(self) -> Self:
+        given = dict(self)
+        for single in ("audioFileName", "audioUrl"):
+            if given.get(single) is not None and given["audioTracks"] is not None:
+                raise _blaming("audioTracks", f"and {single} exclude each other")
+        return self
+
 
 class CreateJobBody(SeparateAudio):
     """Body of ``POST /jobs``."""
@@ -446,12 +433,6 @@ class CreateJobBody(SeparateAudio):
         Annotated[list[UploadedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None,
         doc("Separate audio in several files."),
     ] = None
-
-    @model_validator(mode="after")
-    def _one_kind_of_separate_audio(self) -> Self:
-        if self.audioFileName is not None and self.audioTracks is not None:
-            raise _blaming("audioTracks", "and audioFileName exclude each other")
-        return self
 
 
 class CreateJobFromUrlBody(SeparateAudio):
@@ -479,12 +460,6 @@ class CreateJobFromUrlBody(SeparateAudio):
         Annotated[list[FetchedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None,
         doc("Separate audio in several files."),
     ] = None
-
-    @model_validator(mode="after")
-    def _one_kind_of_separate_audio(self) -> Self:
-        if self.audioUrl is not None and self.audioTracks is not None:
-            raise _blaming("audioTracks", "and audioUrl exclude each other")
-        return self
 
 
 class JobChangesBody(Body):

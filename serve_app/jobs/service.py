@@ -167,11 +167,9 @@ async def check_caps(connection: Connection, count: int) -> uuid.UUID | None:
     if key is None:
         return None
     if key.max_active_jobs is not None and key.active_jobs + count > key.max_active_jobs:
-        raise ApiError(
-            ErrorCode.TOO_MANY_ACTIVE_JOBS,
-            "The key has as many unfinished jobs as it may have.",
-            extra={"maxActiveJobs": key.max_active_jobs, "activeJobs": key.active_jobs},
-        )
+        message = "The key has as many unfinished jobs as it may have."
+        counts = {"maxActiveJobs": key.max_active_jobs, "activeJobs": key.active_jobs}
+        raise ApiError(ErrorCode.TOO_MANY_ACTIVE_JOBS, message, extra=counts)
     return key.first_id
 
 
@@ -209,11 +207,9 @@ async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str)
     """Cancel an unfinished job; raises JOB_NOT_CANCELLABLE for one that has ended."""
     job = await get_job(connection, account_id, job_id, for_update=True)
     if job.state in TERMINAL_STATES:
-        raise ApiError(
-            ErrorCode.JOB_NOT_CANCELLABLE,
-            f"The job is {job.state} already.",
-            extra={"jobId": str(job.id), "state": str(job.state)},
-        )
+        message = f"The job is {job.state} already."
+        found = {"jobId": str(job.id), "state": str(job.state)}
+        raise ApiError(ErrorCode.JOB_NOT_CANCELLABLE, message, extra=found)
     await end_job(
         connection,
         job,
@@ -507,11 +503,7 @@ async def finish_if_ended(connection: Connection, job_id: uuid.UUID) -> JobState
             if job.source.redact:  # what one stage found is hidden in what the other one keeps
                 await redact_again(connection, job)
         return JobState.COMPLETED if await end_job(connection, job, JobState.COMPLETED) else None
-    moved = await end_job(
-        connection,
-        job,
-        JobState.FAILED,
-        error_code=failed[0].error_code,
-        error_message=failed[0].error_message,
-    )
+    code, message = failed[0].error_code, failed[0].error_message
+    failure: dict[str, Any] = {"error_code": code, "error_message": message}
+    moved = await end_job(connection, job, JobState.FAILED, **failure)
     return JobState.FAILED if moved else None

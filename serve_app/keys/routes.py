@@ -15,15 +15,8 @@ from pydantic import Field, TypeAdapter
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from serve_app.api.authentication import CurrentAccount, KeylessRoute, SessionRoute
-from serve_app.api.envelope import (
-    API_PREFIX,
-    NO_STORE,
-    Context,
-    ExactJSONResponse,
-    public_url,
-    success,
-)
+from serve_app.api import envelope
+from serve_app.api.authentication import BEARER, CurrentAccount, KeylessRoute, SessionRoute
 from serve_app.api.openapi import answers, headers, links
 from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Body, Count, Url, Uuid, doc, list_of
@@ -40,8 +33,8 @@ PORTAL_LINK_SECONDS = 900
 
 _PRIVATE: dict[str, Any] = {"headers": headers("Cache-Control")}
 
-router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute, tags=["Dashboard"])
-open_router = APIRouter(prefix=API_PREFIX, route_class=KeylessRoute, tags=["Dashboard"])
+router = APIRouter(prefix=envelope.API_PREFIX, route_class=SessionRoute, tags=["Dashboard"])
+open_router = APIRouter(prefix=envelope.API_PREFIX, route_class=KeylessRoute, tags=["Dashboard"])
 
 _KEYS = list_of("KeyList", Annotated[list[Key], doc("Newest first.")], "The account's keys.")
 
@@ -68,19 +61,21 @@ class PortalLink(TypedDict):
         links=links({"id": "$response.body#/data/0/id"}, "rotateKey"),
     ),
 )
-async def list_keys(request: Request, context: Context, account_id: CurrentAccount) -> Response:
+async def list_keys(
+    request: Request, context: envelope.Context, account_id: CurrentAccount
+) -> Response:
     """List API keys.
 
     Never with their secrets."""
     found = await context.database.read(keys.list_keys, account_id)
-    return success(request, [each.json() for each in found], headers=NO_STORE)
+    return envelope.success(request, [each.json() for each in found], headers=envelope.NO_STORE)
 
 
 @router.get(
     "/keys/portal", **answers(Answer[PortalLink], "The link.", ErrorCode.NOT_FOUND, **_PRIVATE)
 )
 async def get_keys_portal(
-    request: Request, context: Context, account_id: CurrentAccount
+    request: Request, context: envelope.Context, account_id: CurrentAccount
 ) -> Response:
     """Open the billing page.
 
@@ -89,16 +84,16 @@ async def get_keys_portal(
         raise ApiError(ErrorCode.NOT_FOUND, "Nothing was purchased for this account yet.")
     path = f"{PORTAL_PATH}/{account_id}"
     expires_at = int(time.time()) + PORTAL_LINK_SECONDS
-    url = public_url(request) + context.signer.sign_path(
+    url = envelope.public_url(request) + context.signer.sign_path(
         PORTAL_PURPOSE, path, expires_at=expires_at
     )
-    return success(request, {"url": url}, headers=NO_STORE)
+    return envelope.success(request, {"url": url}, headers=envelope.NO_STORE)
 
 
 @router.post("/keys/{id}/rotate", **answers(Answer[RotatedKey], "The new key.", **_PRIVATE))
 async def rotate_key(
     request: Request,
-    context: Context,
+    context: envelope.Context,
     account_id: CurrentAccount,
     key_id: Annotated[Uuid, Path(alias="id", description="The key's id.")],
 ) -> Response:
@@ -115,7 +110,9 @@ async def rotate_key(
         benefit_id=issued.benefit_id,
         created_at=issued.created_at,
     )
-    return success(request, {**rotated.json(), "key": issued.secret}, headers=NO_STORE)
+    return envelope.success(
+        request, {**rotated.json(), "key": issued.secret}, headers=envelope.NO_STORE
+    )
 
 
 class SignInBody(Body):
@@ -137,19 +134,16 @@ class Session(TypedDict):
     "/sessions",
     **answers(Answer[Session], "The session.", ErrorCode.UNAUTHORIZED, status=201, **_PRIVATE),
 )
-async def create_session(request: Request, context: Context, body: SignInBody) -> Response:
+async def create_session(request: Request, context: envelope.Context, body: SignInBody) -> Response:
     """Exchange a sign-in token for a session.
 
     The operator issues sign-in links (`vas sessions create`); no other credential."""
     session = await context.database.write(keys.exchange_sign_in_link, body.token)
     if session is None:
-        raise ApiError(
-            ErrorCode.UNAUTHORIZED,
-            "The sign-in link is unknown, used or too old.",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
+        message = "The sign-in link is unknown, used or too old."
+        raise ApiError(ErrorCode.UNAUTHORIZED, message, headers=BEARER)
     data = {"session": session, "expiresInSeconds": int(keys.SESSION_LIFETIME.total_seconds())}
-    return success(request, data, status=201, headers=NO_STORE)
+    return envelope.success(request, data, status=201, headers=envelope.NO_STORE)
 
 
 MOST_ENTRIES = 1000
@@ -169,7 +163,7 @@ _STORED = TypeAdapter[dict[str, Any]](form_of(AuditEntry))
 )
 async def list_audit_log(
     request: Request,
-    context: Context,
+    context: envelope.Context,
     account_id: CurrentAccount,
     after: Annotated[
         Annotated[int, Field(ge=0, le=10**12), WHOLE_NUMBER],
@@ -193,7 +187,7 @@ async def list_audit_log(
         "hasMore": len(found) > limit,
         "requestId": request.scope["vas_request_id"],
     }
-    return ExactJSONResponse(body, headers=NO_STORE)
+    return envelope.ExactJSONResponse(body, headers=envelope.NO_STORE)
 
 
 def entry_line(entry: AuditEntry) -> str:

@@ -55,18 +55,12 @@ def raw_family(file_name: str) -> str | None:
 def tier_of(file_name: str, *, enabled_raw: Collection[str], param: str) -> Tier:
     """Price tier of a file; raises UNSUPPORTED_FORMAT, blaming ``param``, for what is not taken."""
     if extension(file_name) in BLOCKED:
-        raise ApiError(
-            ErrorCode.UNSUPPORTED_FORMAT,
-            "Executables, installers and scripts are not accepted.",
-            param=param,
-        )
+        message = "Executables, installers and scripts are not accepted."
+        raise ApiError(ErrorCode.UNSUPPORTED_FORMAT, message, param=param)
     family = raw_family(file_name)
     if family is None:
         return Tier.STANDARD
     if family not in enabled_raw:
-        raise ApiError(
-            ErrorCode.UNSUPPORTED_FORMAT,
-            f"The camera RAW format {family} is not enabled on this service.",
-            param=param,
-        )
+        message = f"The camera RAW format {family} is not enabled on this service."
+        raise ApiError(ErrorCode.UNSUPPORTED_FORMAT, message, param=param)
     return Tier.RAW

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from storage.types import JobState, PreviewStatus, StageName, StageStatus
+from storage.types import JobState, StageName, StageStatus
 
 if TYPE_CHECKING:
     from storage.database import Database
@@ -173,11 +173,6 @@ def record_media(metrics: Metrics, stage: StageName, seconds: float) -> None:
     """A stage was completed for ``seconds`` of media."""
     if seconds > 0:
         metrics.record(MEDIA, seconds, {"stage": str(stage)})
-
-
-def record_preview(metrics: Metrics, outcome: PreviewStatus, seconds: float) -> None:
-    """A preview was made, or given up, after so much time."""
-    metrics.record(PREVIEWS, seconds, {"outcome": str(outcome)})
 
 
 _ELSEWHERE = "none"

@@ -265,11 +265,10 @@ async def progress(
     finally:
         gone.cancel()
     goes_on.set()
-    raise ApiError(
-        ErrorCode.SERVICE_UNAVAILABLE,
-        f"The job has not ended within {WAIT_SECONDS:.0f} seconds. It goes on: read it as a job.",
-        extra={"jobId": str(job_id)},
+    message = (
+        f"The job has not ended within {WAIT_SECONDS:.0f} seconds. It goes on: read it as a job."
     )
+    raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, message, extra={"jobId": str(job_id)})
 
 
 async def _read(context: AppContext, job_id: uuid.UUID) -> JobRecord | None:

@@ -176,8 +176,12 @@ async def _answer(
         job = await _create(request, context, account_id, asked, file)
     goes_on = asyncio.Event()
     resources.push_async_callback(base.forget, context, job, goes_on)
-    for each in references:
-        await _ended_reference(request, context, each)
+    try:
+        for each in references:
+            await base.wait_for_end(request, context, each.id, asyncio.Event())
+    except ApiError as error:
+        error.param = _REFERENCES
+        raise
     if asked.stream and not translates:
         place = resources.enter_context(downloads_of(request, Download.EVENTS).place(account_id))
         body = _events(request, context, job, asked, references, goes_on)
@@ -209,14 +213,6 @@ async def _create_reference(
     job = await base.create_sent(request, context, account_id, body, base.received(content))
     resources.push_async_callback(base.forget, context, job)
     return job
-
-
-async def _ended_reference(request: Request, context: AppContext, job: JobRecord) -> None:
-    try:
-        await base.wait_for_end(request, context, job.id, asyncio.Event())
-    except ApiError as error:
-        error.param = _REFERENCES
-        raise
 
 
 async def _named(

@@ -8,16 +8,7 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from pipelines.across.redaction import (
-    FindEntities,
-    Known,
-    Span,
-    merged,
-    no_recognizer,
-    redact_segments,
-    redact_texts,
-    remembered,
-)
+from pipelines.across import redaction
 from pipelines.across.redaction_patterns import PersonalData
 from pipelines.codec import from_json, to_json
 from pipelines.types import TranscriptSegment
@@ -73,14 +64,14 @@ def redacted_kinds(job: JobRecord) -> frozenset[PersonalData]:
     return frozenset(map(PersonalData, job.source.redact))
 
 
-async def known_of(connection: Connection, job: JobRecord) -> Known:
+async def known_of(connection: Connection, job: JobRecord) -> redaction.Known:
     """Return what was found in texts of the job until now."""
     phrases = await history.list_hidden(connection, job)
     kinds = {each: PersonalData(kind) for each, kind in phrases.items()}
-    return Known((job.rerun_of or job.id).bytes, kinds)
+    return redaction.Known((job.rerun_of or job.id).bytes, kinds)
 
 
-async def keep_known(connection: Connection, job: JobRecord, known: Known) -> None:
+async def keep_known(connection: Connection, job: JobRecord, known: redaction.Known) -> None:
     """Hide what was found in all texts of a locked job: at once in those to come; where something
     is new those that are published are redacted again."""
     is_new = bool(known.kinds) and await history.add_hidden(connection, job, known.kinds)
@@ -100,7 +91,9 @@ async def hidden_label(connection: Connection, job: JobRecord, label: str) -> st
     locked = await jobs.find_job(connection, job.id, for_update=True)
     if locked is None or not locked.source.redact:
         return label
-    [shown] = redact_texts([label], (), no_recognizer, await known_of(connection, locked))
+    [shown] = redaction.redact_texts(
+        [label], (), redaction.no_recognizer, await known_of(connection, locked)
+    )
     return shown
 
 
@@ -112,17 +105,17 @@ async def want_preview(context: AppContext, connection: Connection, job: JobReco
 
 
 async def add_muted(
-    context: AppContext, connection: Connection, job: JobRecord, muted: Sequence[Span]
+    context: AppContext, connection: Connection, job: JobRecord, muted: Sequence[redaction.Span]
 ) -> None:
     """More intervals of a redacted job's media to be silent."""
     before = await history.find_muted(connection, job.id)
-    everything = [*merged([*before, *muted])]
+    everything = [*redaction.merged([*before, *muted])]
     if everything != [*before]:
         await history.store_muted(connection, job.id, everything)
         await want_preview(context, connection, job)
 
 
-async def find_muted(connection: Connection, job: JobRecord) -> tuple[Span, ...]:
+async def find_muted(connection: Connection, job: JobRecord) -> tuple[redaction.Span, ...]:
     """When the sound of the job's media is to be silent.
 
     Raises RESULTS_NOT_READY or RESULTS_UNAVAILABLE where that is not known.
@@ -149,19 +142,19 @@ def redacted_change(
     change: Change,
     language: str | None,
     kinds: frozenset[PersonalData],
-    recognizer: FindEntities,
-    known: Known,
-) -> tuple[Change, list[Span]]:
+    recognizer: redaction.FindEntities,
+    known: redaction.Known,
+) -> tuple[Change, list[redaction.Span]]:
     """Return a correction without personal data and what is ``known``, which is added to; and when
     what was left out is spoken."""
-    recognizer = remembered(recognizer)
+    recognizer = redaction.remembered(recognizer)
     for _ in range(2):  # what the last segment has is hidden in the first
-        splices, muted = [], list[Span]()
+        splices, muted = [], list[redaction.Span]()
         for first, count, new in change["splices"]:
             segments = [from_json(TranscriptSegment, each) for each in new]
-            found = redact_segments(segments, language, kinds, recognizer, known)
+            found = redaction.redact_segments(segments, language, kinds, recognizer, known)
             splices.append((first, count, to_json(found.segments)))
             # What is beside them is of segments that stay.
             room = (segments[0].start_ms, segments[-1].end_ms) if segments else (0, 0)
             muted += ((max(room[0], start), min(room[1], end)) for start, end in found.muted)
-    return change | {"splices": splices}, [*merged(muted)]
+    return change | {"splices": splices}, [*redaction.merged(muted)]

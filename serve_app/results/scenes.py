@@ -220,12 +220,10 @@ def scene_json(scene: Scene, address: Address, *, boxes: bool = False) -> SceneJ
 def overview_json(scene: Scene, address: Address, name: str = OVERVIEW_STILL) -> OverviewJson:
     """Return what is seen, of a whole video too, its stills at addresses by its name."""
     urls = address(name), address(f"{name}-2")
-    stills = [
-        rendered(StillJson, still, url=url, explicitLikelihood=still.explicit)
-        if still.explicit is not None
-        else rendered(StillJson, still, url=url)
-        for still, url in zip(scene.stills, urls, strict=False)
-    ]
+    stills = list[StillJson]()
+    for still, url in zip(scene.stills, urls, strict=False):
+        likely = {} if still.explicit is None else {"explicitLikelihood": still.explicit}
+        stills.append(rendered(StillJson, still, url=url, **likely))
     shown = rendered(OverviewJson, scene, stills=stills, thumbnailUrl=urls[0])
     del shown["confidence"]  # of its cut: a whole video has none
     return shown

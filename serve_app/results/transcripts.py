@@ -203,12 +203,9 @@ def speakers_json(
 ) -> list[SpeakerJson]:
     """Return who speaks on a track; ``found`` is what is stored of it, where it was read
     already."""
-    return [
-        rendered(SpeakerJson, each, voiceId=track.voices[each.id])
-        if each.id in track.voices
-        else rendered(SpeakerJson, each)
-        for each in (found or transcript_of(track)).speakers
-    ]
+    voices = {speaker: {"voiceId": voice} for speaker, voice in track.voices.items()}
+    speakers = (found or transcript_of(track)).speakers
+    return [rendered(SpeakerJson, each, **voices.get(each.id, {})) for each in speakers]
 
 
 def segment_json(segment: types.TranscriptSegment) -> TranscriptSegmentJson:

@@ -21,45 +21,35 @@ from serve_app import API_PREFIX
 from serve_app.api.urls import parse_job_id, require_active_owner
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
-from serve_app.errors import ApiError, ErrorCode, existing, invalid
+from serve_app.errors import ApiError, ErrorCode, existing, file_too_large, invalid
 from serve_app.settings import Settings
 from storage import jobs, objects, uploads
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.types import JobState
-from storage.uploads import (
-    AUDIO_SLOT,
-    MEDIA_SLOT,
-    TRACK_SLOT,
-    AwaitedUpload,
-    Upload,
-    extend_awaited_upload,
-    lease_awaited_uploads,
-    source_prefix,
-)
 
 UPLOAD_PURPOSE = "upload"
 UPLOADS_PATH = f"{API_PREFIX}/uploads"
 UPLOAD_HEADERS = {"Content-Type": "application/octet-stream"}
 
 
-def upload_path(upload: Upload) -> str:
+def upload_path(upload: uploads.Upload) -> str:
     """Return the path, unsigned, that one file of a job is PUT to."""
     return f"{UPLOADS_PATH}/{upload.job_id}/{upload.slot}"
 
 
 def resumable_key(job_id: uuid.UUID, slot: str) -> str:
     """Return where in the object store a resumable upload grows, and lies once it is complete."""
-    return f"{source_prefix(job_id)}/{slot}"
+    return f"{uploads.source_prefix(job_id)}/{slot}"
 
 
 def direct_key(job_id: uuid.UUID, slot: str) -> str:
     """Return where a client puts a file past the service; it is moved once it is there."""
-    return f"{source_prefix(job_id)}/direct/{slot}"
+    return f"{uploads.source_prefix(job_id)}/direct/{slot}"
 
 
 async def direct_urls(
-    store: objects.ObjectStore, uploads: list[Upload], settings: Settings
+    store: objects.ObjectStore, files: list[uploads.Upload], settings: Settings
 ) -> dict[str, str]:
     """Return addresses in the store itself, by slot, for the files that it takes with one PUT.
 
@@ -73,14 +63,14 @@ async def direct_urls(
         item.slot: await asyncio.to_thread(
             store.presigned_put_url, direct_key(item.job_id, item.slot), expires_seconds=lifetime
         )
-        for item in uploads
+        for item in files
         if (item.declared_bytes or 0) <= store.largest_put_bytes
     }
 
 
 def upload_fields(
     job: JobRecord,
-    uploads: list[Upload],
+    files: list[uploads.Upload],
     *,
     signer: Signer,
     settings: Settings,
@@ -96,26 +86,26 @@ def upload_fields(
     def address(path: str) -> str:
         return public + signer.sign_path(UPLOAD_PURPOSE, path, expires_at=expires_at)
 
-    urls = {item.slot: address(upload_path(item)) for item in uploads} | direct
-    resumable = {item.slot: address(f"{upload_path(item)}/resumable") for item in uploads}
+    urls = {item.slot: address(upload_path(item)) for item in files} | direct
+    resumable = {item.slot: address(f"{upload_path(item)}/resumable") for item in files}
     fields: dict[str, Any] = {
-        "uploadUrl": urls.pop(MEDIA_SLOT),
-        "resumableUploadUrl": resumable.pop(MEDIA_SLOT),
+        "uploadUrl": urls.pop(uploads.MEDIA_SLOT),
+        "resumableUploadUrl": resumable.pop(uploads.MEDIA_SLOT),
         "uploadMethod": "PUT",
         "uploadHeaders": UPLOAD_HEADERS,
         "expiresInSeconds": settings.upload_lifetime_seconds,
         "maxUploadBytes": settings.max_upload_bytes(job.tier),
     }
-    if AUDIO_SLOT in urls:
+    if uploads.AUDIO_SLOT in urls:
         fields |= {
-            "audioUploadUrl": urls[AUDIO_SLOT],
-            "audioResumableUploadUrl": resumable[AUDIO_SLOT],
+            "audioUploadUrl": urls[uploads.AUDIO_SLOT],
+            "audioResumableUploadUrl": resumable[uploads.AUDIO_SLOT],
             "audioUploadHeaders": UPLOAD_HEADERS,
         }
     elif urls:
         fields["audioTrackUploadUrls"] = [
             {
-                "trackIndex": int(slot.removeprefix(TRACK_SLOT)),
+                "trackIndex": int(slot.removeprefix(uploads.TRACK_SLOT)),
                 "url": urls[slot],
                 "resumableUrl": resumable[slot],
                 "headers": UPLOAD_HEADERS,
@@ -135,7 +125,7 @@ class Slot:
     """A file of a job, as it was when the request came."""
 
     job: JobRecord
-    upload: Upload
+    upload: uploads.Upload
     limit_bytes: int
 
     @property
@@ -159,21 +149,14 @@ async def open_slot(context: AppContext, job_id: str, slot: str) -> Slot:
 def require_awaiting(job: JobRecord) -> None:
     """Raises 409 for a job that takes no upload any more."""
     if job.state is not JobState.AWAITING_UPLOAD:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            f"The job takes no upload any more: it is {job.state}.",
-            status=409,
-            extra={"jobId": str(job.id), "state": str(job.state)},
-        )
+        message = f"The job takes no upload any more: it is {job.state}."
+        found = {"jobId": str(job.id), "state": str(job.state)}
+        raise ApiError(ErrorCode.INVALID_REQUEST, message, status=409, extra=found)
 
 
 def too_large(slot: Slot) -> ApiError:
     """413, naming the limit."""
-    return ApiError(
-        ErrorCode.FILE_TOO_LARGE,
-        f"The file must not be larger than {slot.limit_bytes} bytes.",
-        extra={"maxUploadBytes": slot.limit_bytes, "formatTier": str(slot.job.tier)},
-    )
+    return file_too_large(slot.limit_bytes, slot.job.tier)
 
 
 def empty_file() -> ApiError:
@@ -189,7 +172,7 @@ async def require_room(context: AppContext, size_bytes: int) -> None:
 
 
 async def warn_of_length(
-    connection: Connection, job: JobRecord, upload: Upload, *, missing: bool
+    connection: Connection, job: JobRecord, upload: uploads.Upload, *, missing: bool
 ) -> None:
     """Set or clear the warning that bytes of the upload came without its length being stated."""
     message = (
@@ -258,7 +241,9 @@ class DirectUploadWatcher:
 
     async def look(self) -> None:
         """Look for the files that are due; an unavailable store is retried later."""
-        awaited = await self._context.database.write(lease_awaited_uploads, limit=_LOOKS_A_ROUND)
+        awaited = await self._context.database.write(
+            uploads.lease_awaited_uploads, limit=_LOOKS_A_ROUND
+        )
         for start in range(0, len(awaited), _LOOKS_AT_ONCE):
             some = awaited[start : start + _LOOKS_AT_ONCE]
             try:
@@ -276,11 +261,11 @@ class DirectUploadWatcher:
         """Wait until every file that was found is processed."""
         await asyncio.gather(*self._moving)
 
-    async def _find(self, item: AwaitedUpload) -> objects.DirectUpload | None:
+    async def _find(self, item: uploads.AwaitedUpload) -> objects.DirectUpload | None:
         key = direct_key(item.job_id, item.slot)
         return await self._in_thread(lambda: self._store.find_direct_upload(key))
 
-    async def _accept(self, item: AwaitedUpload, upload: objects.DirectUpload) -> None:
+    async def _accept(self, item: uploads.AwaitedUpload, upload: objects.DirectUpload) -> None:
         """Accept or refuse a file; after any failure it is looked for again."""
         async with self._free_to_move:
             held = await self._hold(item, _MOVE_LEASE)
@@ -296,7 +281,7 @@ class DirectUploadWatcher:
                     source = direct_key(item.job_id, item.slot)
                     # Each version of it is moved elsewhere.
                     mark = hashlib.sha256(upload.version.encode()).hexdigest()[:16]
-                    target = f"{source_prefix(item.job_id)}/arrived/{item.slot}-{mark}"
+                    target = f"{uploads.source_prefix(item.job_id)}/arrived/{item.slot}-{mark}"
                     if await self._in_thread(
                         lambda: self._store.copy_direct_upload(source, upload, target)
                     ):
@@ -312,10 +297,12 @@ class DirectUploadWatcher:
                 log.exception("job %s: %s could not be taken over", item.job_id, item.slot)
             await self._hold(held, _AGAIN)
 
-    async def _hold(self, item: AwaitedUpload, lease: timedelta) -> AwaitedUpload | None:
-        return await self._context.database.write(extend_awaited_upload, item, lease=lease)
+    async def _hold(
+        self, item: uploads.AwaitedUpload, lease: timedelta
+    ) -> uploads.AwaitedUpload | None:
+        return await self._context.database.write(uploads.extend_awaited_upload, item, lease=lease)
 
-    async def _refuse(self, item: AwaitedUpload, upload: objects.DirectUpload) -> None:
+    async def _refuse(self, item: uploads.AwaitedUpload, upload: objects.DirectUpload) -> None:
         """Queue the job, which ingest fails for the size that is recorded here; delete the file.
 
         There is no request to answer with 413, and no transition from awaiting_upload to failed.

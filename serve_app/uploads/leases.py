@@ -23,7 +23,6 @@ from storage import uploads
 from storage.database import UNAVAILABLE
 from storage.objects import ObjectStore, ObjectStoreUnavailableError, PartialBusyError
 from storage.types import TERMINAL_STATES, JobState
-from storage.uploads import Upload
 
 log = logging.getLogger("vas.uploads")
 
@@ -34,12 +33,8 @@ _RETRY_SECONDS = 0.1
 
 def locked() -> ApiError:
     """423: another request writes."""
-    return ApiError(
-        ErrorCode.INVALID_REQUEST,
-        "Another request is writing this upload.",
-        status=423,
-        headers={"Retry-After": "1"},
-    )
+    message, wait = "Another request is writing this upload.", {"Retry-After": "1"}
+    return ApiError(ErrorCode.INVALID_REQUEST, message, status=423, headers=wait)
 
 
 def require_alive(slot: Slot) -> None:
@@ -232,16 +227,12 @@ async def finish_for_lost_writers(context: AppContext) -> None:
     read = context.database.read
     for upload in await read(uploads.list_lost_writers, lost_after=lost_after, limit=_AT_ONCE):
         of = upload.job_id, upload.slot
-        if await read(uploads.forget_writer, *of, lost_after=lost_after):
-            await _settle(context, upload)
-
-
-async def _settle(context: AppContext, upload: Upload) -> None:
-    try:
-        if await finish_if_complete(
-            context, await open_slot(context, str(upload.job_id), upload.slot)
-        ):
-            log.warning("job %s: %s was finished for a lost writer", upload.job_id, upload.slot)
-    except (ApiError, PartialBusyError, ObjectStoreUnavailableError) as error:
-        # Its client has come back, its job has ended, or the next request settles it.
-        log.info("job %s: %s is left as it is: %s", upload.job_id, upload.slot, error)
+        if not await read(uploads.forget_writer, *of, lost_after=lost_after):
+            continue
+        try:
+            slot = await open_slot(context, str(upload.job_id), upload.slot)
+            if await finish_if_complete(context, slot):
+                log.warning("job %s: %s was finished for a lost writer", *of)
+        except (ApiError, PartialBusyError, ObjectStoreUnavailableError) as error:
+            # Its client has come back, its job has ended, or the next request settles it.
+            log.info("job %s: %s is left as it is: %s", *of, error)

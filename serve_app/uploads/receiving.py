@@ -28,7 +28,7 @@ from serve_app.api.downloads import LEAST_BYTES_A_SECOND, ClientPace
 from serve_app.api.envelope import Context, context_of, success
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError, ExpiredSignatureError
-from serve_app.errors import ApiError, ErrorCode
+from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.observability.metrics import NULL_METRICS, UPLOADS_UNDER_WAY, Metrics
 from serve_app.settings import Settings
 from serve_app.uploads.access import (
@@ -295,7 +295,7 @@ def _require_whole_file(content_range: str | None) -> None:
     found = _RANGE.fullmatch(content_range.strip())
     if found is None or int(found["last"]) + 1 != int(found["whole"]):
         message = "A PUT takes the whole file; parts go to resumableUploadUrl."
-        raise ApiError(ErrorCode.INVALID_REQUEST, message)
+        raise invalid(message)
 
 
 async def _check_declared_size(context: AppContext, slot: Slot, declared: int | None) -> None:
@@ -314,11 +314,8 @@ def _require_promised_size(slot: Slot, size_bytes: int) -> None:
         raise empty_file()
     promised = slot.upload.declared_bytes
     if promised is not None and size_bytes != promised:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            f"The file has {size_bytes} bytes; the job was created for one of {promised}.",
-            param="fileSizeBytes",
-        )
+        message = f"The file has {size_bytes} bytes; the job was created for one of {promised}."
+        raise invalid(message, "fileSizeBytes")
 
 
 async def take(request: Request, context: AppContext, limiter: UploadLimiter, slot: Slot) -> int:
@@ -381,11 +378,8 @@ async def _store(
 def _over(slot: Slot, limit_bytes: int) -> ApiError:
     if limit_bytes == slot.limit_bytes:
         return too_large(slot)
-    return ApiError(
-        ErrorCode.INVALID_REQUEST,
-        f"The file has more than the {limit_bytes} bytes that the job was created for.",
-        param="fileSizeBytes",
-    )
+    message = f"The file has more than the {limit_bytes} bytes that the job was created for."
+    return invalid(message, "fileSizeBytes")
 
 
 async def _keep_arriving(context: AppContext, slot: Slot, arriving: bool) -> bool:
@@ -563,18 +557,14 @@ class UploadHeartbeat:
             self._arrived_at = now
         if not await self._keep(arrived):
             self.lost = True
-            self.reason = ApiError(
-                ErrorCode.INVALID_REQUEST,
-                "The upload was ended: its job takes no upload any more, or another request "
-                "has taken over.",
-                status=409,
+            message = (
+                "The upload was ended: its job takes no upload any more, or another request has "
+                "taken over."
             )
+            self.reason = ApiError(ErrorCode.INVALID_REQUEST, message, status=409)
         elif now - self._arrived_at > self._idle_seconds:
-            self.reason = ApiError(
-                ErrorCode.INVALID_REQUEST,
-                f"Nothing arrived for {self._idle_seconds:g} seconds.",
-                status=408,
-            )
+            message = f"Nothing arrived for {self._idle_seconds:g} seconds."
+            self.reason = ApiError(ErrorCode.INVALID_REQUEST, message, status=408)
         else:
             self._kept_at = now
 

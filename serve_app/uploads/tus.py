@@ -150,7 +150,9 @@ async def resumable(
             return await _options(request, job_id, slot, expires, signature)
         handler = _HANDLERS.get(method)
         if handler is None:
-            raise _not_allowed(method)
+            message = f"{method[:20]} is no method of a resumable upload."
+            allowed = {"Allow": _ALLOWED}
+            raise ApiError(ErrorCode.INVALID_REQUEST, message, status=405, headers=allowed)
         if not has_supported_version(request.headers):
             message = f"Tus-Resumable must be {VERSION}."
             versions = {"Tus-Version": VERSION}
@@ -160,11 +162,6 @@ async def resumable(
         except ExpiredSignatureError:
             raise leases.gone() from None
         return await handler(request, await access.open_slot(context_of(request), job_id, slot))
-
-
-def _not_allowed(method: str) -> ApiError:
-    message = f"{method[:20]} is no method of a resumable upload."
-    return ApiError(ErrorCode.INVALID_REQUEST, message, status=405, headers={"Allow": _ALLOWED})
 
 
 async def _options(

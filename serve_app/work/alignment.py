@@ -59,8 +59,8 @@ async def _store(
     """Put aligned segments in the place of those that are as they were; False where the track is
     gone. Raises WorkLostError where others were corrected meanwhile: it is due again."""
     while True:
-        async with work.context.database.statement() as connection:
-            present = await history.read_transcript(connection, read.job_id, read.track_index)
+        of = read.job_id, read.track_index
+        present = await work.context.database.read(history.read_transcript, *of)
         if present is None:
             return False
         prepared = await asyncio.to_thread(history.prepare_aligned, present, pairs)

@@ -300,25 +300,14 @@ class _Step:
         if failures >= MOST_FAILURES:
             await self._pause(connection, code, message)
             return
-        await archives.release_archive(
-            connection,
-            self.held,
-            min(2.0**failures, _LONGEST_PAUSE_SECONDS),
-            failures=failures,
-            error_code=code,
-            error_message=message,
-        )
+        pause_seconds = min(2.0**failures, _LONGEST_PAUSE_SECONDS)
+        failure = {"failures": failures, "error_code": code, "error_message": message}
+        await archives.release_archive(connection, self.held, pause_seconds, **failure)
 
     async def _pause(self, connection: Connection, code: str, message: str) -> None:
-        await archives.release_archive(
-            connection,
-            self.held,
-            0,
-            state=ArchiveState.PAUSED,
-            error_code=code,
-            error_message=message,
-            failures=0,
-        )
+        paused = {"state": ArchiveState.PAUSED, "failures": 0}
+        failure = {"error_code": code, "error_message": message}
+        await archives.release_archive(connection, self.held, 0, **paused, **failure)
         await record(
             connection, self.archive.account_id, AuditAction.PAUSE_ARCHIVE, target=self.archive.id
         )

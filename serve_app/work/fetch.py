@@ -16,9 +16,7 @@ from serve_app.api.urls import address_policy
 from serve_app.context import AppContext
 from serve_app.jobs.plans import unseal_access
 from serve_app.media.formats import raw_family
-from serve_app.settings import Settings
 from storage.job_records import JobRecord, SourceAudio, SourceClip, SourceFile
-from storage.objects import ObjectStore
 from storage.types import ProcessingMode
 from storage.uploads import MEDIA_SLOT, Upload, source_prefix
 
@@ -53,16 +51,20 @@ class SourceFetcher:
         return SourceMedia(fetched, external, is_timeline)
 
     def decoded(self, media: SourceMedia) -> SourceMedia:
-        """Return the media with camera RAW decoded. Raises as ``decoded_clip``."""
+        """Return the media with camera RAW decoded. Raises as ``decoded_source``."""
         return media.with_clip_keys(self._decoded)
 
     def _decoded(self, clip: ClipFile) -> str:
-        return decoded_clip(
-            clip.key,
-            clip.name,
-            store=self.context.objects,
-            settings=self.context.settings,
-            control=self.control,
+        settings, family = self.context.settings, raw_family(clip.name)
+        config = RawConfig(
+            decoders=settings.raw_decoders,
+            seconds=settings.raw_decoder_seconds,
+            memory_bytes=settings.raw_decoder_memory_bytes,
+            output_bytes=settings.raw_decoded_max_bytes,
+        )
+        store, control = self.context.objects, self.control
+        return decoded_source(
+            clip.key, named_family=family, store=store, config=config, control=control
         )
 
     @property
@@ -146,22 +148,3 @@ def require_allowed_sizes(uploads: Sequence[Upload], limit_bytes: int) -> None:
                 StageCode.VALIDATION_FAILED,
                 f"The file {upload.file_name!r} is larger than {limit_bytes} bytes.",
             )
-
-
-def decoded_clip(
-    source_key: str, file_name: str, *, store: ObjectStore, settings: Settings, control: Control
-) -> str:
-    """Return the object to analyse of a clip called ``file_name``: decoded where it is camera RAW.
-
-    Raises as ``pipelines.ingest.source.decoded_source``.
-    """
-    config = RawConfig(
-        decoders=settings.raw_decoders,
-        seconds=settings.raw_decoder_seconds,
-        memory_bytes=settings.raw_decoder_memory_bytes,
-        output_bytes=settings.raw_decoded_max_bytes,
-    )
-    family = raw_family(file_name)
-    return decoded_source(
-        source_key, named_family=family, store=store, config=config, control=control
-    )

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pipelines.codec import from_json
 from pipelines.ingest.preview import PreviewOrder, make_preview
 from pipelines.types import MediaInfo, StageError, StageStoppedError
-from serve_app.observability.metrics import record_preview
+from serve_app.observability.metrics import PREVIEWS
 from serve_app.work.queue import Work, work
 from storage import jobs, uploads
 from storage.history import find_muted
@@ -57,7 +57,7 @@ async def make_job_preview(work: Work) -> None:
     await _end(work, status, reason)
     seconds = time.monotonic() - began
     log.info("preview %s in %.1f s%s", status, seconds, f": {reason}" if reason else "")
-    record_preview(work.context.metrics, status, seconds)
+    work.context.metrics.record(PREVIEWS, seconds, {"outcome": str(status)})
 
 
 async def _reason_of_failure(work: Work) -> str | None:
@@ -80,9 +80,8 @@ async def _reason_of_failure(work: Work) -> str | None:
     )
     inside = contextvars.copy_context()
     await asyncio.to_thread(inside.run, make_preview, order, objects, check=work.check)
-    async with work.context.database.statement() as connection:
-        if await uploads.is_preview_wanted(connection, work.held):
-            return None
+    if await work.context.database.read(uploads.is_preview_wanted, work.held):
+        return None
     # Whoever removes the job's media may have been here already.
     await asyncio.to_thread(objects.delete, order.target_key)
     return _UNWANTED

@@ -289,21 +289,9 @@ async def fail_stage(
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[stage].status in ENDED_STATUSES:
         return None
-    await jobs.set_stage(
-        connection,
-        job.id,
-        stage,
-        StageStatus.FAILED,
-        error_code=str(error.code),
-        error_message=error.message,
-    )
+    failure: dict[str, Any] = {"error_code": str(error.code), "error_message": error.message}
+    await jobs.set_stage(connection, job.id, stage, StageStatus.FAILED, **failure)
     if stage is StageName.INGEST:
-        moved = await end_job(
-            connection,
-            job,
-            JobState.FAILED,
-            error_code=str(error.code),
-            error_message=error.message,
-        )
+        moved = await end_job(connection, job, JobState.FAILED, **failure)
         return JobState.FAILED if moved else None
     return await finish_if_ended(connection, job.id)

@@ -198,12 +198,11 @@ async def clean(work: Work) -> None:
     context, job_id = work.context, work.held.subject_id
     loop = asyncio.get_running_loop()
 
-    async def look() -> bool:
-        async with context.database.statement() as connection:
-            return await cleaning.find_round(connection, job_id) is None
-
     def is_stopped() -> bool:
-        return work.stopped.is_set() or asyncio.run_coroutine_threadsafe(look(), loop).result()
+        if work.stopped.is_set():
+            return True
+        looking = context.database.read(cleaning.find_round, job_id)
+        return asyncio.run_coroutine_threadsafe(looking, loop).result() is None
 
     due = await context.database.read(cleaning.find_round, job_id)
     if due is None:

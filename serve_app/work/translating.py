@@ -62,14 +62,9 @@ async def _translated(
     passages = [*passages_of(found.segments, track.language)]
     segments: list[TranscriptSegment] = []
     for first in range(0, len(passages), _AT_ONCE):
+        some, sources = passages[first : first + _AT_ONCE], (work.models, work.context.objects)
         segments += await asyncio.to_thread(
-            translate_passages,
-            passages[first : first + _AT_ONCE],
-            language,
-            sound,
-            work.models,
-            work.context.objects,
-            muted,
+            translate_passages, some, language, sound, *sources, muted
         )
     numbered = tuple(replace(each, index=index) for index, each in enumerate(segments))
     return TranscriptResult(language, found.speakers, numbered)

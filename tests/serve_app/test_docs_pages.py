@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.types import StageCode, WarningCode
 from serve_app.api.envelope import prose
-from serve_app.api.schemas import RESULT_REASONS
+from serve_app.api.schemas import OPTIONAL_FIELDS, REQUIRED_FIELDS, RESULT_REASONS
 from serve_app.discovery.pages import JOB_ERRORS, REASONS, curl_sample
 from serve_app.errors import CATALOGUE, ErrorCode
 from tests.serve_app.interface_contract import DOCUMENT, OPERATIONS, Operation
@@ -165,7 +165,7 @@ def test_every_code_has_the_entry_that_doc_url_leads_to(
     assert code in read["/docs/errors"].ids
     plain = CATALOGUE[code].remedy.replace("`", "")
     assert plain in read["/docs/errors"].text
-    for field in CATALOGUE[code].extra_fields:
+    for field in REQUIRED_FIELDS.get(code, {}) | OPTIONAL_FIELDS.get(code, {}):
         assert field in read["/docs/errors"].text
 
 

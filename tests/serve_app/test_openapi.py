@@ -18,7 +18,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from pydantic import TypeAdapter
 
 from serve_app.api.authentication import Auth
-from serve_app.api.schemas import OPTIONAL_FIELDS, REQUIRED_FIELDS, schema_name
+from serve_app.api.schemas import schema_name
 from serve_app.app import ROUTERS, TAGS
 from serve_app.archives.routes import ArchiveChangesBody, NewArchiveBody
 from serve_app.errors import CATALOGUE, ErrorCode
@@ -174,12 +174,6 @@ def test_every_error_code_is_an_answer_of_some_operation(code: ErrorCode) -> Non
 def test_a_code_of_no_operation_is_described_and_never_answered(code: ErrorCode) -> None:
     assert schema_name(code) in DOCUMENT["components"]["schemas"]
     assert not any(code in operation.errors for operation in OPERATIONS)
-
-
-@every("code", ErrorCode)
-def test_extra_fields_of_the_catalogue_are_in_the_schema(code: ErrorCode) -> None:
-    described = REQUIRED_FIELDS.get(code, {}) | OPTIONAL_FIELDS.get(code, {})
-    assert set(CATALOGUE[code].extra_fields) == set(described) - {"param"}
 
 
 @every("code", ErrorCode)
