@@ -40,6 +40,7 @@ def test_the_list_goes_on_by_itself_and_keeps_its_place(
     page.fill("input[name=name]", "CIL 100%")
     page.press("input[name=name]", "Enter")
     expect(page.locator(".job h2")).to_have_text("Council 100%.mp4")
+    page.click("text=Days")
     page.fill("input[name=to]", "2001-01-01")
     page.click("text=Filter")
     expect(page.locator("#list")).to_contain_text("No jobs here")
