@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
@@ -20,7 +20,6 @@ from models.tasks import Purpose, Task
 from serve_app.api.envelope import Context
 from serve_app.api.health import ReadinessProbe
 from serve_app.api.urls import parse_job_id
-from serve_app.context import AppContext
 from serve_app.dashboard import OPERATOR_PATH, access
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode
@@ -84,29 +83,16 @@ async def get_accounts(request: Request, context: Context, first: str = "") -> R
         most=metrics.MOST_COUNTED)  # fmt: skip
 
 
-@router.post(f"{ACCOUNTS_PATH}/{{id}}/suspend")
-async def suspend_account(context: Context, form: access.SentForm, id: str) -> Response:
-    """Refuse every request of the account."""
-    return await _restrict(context, form, id, suspended=True, throttled=None)
-
-
-@router.post(f"{ACCOUNTS_PATH}/{{id}}/resume")
-async def resume_account(context: Context, form: access.SentForm, id: str) -> Response:
-    """Lift suspension and throttling."""
-    return await _restrict(context, form, id, suspended=False, throttled=False)
-
-
-async def _restrict(
-    context: AppContext,
-    form: dict[str, str],
-    account_id: str,
-    *,
-    suspended: bool,
-    throttled: bool | None,
+@router.post(f"{ACCOUNTS_PATH}/{{id}}/{{action}}")
+async def restrict_account(
+    context: Context, form: access.SentForm, id: str, action: Literal["suspend", "resume"]
 ) -> Response:
+    """Refuse every request of the account; or lift suspension and throttling."""
+    suspended = action == "suspend"
+    throttled = None if suspended else False
     async with context.database.transaction() as connection:
         try:
-            account = await keys.get_account(connection, str(parse_job_id(account_id)))
+            account = await keys.get_account(connection, str(parse_job_id(id)))
         except keys.AccountNotFoundError:
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such account.") from None
         await keys.set_restrictions(
