@@ -284,6 +284,7 @@ ROUTES_OUTSIDE = {
     "/dashboard/sign-out": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/operator": "test_an_account_learns_nothing_of_the_operators_pages",
     "/dashboard/operator/accounts": "test_an_account_learns_nothing_of_the_operators_pages",
+    "/dashboard/operator/jobs/{id}/cancel": "tests/serve_app/dashboard/test_operator_pages.py",
     "/dashboard/operator/accounts/{id}/{action}": (
         "tests/serve_app/dashboard/test_operator_pages.py"
     ),
