@@ -94,10 +94,9 @@ def test_jobs_are_found_by_a_part_of_their_name_and_by_their_day(caller: Caller)
     assert listed(caller, name="%") == []
     assert listed(caller, **{"from": "2024-05-02"}) == [third, second]
     assert listed(caller, to="2024-05-02T14:00:00+02:00", name="c") == [first]
-    for field, bad in (("name", ""), ("name", "a" * 256), ("from", "May"), ("to", "2024-13-01")):
-        refusal(caller.get("/jobs", **{field: bad}), 400, "INVALID_REQUEST", param=field)
-    turned = caller.get("/jobs", **{"from": "2024-05-02", "to": "2024-05-02"})
-    refusal(turned, 400, "INVALID_REQUEST", param="to")
+    for field, bad in (("name", ""), ("name", "a" * 256), ("from", "May"), ("to", "2024-05-01")):
+        query = {"from": "2024-05-01", field: bad}
+        refusal(caller.get("/jobs", **query), 400, "INVALID_REQUEST", param=field)
 
 
 def test_a_renamed_job_keeps_its_suffix_and_is_found_by_its_new_name(
