@@ -160,7 +160,8 @@ _OPEN_JOBS = text(
 )
 _LEASED_JOBS = text(
     """
-    SELECT j.id AS job_id, a.name AS account, j.started_at, j.lease_expires_at, j.lease_count,
+    SELECT j.id AS job_id, j.file_name, a.name AS account, j.started_at, j.lease_expires_at,
+           j.lease_count,
            (j.duration_ms / 1000.0)::float8 AS media_seconds,
            coalesce((SELECT json_agg(json_build_object('stage', s.stage, 'progress', s.progress)
                                      ORDER BY s.stage)
@@ -173,7 +174,8 @@ _LEASED_JOBS = text(
 )
 _WAITING_JOBS = text(
     """
-    SELECT j.id AS job_id, a.name AS account, j.created_at, j.processing_mode AS mode, j.lease_count
+    SELECT j.id AS job_id, j.file_name, a.name AS account, j.created_at,
+           j.processing_mode AS mode, j.lease_count
       FROM (SELECT * FROM jobs WHERE state = 'queued' ORDER BY created_at LIMIT :most) AS j
       JOIN accounts a ON a.id = j.account_id
      ORDER BY j.created_at, j.id
@@ -247,6 +249,7 @@ class LeasedJob:
     """A job that a runner drives."""
 
     job_id: uuid.UUID
+    file_name: str
     account: str
     started_at: datetime
     lease_expires_at: datetime
@@ -261,6 +264,7 @@ class WaitingJob:
     """A job that waits for a runner."""
 
     job_id: uuid.UUID
+    file_name: str
     account: str
     created_at: datetime
     mode: str

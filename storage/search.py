@@ -586,6 +586,26 @@ _FIND_AROUND = text(
 )
 
 
+async def find_scenes_at(
+    database: Database, places: Sequence[tuple[uuid.UUID, float]]
+) -> dict[tuple[uuid.UUID, float], int | None]:
+    """Return what is seen at a second of a job, where something is: a scene, or None for all."""
+    ids, times = [job_id for job_id, _ in places], [seconds for _, seconds in places]
+    rows = await database.query(_FIND_SCENES_AT, ids=ids, times=times)
+    return {(row["job_id"], row["seconds"]): row["scene_index"] for row in rows}
+
+
+_FIND_SCENES_AT = text(
+    """
+    SELECT DISTINCT job_id, seconds, scene_index
+      FROM unnest(CAST(:ids AS uuid[]), CAST(:times AS float8[])) AS given (job_id, seconds)
+      JOIN search_rows r USING (job_id)
+     WHERE kind NOT IN ('file', 'transcript')
+       AND start_ms <= round(seconds * 1000) AND end_ms > round(seconds * 1000)
+    """
+)
+
+
 async def content_words(
     database: Database, account_id: uuid.UUID, words: Sequence[str]
 ) -> list[str]:

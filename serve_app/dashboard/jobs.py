@@ -93,7 +93,7 @@ async def get_jobs(
     first: Annotated[str, Query(alias="from")] = "",
     last: Annotated[str, Query(alias="to")] = "",
     cursor: str = "",
-    pages: Annotated[int, Query(ge=1, le=MOST_PAGES), WHOLE_NUMBER] = 1,
+    pages: Annotated[int, Query(ge=1, le=MOST_PAGES), parameters.WHOLE_NUMBER] = 1,
 ) -> Response:
     """The list, newest first, and the forms for new jobs."""
     given = {"name": name.strip(), "from": first, "to": last, "state": state}

@@ -3,9 +3,10 @@
 # ruff: noqa: A002  (names of paths)
 from __future__ import annotations
 
-from typing import Literal
+import uuid
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from markupsafe import Markup, escape
 from starlette.responses import RedirectResponse, Response
 
@@ -14,12 +15,13 @@ from serve_app.api.urls import OVERVIEW_STILL, parse_job_id, still_path
 from serve_app.crypto import Signer
 from serve_app.dashboard import PATH
 from serve_app.dashboard.access import CurrentViewer, PageRoute
-from serve_app.dashboard.pages import page
+from serve_app.dashboard.pages import days, page
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.search.service import SearchHitJson, Snippet, find_page, parse_query
+from serve_app.search.routes import Scene, likeness
+from serve_app.search.service import SearchHitJson, Snippet, find_alike_page, find_page, parse_query
 from storage import archives
 from storage.duplicates import list_groups
-from storage.search import Filters
+from storage.search import Filters, find_scenes_at
 from storage.types import ObjectState, SearchKind
 
 HITS_SHOWN = 50
@@ -36,48 +38,73 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 @router.get(f"{PATH}/search")
 async def get_search(
-    request: Request, context: Context, viewer: CurrentViewer, q: str = "", kind: str = ""
+    request: Request,
+    context: Context,
+    viewer: CurrentViewer,
+    q: str = "",
+    kind: str = "",
+    job: str = "",
+    first: Annotated[str, Query(alias="from")] = "",
+    last: Annotated[str, Query(alias="to")] = "",
+    like: Scene = None,
 ) -> Response:
-    """The best hits for the words, of one kind or of all."""
+    """The best hits for the words, of one kind or of all; or scenes that look like one."""
     kinds = (SearchKind(kind),) if kind in set(SearchKind) else tuple(SearchKind)
     hits: list[SearchHitJson] = []
     problem = None
-    if q.strip():
-        try:
-            alternatives = parse_query(q.strip())
-            found = await find_page(
-                context.database,
-                viewer.account.id,
-                alternatives,
-                Filters(kinds=kinds),
-                limit=HITS_SHOWN,
-                encoder=context.encoder,
-                pictures=context.pictures,
+    database, account_id, pictures = context.database, viewer.account.id, context.pictures
+    try:
+        since, until = days(first, last)
+        only = Filters(kinds, None, parse_job_id(job) if job else None, since, until)
+        if like:
+            alike, model = likeness(like, Filters()), None if pictures is None else pictures.model
+            hits, _, _ = await find_alike_page(
+                database, account_id, alike, only, limit=HITS_SHOWN, model=model
             )
-            hits = found.hits
-        except ApiError as error:
-            problem = error
+        elif q.strip():
+            words, encoder = parse_query(q.strip()), context.encoder
+            found, _, _ = await find_page(
+                database, account_id, words, only, limit=HITS_SHOWN, encoder=encoder,
+                pictures=pictures)  # fmt: skip
+            for hit in found:
+                if not any(_is_same(hit, other) for other in hits):
+                    hits.append(hit)
+    except ApiError as error:
+        problem = error
+    seen = await find_scenes_at(database, [_place(hit) for hit in hits]) if hits else {}
+    asked = {"q": q, "like": like, "kind": kind, "job": job, "from": first, "to": last}
     return await page(
         request,
         "search.html",
         status=200 if problem is None else problem.status,
-        q=q,
-        kind=kind,
+        asked={name: value for name, value in asked.items() if value},
         kinds=KINDS,
         most=HITS_SHOWN,
         problem=problem,
-        hits=[(hit, _still(context.signer, hit), marked(hit["snippet"])) for hit in hits],
+        hits=[(hit, _still(context.signer, hit, seen), marked(hit["snippet"])) for hit in hits],
     )
 
 
-def _still(signer: Signer, hit: SearchHitJson) -> str | None:
-    if "sceneIndex" not in hit and hit["kind"] not in _SEEN:
+def _is_same(hit: SearchHitJson, other: SearchHitJson) -> bool:
+    """Return whether both are the same sentence, as another track or another line has it."""
+    if hit["jobId"] != other["jobId"] or {hit["kind"], other["kind"]} != {SearchKind.TRANSCRIPT}:
+        return False
+    return hit["startTime"] < other["endTime"] and other["startTime"] < hit["endTime"]
+
+
+_Place = tuple[uuid.UUID, float]
+
+
+def _place(hit: SearchHitJson) -> _Place:
+    return parse_job_id(hit["jobId"]), hit["startTime"]
+
+
+def _still(signer: Signer, hit: SearchHitJson, seen: dict[_Place, int | None]) -> str | None:
+    place = _place(hit)
+    if place not in seen:
         return None
-    return still_path(signer, parse_job_id(hit["jobId"]), hit.get("sceneIndex", OVERVIEW_STILL))
-
-
-_SEEN = {SearchKind.SCENE, SearchKind.TEXT, SearchKind.OBJECT}
-"""What is found in a scene, or in a video without any."""
+    index = hit.get("sceneIndex", seen[place])
+    return still_path(signer, place[0], OVERVIEW_STILL if index is None else index)
 
 
 def marked(snippet: Snippet) -> Markup:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
@@ -20,12 +20,13 @@ from models.tasks import Purpose, Task
 from serve_app.api.envelope import Context
 from serve_app.api.health import ReadinessProbe
 from serve_app.api.urls import parse_job_id
-from serve_app.context import AppContext
 from serve_app.dashboard import OPERATOR_PATH, access
 from serve_app.dashboard.pages import page
-from serve_app.errors import ApiError, ErrorCode
+from serve_app.errors import ApiError, ErrorCode, existing
+from serve_app.jobs import service
+from serve_app.observability.metrics import record_job_end
 from serve_app.settings import Settings
-from storage import keys, metrics
+from storage import jobs, keys, metrics
 from storage.database import database_revision
 from storage.ledger import Month
 
@@ -36,14 +37,6 @@ ACCOUNTS_SHOWN = 50
 WAITING_SHOWN = 20
 
 router = APIRouter(route_class=access.OperatorRoute, include_in_schema=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """A job under a lease, and since when its runner has sent no heartbeat."""
-
-    job: metrics.LeasedJob
-    silent_seconds: float
 
 
 async def _page(request: Request, settings: Settings, template: str, /, **values: Any) -> Response:
@@ -60,14 +53,19 @@ async def get_queue(request: Request, context: Context) -> Response:
         states = await metrics.count_open_jobs(connection)
         leased = await metrics.list_leased_jobs(connection)
         waiting = await metrics.list_waiting_jobs(connection, limit=WAITING_SHOWN)
-    now = datetime.now(UTC)
-    heartbeats = [
-        Heartbeat(job, max(0.0, (now - (job.lease_expires_at - lease)).total_seconds()))
-        for job in leased
-    ]
     return await _page(
-        request, context.settings, "queue.html", states=states, heartbeats=heartbeats,
+        request, context.settings, "queue.html", states=states, lease=lease, leased=leased,
         waiting=waiting, most=metrics.MOST_ROWS)  # fmt: skip
+
+
+@router.post(f"{OPERATOR_PATH}/jobs/{{id}}/cancel")
+async def cancel_job(context: Context, id: str) -> Response:
+    """Cancel a job of whatever account."""
+    async with context.database.transaction() as connection:
+        job = existing(await jobs.find_job(connection, parse_job_id(id)), "job")
+        ended = await service.cancel_job(connection, job.account_id, id)
+    record_job_end(context.metrics, ended.state)
+    return RedirectResponse(OPERATOR_PATH, status_code=303)
 
 
 @router.get(ACCOUNTS_PATH)
@@ -84,29 +82,16 @@ async def get_accounts(request: Request, context: Context, first: str = "") -> R
         most=metrics.MOST_COUNTED)  # fmt: skip
 
 
-@router.post(f"{ACCOUNTS_PATH}/{{id}}/suspend")
-async def suspend_account(context: Context, form: access.SentForm, id: str) -> Response:
-    """Refuse every request of the account."""
-    return await _restrict(context, form, id, suspended=True, throttled=None)
-
-
-@router.post(f"{ACCOUNTS_PATH}/{{id}}/resume")
-async def resume_account(context: Context, form: access.SentForm, id: str) -> Response:
-    """Lift suspension and throttling."""
-    return await _restrict(context, form, id, suspended=False, throttled=False)
-
-
-async def _restrict(
-    context: AppContext,
-    form: dict[str, str],
-    account_id: str,
-    *,
-    suspended: bool,
-    throttled: bool | None,
+@router.post(f"{ACCOUNTS_PATH}/{{id}}/{{action}}")
+async def restrict_account(
+    context: Context, form: access.SentForm, id: str, action: Literal["suspend", "resume"]
 ) -> Response:
+    """Refuse every request of the account; or lift suspension and throttling."""
+    suspended = action == "suspend"
+    throttled = None if suspended else False
     async with context.database.transaction() as connection:
         try:
-            account = await keys.get_account(connection, str(parse_job_id(account_id)))
+            account = await keys.get_account(connection, str(parse_job_id(id)))
         except keys.AccountNotFoundError:
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such account.") from None
         await keys.set_restrictions(

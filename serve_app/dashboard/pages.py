@@ -93,6 +93,7 @@ async def page(request: Request, template: str, *, status: int = 200, **values: 
         "operator": getattr(request.state, "operator", None),
         "static": f"{STATIC_PATH}/{static_version()}",
         "version": __version__,
+        "pictures": request.app.state.context.pictures,
     }
     content = await run_in_threadpool(_rendered, template, values, takes_gzip(request))
     # Of gzip: no text begins so.

@@ -37,7 +37,7 @@ _Words = Annotated[
     ),
 ]
 _SCENE = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:[0-9]{1,9}")
-_Scene = Annotated[
+Scene = Annotated[
     Annotated[str, shown(_SCENE), matching(_SCENE, "scene: a job's id, a colon, a number")] | None,
     Query(
         description="A scene, `jobId:index`: the scenes whose stills look like it, 200 at "
@@ -90,7 +90,7 @@ async def search(
     context: Context,
     account_id: CurrentAccount,
     q: _Words = None,
-    like: _Scene = None,
+    like: Scene = None,
     kinds: _Kinds = None,
     language: _Language = None,
     created_from: parameters.CreatedFrom = None,
@@ -126,7 +126,7 @@ async def search(
         found = await service.find_alike_page(
             context.database,
             account_id,
-            _likeness(like, filters),
+            likeness(like, filters),
             filters,
             limit=limit,
             after=after,
@@ -149,7 +149,7 @@ async def search(
     return page(request, found.hits, next_cursor, path="/search", mode=found.mode)
 
 
-def _likeness(like: str | None, filters: Filters) -> service.Likeness:
+def likeness(like: str | None, filters: Filters) -> service.Likeness:
     """Return the scene that is named. Raises INVALID_REQUEST."""
     if like is None:
         raise invalid("Either q or like is needed.", "q")

@@ -94,10 +94,9 @@ def test_jobs_are_found_by_a_part_of_their_name_and_by_their_day(caller: Caller)
     assert listed(caller, name="%") == []
     assert listed(caller, **{"from": "2024-05-02"}) == [third, second]
     assert listed(caller, to="2024-05-02T14:00:00+02:00", name="c") == [first]
-    for field, bad in (("name", ""), ("name", "a" * 256), ("from", "May"), ("to", "2024-13-01")):
-        refusal(caller.get("/jobs", **{field: bad}), 400, "INVALID_REQUEST", param=field)
-    turned = caller.get("/jobs", **{"from": "2024-05-02", "to": "2024-05-02"})
-    refusal(turned, 400, "INVALID_REQUEST", param="to")
+    for field, bad in (("name", ""), ("name", "a" * 256), ("from", "May"), ("to", "2024-05-01")):
+        query = {"from": "2024-05-01", field: bad}
+        refusal(caller.get("/jobs", **query), 400, "INVALID_REQUEST", param=field)
 
 
 def test_a_renamed_job_keeps_its_suffix_and_is_found_by_its_new_name(
@@ -108,11 +107,8 @@ def test_a_renamed_job_keeps_its_suffix_and_is_found_by_its_new_name(
     renamed = shown(caller.ask("PATCH", path, json={"fileName": "Council", "metadata": {"a": 1}}))
     assert (renamed["fileName"], renamed["metadata"]) == ("Council.mp4", {"a": 1})
     assert shown(caller.ask("PATCH", path, json={}))["fileName"] == "Council.mp4"
-    found = {
-        name: len(caller.get("/search", q=name, kinds="file").json()["data"])
-        for name in ("council", old.removesuffix(".mp4"))
-    }
-    assert found == {"council": 1, old.removesuffix(".mp4"): 0}
+    for name, hits in (("council", 1), (old.removesuffix(".mp4"), 0)):
+        assert len(caller.get("/search", q=name, kinds="file").json()["data"]) == hits
     long = shown(caller.ask("PATCH", path, json={"fileName": "ä" * 255}))
     assert long["fileName"] == "ä" * 251 + ".mp4"
     for body, field in (({"fileName": 5}, "fileName"), ({"metadata": {"": 1}}, "metadata.")):

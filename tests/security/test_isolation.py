@@ -284,8 +284,10 @@ ROUTES_OUTSIDE = {
     "/dashboard/sign-out": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/operator": "test_an_account_learns_nothing_of_the_operators_pages",
     "/dashboard/operator/accounts": "test_an_account_learns_nothing_of_the_operators_pages",
-    "/dashboard/operator/accounts/{id}/suspend": "tests/serve_app/dashboard/test_operator_pages.py",
-    "/dashboard/operator/accounts/{id}/resume": "tests/serve_app/dashboard/test_operator_pages.py",
+    "/dashboard/operator/jobs/{id}/cancel": "tests/serve_app/dashboard/test_operator_pages.py",
+    "/dashboard/operator/accounts/{id}/{action}": (
+        "tests/serve_app/dashboard/test_operator_pages.py"
+    ),
     "/dashboard/operator/throughput": "test_an_account_learns_nothing_of_the_operators_pages",
     "/dashboard/operator/failures": "test_an_account_learns_nothing_of_the_operators_pages",
     "/dashboard/operator/system": "test_an_account_learns_nothing_of_the_operators_pages",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,6 +28,7 @@ from serve_app.search.service import parse_query
 from serve_app.work.indexing import SearchIndexer
 from storage.search import Clause
 from storage.search_index import MOST_CHARACTERS
+from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.published_jobs import SCENES, SPOKEN, complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.stills import BLUE, GREEN, ORANGE, RED, ColourEmbedder, jpeg
@@ -338,6 +340,12 @@ def test_scenes_that_look_alike_where_there_is_a_model_and_pages_go_on(api: Runn
             missing = search(other, asks, like=named)
             assert (missing.status_code, missing.json()["code"]) == (404, "NOT_FOUND")
             assert missing.json()["param"] == "like"
+        with signed_in(other, customer) as browser:
+            alike = f"/dashboard/search?like={job}:"
+            assert f'href="{alike}2">Similar scenes' in browser.get(f"/dashboard/jobs/{job}").text
+            shown = browser.get(f"{alike}0").text
+            assert re.findall(r"thumbnails/(\d).jpg", shown) == ["3", "2", "1"]
+            assert f'href="?like={job}:3">Similar scenes' in shown
         where = ["--url", f"{other.root}/v1/api", "--key", customer.key]
         shown = CliRunner().invoke(app, ["search", "--like", like, *where]).output
         assert f"0:00.0 – 0:12.4  scene 3  {job}" in shown

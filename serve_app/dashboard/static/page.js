@@ -113,11 +113,10 @@ if (next && location.pathname === "/dashboard") {
   location.replace(next);
 }
 
-for (const form of document.querySelectorAll("form[data-confirm]:not([data-post])")) {
-  form.addEventListener("submit", (event) => {
-    if (!confirm(form.dataset.confirm)) event.preventDefault();
-  });
-}
+document.addEventListener("submit", (event) => {
+  const { confirm: question, post } = event.target.dataset;
+  if (question && !post && !confirm(question)) event.preventDefault();
+});
 for (const button of document.querySelectorAll("[data-copy]")) {
   if (!navigator.clipboard) continue;
   button.hidden = false;

@@ -378,6 +378,32 @@ def test_search_marks_what_was_found_and_leads_to_its_place(
     assert (wrong.status_code, 'role="alert"' in wrong.text) == (400, True)
 
 
+def test_a_spoken_hit_has_its_scenes_still_and_a_sentence_of_two_tracks_is_one_hit(
+    api: RunningApi, customer: Customer, browser: httpx.Client
+) -> None:
+    job_id, other = created(api, customer), created(api, customer)
+    api.client.post(f"/jobs/{other}/cancel", headers=customer.headers)
+    complete(api, job_id, [track(0), track(1)], [])
+    said = {"q": "morning", "kind": "transcript"}
+
+    def hits(**more: str) -> list[str]:
+        page = browser.get("/dashboard/search", params=said | more).text
+        return re.findall(r'<li class="job">.*?</li>', page, re.S)
+
+    [hit] = hits()
+    assert f"/jobs/{job_id}/thumbnails/0.jpg" in hit
+    assert f"q=morning&amp;kind=transcript&amp;job={job_id}" in hit
+    assert "Similar scenes" not in hit
+    assert [len(hits(job=each)) for each in (job_id, other, "x")] == [1, 0, 0]
+    assert len(hits(**{"from": "2024-01-01", "to": "2124-01-01"})) == 1
+    assert hits(to="2024-01-01") == []
+    wrong = browser.get("/dashboard/search", params=said | {"from": "May"})
+    assert (wrong.status_code, "There is no such day." in wrong.text) == (400, True)
+    like = {"like": f"{job_id}:0"}
+    unavailable = browser.get("/dashboard/search", params=like)
+    assert (unavailable.status_code, "no model that compares" in unavailable.text) == (404, True)
+
+
 def test_a_snippet_is_text_but_for_its_marks() -> None:
     shown = marked({"text": "<b>a</b>", "ranges": [{"start": 0, "end": 3}]})
     assert shown == "<mark>&lt;b&gt;</mark>a&lt;/b&gt;"

@@ -20,7 +20,7 @@ from models.registry import REGISTRY
 from serve_app.cli.main import app
 from serve_app.cli.output import UsageError
 from serve_app.dashboard.operators import served_models
-from storage import keys, metrics
+from storage import audit, keys, metrics
 from tests.databases import fresh_database
 from tests.serve_app.dashboard.test_dashboard_pages import HOSTILE, csrf, link_token, visitor
 from tests.serve_app.published_jobs import complete, created, fail, lease_of, track
@@ -172,8 +172,15 @@ def test_the_queue_shows_what_waits_and_what_runs(
     name = api.transact(lambda c: keys.get_account(c, str(customer.account_id))).name
     assert name in at_work
     assert re.search(r"<dt>Queued, the oldest for \d+ s</dt><dd>1</dd>", shown)
-    for job_id in (first, second):
-        api.client.post(f"/jobs/{job_id}/cancel", headers=customer.headers)
+    assert shown.count("clip.mp4<br>") == 2
+    form = {"csrf": csrf(operator.get("/dashboard/operator"))}
+    for job_id, status in ((first, 303), (second, 303), (second, 409), (uuid.uuid4(), 404)):
+        path = f"/dashboard/operator/jobs/{job_id}/cancel"
+        assert operator.post(path).status_code in {400, 403}
+        assert operator.post(path, data=form).status_code == status
+    entries = api.transact(lambda c: audit.list_entries(c, uuid.UUID(str(customer.account_id))))
+    cancelled = [(str(it.job_id), it.actor_kind) for it in entries if it.action == "cancelJob"]
+    assert cancelled == [(first, "operator"), (second, "operator")]
     assert lease.job_id == uuid.UUID(first)
 
 
