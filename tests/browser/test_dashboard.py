@@ -18,6 +18,7 @@ from tests.browser.visits import (
     DESK,
     PHONE,
     PLAIN_HOST,
+    ZOOMED,
     Line,
     Visits,
     playable_job,
@@ -453,6 +454,7 @@ PAGES = {
     "scenes": "/dashboard/jobs/{long}/scenes?from=24",
     "captions": "/dashboard/jobs/{long}/captions?rules=bbc",
     "compare": "/dashboard/compare?from={long}&to={long}",
+    "shared": "{shared}",
     "missing": "/dashboard/nothing",
     "signed out": "/dashboard/sign-in?ended=out",
     "session over": "/dashboard/sign-in?ended=1",
@@ -474,7 +476,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize("size", [DESK, PHONE, ZOOMED], ids=["desk", "phone", "200 %"])
 @pytest.mark.long
 def test_pages_are_accessible_and_fit(
     visits: Visits, caller: Caller, runner: RunnerSide, scheme: str, size: ViewportSize
@@ -487,6 +489,7 @@ def test_pages_are_accessible_and_fit(
     ids["failed"] = runner.queued(caller)
     runner.fail(runner.lease(ids["failed"]), "ingest", "INGEST_FAILED")
     ids["running"] = runner.queued(caller)
+    ids["shared"] = caller.post(f"/jobs/{ids['job']}/share", {}).json()["data"]["url"]
     ids["long"] = long_job(visits.api, runner, caller)
     join(caller, Role.VIEWER)
     account_id = caller.customer.account_id

@@ -31,6 +31,8 @@ PHONE = ViewportSize(width=360, height=740)
 PLAIN_HOST = "plain.test"
 """Leads to the API; to browsers it is an address without TLS on another machine."""
 DESK = ViewportSize(width=1280, height=800)
+ZOOMED = ViewportSize(width=640, height=400)
+"""What of DESK is left at 200 %."""
 PATIENCE_MS = 60_000
 """What pages come to is waited for so long; Playwright's own 5 s pass on a busy machine."""
 
