@@ -91,7 +91,7 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "listTranslations": (Item(_finished), Item(_uploading)),
     "getTranslation": (Item(lambda account: _finished(account) | {"language": "en"}),),
     "lintCaptions": (Item(_finished, ("?rules=bbc&track=0",)),),
-    "changeJob": (Item(_finished), Item(_uploading)),
+    "changeJob": (Item(_finished),),
     "eraseJob": (Item(_uploading),),
     "rerunJob": (Item(_finished), Item(_uploading)),
     "redactJob": (Item(_finished),),
@@ -175,7 +175,7 @@ BODIES = {
     "editTranscript": {"revision": 0, "trackIndex": 0, "segments": [{"index": 0}]},
     "revertTranscript": {"revision": 0, "trackIndex": 0},
     "createTranslation": {"language": "en"},
-    "changeJob": {"fileName": "own.mp4"},
+    "changeJob": {},
     "rerunJob": {},
     "redactJob": {"kinds": ["email"]},
 }
@@ -362,6 +362,7 @@ def test_what_is_anothers_looks_like_what_is_missing(
     own: FurnishedAccount, foreign: FurnishedAccount, name: str, item: Item, query: str
 ) -> None:
     """The same status, body and headers; the deprecated path's successor names what was asked."""
+    own.caller.api.sql("DELETE FROM rate_limits")
     named = item.named(foreign)
     first = next(iter(named))
     missing = [named | {first: value} for value in (str(uuid.uuid4()), "0" * 32, "no-uuid")]
