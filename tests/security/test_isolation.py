@@ -91,7 +91,7 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "listTranslations": (Item(_finished), Item(_uploading)),
     "getTranslation": (Item(lambda account: _finished(account) | {"language": "en"}),),
     "lintCaptions": (Item(_finished, ("?rules=bbc&track=0",)),),
-    "changeJob": (Item(_finished), Item(_uploading)),
+    "changeJob": (Item(_finished),),
     "eraseJob": (Item(_uploading),),
     "rerunJob": (Item(_finished), Item(_uploading)),
     "redactJob": (Item(_finished),),

@@ -399,8 +399,7 @@ def test_a_spoken_hit_has_its_scenes_still_and_a_sentence_of_two_tracks_is_one_h
     assert hits(to="2024-01-01") == []
     wrong = browser.get("/dashboard/search", params=said | {"from": "May"})
     assert (wrong.status_code, "There is no such day." in wrong.text) == (400, True)
-    like = {"like": f"{job_id}:0"}
-    unavailable = browser.get("/dashboard/search", params=like)
+    unavailable = browser.get("/dashboard/search", params={"like": f"{job_id}:0"})
     assert (unavailable.status_code, "no model that compares" in unavailable.text) == (404, True)
 
 
