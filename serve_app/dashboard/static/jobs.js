@@ -92,7 +92,7 @@ let before = states();
 const moving = () => [...before.values()].some((state) => ["queued", "processing"].includes(state));
 if (said) {
   follow(
-    () => (moving() ? 2 : 6) * Math.ceil(before.size / 100),
+    () => (moving() ? 2 : 6) * Math.ceil((before.size + 1) / 100),
     () => {
       const after = states();
       const ended = [...after].filter(
