@@ -212,6 +212,33 @@ _STAGE_WORK = text(
       FROM work GROUP BY stage
     """  # noqa: S608  (constants of this module)
 )
+INTERVALS = 48
+"""Points of a curve."""
+_ACTIVITY = text(
+    """
+    WITH counted AS (
+        (SELECT state, created_at, started_at, completed_at, duration_ms FROM jobs
+          WHERE state IN ('completed', 'failed')
+            AND completed_at > now() - make_interval(hours => :hours)
+          ORDER BY completed_at DESC LIMIT :most)
+        UNION ALL
+        (SELECT state, created_at, started_at, completed_at, duration_ms FROM jobs
+          WHERE completed_at IS NULL LIMIT :most)
+    )
+    SELECT count(*) FILTER (WHERE created_at < b.until
+                              AND coalesce(started_at, completed_at, now()) >= b.until) AS waiting,
+           count(*) FILTER (WHERE state = 'completed' AND completed_at <@ b.span) AS completed,
+           count(*) FILTER (WHERE state = 'failed' AND completed_at <@ b.span) AS failed,
+           coalesce(sum(duration_ms / 1000.0) FILTER
+               (WHERE state = 'completed' AND completed_at <@ b.span), 0)::float8 AS media_seconds
+      FROM (SELECT n, now() - make_interval(secs => :step * n) AS until,
+                   tstzrange(now() - make_interval(secs => :step * (n + 1)),
+                             now() - make_interval(secs => :step * n)) AS span
+              FROM generate_series(:intervals - 1, 0, -1) AS n) AS b
+      LEFT JOIN counted ON true
+     GROUP BY b.n ORDER BY b.n DESC
+    """
+)
 _FAILED_JOBS = text(
     f"""
     SELECT j.id AS job_id, a.name AS account, j.completed_at, s.stage,
@@ -341,6 +368,15 @@ async def list_stage_work(connection: Connection) -> list[StageLoad]:
     """Stages that worked, in their order, over the newest MOST_COUNTED jobs of the day."""
     rows = {row["stage"]: row for row in await run(connection, _STAGE_WORK, most=MOST_COUNTED)}
     return [StageLoad(**rows[stage] | {"stage": stage}) for stage in StageName if stage in rows]
+
+
+async def list_activity(connection: Connection, hours: int) -> dict[str, list[float]]:
+    """Return curves over the last hours, INTERVALS points each, the oldest first: jobs that wait,
+    and, of each interval, jobs that completed and failed, and their media in seconds."""
+    step = hours * 3600 / INTERVALS
+    given = {"hours": hours, "step": step, "intervals": INTERVALS, "most": MOST_COUNTED}
+    rows = (await connection.execute(_ACTIVITY, given)).mappings().all()
+    return {name: [float(row[name]) for row in rows] for name in rows[0]}
 
 
 async def list_failures(connection: Connection) -> list[FailedStage]:

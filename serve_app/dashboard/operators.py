@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
@@ -19,6 +19,7 @@ from models.registry import REGISTRY, own_profile
 from models.tasks import Purpose, Task
 from serve_app.api.envelope import Context
 from serve_app.api.health import ReadinessProbe
+from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.urls import parse_job_id
 from serve_app.dashboard import OPERATOR_PATH, access
 from serve_app.dashboard.pages import page
@@ -133,13 +134,21 @@ def _place(profile: str, task: Task[Any]) -> str:
     return "replica, GPU" if REGISTRY[profile][task].device == "cuda" else "replica, processor"
 
 
+RANGES = {1: "Hour", 24: "Day", 168: "Week"}
+
+
 @router.get(f"{OPERATOR_PATH}/throughput")
-async def get_throughput(request: Request, context: Context) -> Response:
-    """What each stage got through in a day, and the models that do its work."""
-    settings = context.settings
+async def get_throughput(
+    request: Request, context: Context, hours: Annotated[int, WHOLE_NUMBER] = 24
+) -> Response:
+    """What each stage got through in a day, curves of hours, and the models that do the work."""
+    settings, hours = context.settings, hours if hours in RANGES else 24
     work = await context.database.read(metrics.list_stage_work)
+    curves = await context.database.read(metrics.list_activity, hours)
+    speed = [each * metrics.INTERVALS / hours / 3600 for each in curves.pop("media_seconds")]
     return await _page(
         request, context.settings, "throughput.html", work=work,
+        hours=hours, ranges=RANGES, curves=curves | {"seconds of media a second": speed},
         profile=own_profile(settings.model_profile),
         models=list(served_models(settings.model_profile, settings.models_dir)),
         most=metrics.MOST_COUNTED)  # fmt: skip

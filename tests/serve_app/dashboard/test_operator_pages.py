@@ -257,6 +257,35 @@ def test_throughput_is_media_against_time_at_work(
     ]  # fmt: skip
 
 
+def test_curves_have_what_waited_and_ended_when(
+    api: RunningApi, customer: Customer, operator: httpx.Client
+) -> None:
+    """The demo of 95.2 s: it waited for five minutes, half an hour ago, and completed in one."""
+    job_id = created(api, customer)
+    complete(api, job_id, [track(0)], [])
+    run_sql(api, "UPDATE jobs SET completed_at = now() - interval '9 days', created_at = now() -"
+            " interval '9 days' WHERE completed_at IS NOT NULL")  # fmt: skip
+    statement = text(
+        "UPDATE jobs SET created_at = now() - interval '36 minutes', started_at = now()"
+        " - interval '31 minutes', completed_at = now() - interval '30.2 minutes' WHERE id = :id"
+    )
+    api.transact(lambda connection: connection.execute(statement, {"id": job_id}))
+
+    async def read(connection: AsyncConnection) -> dict[str, list[float]]:
+        return await metrics.list_activity(connection, 1)
+
+    curves = api.transact(read)
+    assert len(curves["waiting"]) == metrics.INTERVALS == 48
+    of_75_seconds = [at for at, count in enumerate(curves["completed"]) if count]
+    assert of_75_seconds == [23]
+    assert curves["media_seconds"][23] == pytest.approx(95.2)
+    others = curves["waiting"][10]
+    assert [each - others for each in curves["waiting"][18:24]] == [0, 1, 1, 1, 1, 0]
+    page = operator.get("/dashboard/operator/throughput?hours=168").text
+    assert page.count("<polyline") == 4
+    assert 'aria-current="true">Week' in page
+
+
 def test_models_of_every_profile_have_weights_a_use_and_a_place() -> None:
     for profile, entries in REGISTRY.items():
         shown = list(served_models(profile, None))
