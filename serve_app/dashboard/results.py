@@ -48,6 +48,8 @@ from storage.results import Element, Parts, Track, list_tracks
 from storage.types import ComparisonState
 
 _MOST_CHANGES = 1_000
+_DOUBTFUL = 0.5
+"""A word of less confidence is as likely wrong as right; it is marked where a reader asks."""
 TrackIndex = Annotated[int, WHOLE_NUMBER]
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -131,7 +133,8 @@ def spelled(segment: Element) -> tuple[Markup, str]:
         start = text.find(word["text"], at)
         if start < 0:
             return escape(text), ""
-        parts += [escape(text[at:start]), Markup("<i>{}</i>").format(word["text"])]
+        doubt = Markup(' class="doubt"') if word.get("confidence", 1) < _DOUBTFUL else ""
+        parts += [escape(text[at:start]), Markup("<i{}>{}</i>").format(doubt, word["text"])]
         times += [word["start_ms"] / 1000, word["end_ms"] / 1000]
         at = start + len(word["text"])
     return Markup("").join([*parts, escape(text[at:])]), " ".join(map(str, times))

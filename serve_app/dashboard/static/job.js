@@ -141,6 +141,9 @@ async function open({ job, seconds, track, tracks, speakers }) {
     else link.removeAttribute("href");
   }
   comment(job, () => player?.currentTime ?? timeline.time).catch((error) => console.warn(error.message));
+  const doubts = document.getElementById("doubts");
+  if (doubts) doubts.hidden = false;
+  doubts?.addEventListener("click", () => doubts.setAttribute("aria-pressed", String(lines.classList.toggle("doubts"))));
   seen?.each(light);
   spoken?.each((part) => timeline.colour(part));
   spoken?.each((part) => nameSpeakers(part, timeline.names, job, query, (speaker) => timeline.rename(speaker)));

@@ -200,6 +200,16 @@ def test_each_word_of_a_line_is_an_element(text: str, words: list[str], shown: s
     assert len(times.split()) == 2 * shown.count("<i>")
 
 
+def test_a_doubtful_word_can_be_marked() -> None:
+    words = [("Good", 0.98), ("morning.", 0.31)]
+    timed = [
+        {"text": word, "start_ms": n, "end_ms": n + 500, "confidence": confidence}
+        for n, (word, confidence) in enumerate(words)
+    ]
+    found, _ = spelled({"text": "Good morning.", "words": timed})
+    assert found == '<i>Good</i> <i class="doubt">morning.</i>'
+
+
 async def test_a_kept_value_is_made_once_and_the_least_recent_goes_first() -> None:
     made = list[str]()
     kept = Kept[str, str](10, len)
