@@ -71,7 +71,7 @@ _ORDERS = re.compile(
 )
 """What addresses a model is shown to people among the passages and not given to the model."""
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
-_ADDRESS = re.compile(r"\w+://\S+|www\.\S+|\S+@\S+\.\w+", re.IGNORECASE)
+_MARKS_OF_ADDRESSES = ("://", "@", "www.")
 
 
 Language = Annotated[str, Field(max_length=35), shown(LANGUAGE), matching(LANGUAGE, "language")]
@@ -388,7 +388,9 @@ def _checked(
                 break
     text = " ".join("".join(c if c.isprintable() else " " for c in sentence.text).split())
     known = " ".join([question, *(each["quote"] for each in citations)])
-    claims = [*_NUMBER.findall(text), *_ADDRESS.findall(text)]
+    words = [word.strip(".,;:!?()'\"") for word in text.split()]
+    addresses = [word for word in words if any(it in word.lower() for it in _MARKS_OF_ADDRESSES)]
+    claims = [*_NUMBER.findall(text), *addresses]
     quoted = sum(len(each["quote"]) for each in citations)
     if not text or _MOST_ABOVE_QUOTES * quoted < len(text):
         return None
