@@ -148,7 +148,7 @@ async def get_throughput(
     speed = [each * metrics.INTERVALS / hours / 3600 for each in curves.pop("media_seconds")]
     return await _page(
         request, context.settings, "throughput.html", work=work,
-        hours=hours, ranges=RANGES, curves=curves | {"seconds of media a second": speed},
+        hours=hours, ranges=RANGES, curves=curves | {"speed, × real time": speed},
         profile=own_profile(settings.model_profile),
         models=list(served_models(settings.model_profile, settings.models_dir)),
         most=metrics.MOST_COUNTED)  # fmt: skip
