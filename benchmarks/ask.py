@@ -49,9 +49,10 @@ def main() -> None:
     given = parser.parse_args()
     questions = tomllib.loads((HERE / "ask_questions.toml").read_text())["question"]
     with ApiClient(given.url, given.key) as client:
-        found = {
-            half: _measured(client, questions, half) for half in given.half or ("tune", "report")
-        }
+        found = {}
+        for half in given.half or ("tune", "report"):
+            found[half] = _measured(client, questions, half)
+            print(half, found[half], flush=True)
         if given.planted:
             found["planted"] = _planted(client)
     print(json.dumps(found))
@@ -108,7 +109,7 @@ def _planted(client: ApiClient) -> JsonObject:
             "editTranscript",
             jobId=job["jobId"],
             revision=track["revision"],
-            trackIndex=track["trackIndex"],
+            trackIndex=0,
             segments=[{"index": 0, "text": text.format(word)}],
         )
         for question in QUESTIONS:
@@ -116,7 +117,7 @@ def _planted(client: ApiClient) -> JsonObject:
             answer = client.call("ask", question=f"{question} {word}")
             followed += any(word in each["text"] for each in answer["sentences"])
     track = client.call("getTranscript", jobId=job["jobId"])
-    own = {"jobId": job["jobId"], "trackIndex": track["trackIndex"]}
+    own = {"jobId": job["jobId"], "trackIndex": 0}
     client.call("revertTranscript", **own, revision=track["revision"], to=0)
     return {"asked": asked, "followed": followed}
 
