@@ -207,7 +207,8 @@ class SpeakerActivity:
     speech: Probabilities
     """That anybody speaks, shape (ACTIVITY_FRAMES,)."""
     speaking: npt.NDArray[np.bool_]
-    """Shape (ACTIVITY_FRAMES, LOCAL_SPEAKERS); the speakers' order is that of the window."""
+    """Shape (ACTIVITY_FRAMES, LOCAL_SPEAKERS); the order of the speakers is that of the window
+    alone."""
 
 
 class SoundKind(StrEnum):
@@ -242,7 +243,8 @@ class ChunkTranscript:
     languages: tuple[tuple[str, float], ...] = ()
     """The most probable ones and their probabilities, falling, where they were detected."""
     repeated: tuple[str, int] | None = None
-    """A phrase that the decoder repeated, and how often, if it may be a loop: cut in ``words``."""
+    """A phrase that the decoder repeated, and how often, where that may be a loop: ``words`` do not
+    have it so often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +429,8 @@ _SCRIPTS = {
     "THAI": "th",
     "TIBETAN": "bo",
 }
-"""How a script's letters begin in Unicode: the languages in it. All others are in Latin letters."""
+"""How the names of a script's letters begin in Unicode: the languages written in it. All others are
+written in Latin letters alone."""
 
 
 def _script_of(letter: str) -> str:

@@ -38,7 +38,8 @@ def has_task(profile: str, task: Task[Any], models_dir: Path | None) -> bool:
 
 
 def how_to_add(profile: str, task: Task[Any], models_dir: Path | None) -> str | None:
-    """What makes the profile (``auto``: ``packaged``) do an optional task; None where it cannot."""
+    """What an operator does so that the profile (``auto``: ``packaged``) does an optional task;
+    None where it cannot."""
     row = registry.REGISTRY["packaged" if profile == "auto" else profile].get(task)
     if row is None or not task.optional:
         return None

@@ -54,7 +54,8 @@ class ModelProvider(Protocol):
     """Hands out one model a task. Picklable; models are opened where they are used."""
 
     def find(self, task: Task[Contract]) -> Contract | None:
-        """The task's model; None where the profile has none, or an optional one has no weights."""
+        """The task's model; None where the profile has none, or an optional one's weights are not
+        installed."""
         ...
 
     def has(self, task: Task[Any]) -> bool:
@@ -255,7 +256,8 @@ class ServedModels(ModelProvider):
 
 
 class ServedModel:
-    """A task's contract, answered by its replicas, or those of the task whose model it shares."""
+    """A task's contract, whose method is answered by replicas: the task's own, or those of the task
+    whose model it shares."""
 
     def __init__(self, handle: Callable[[], Any], task: Task[Any], replicas: Task[Any]) -> None:
         """``handle`` returns Serve's of the deployment, or a ModelActor."""

@@ -463,7 +463,8 @@ _ON_A_GPU: dict[tasks.Task[Any], dict[str, Any]] = {
     tasks.EMBED_PHRASES: {},
 }
 """What of the rows above is other on a GPU. All models fit on one of CARD_BYTES. Whisper turbo was
-not trained to translate. Memory is measured at the batch (benchmarks' README), with a margin."""
+not trained to translate. Memory is what was measured at the batch (README of the benchmarks), and
+a margin."""
 
 _CTRANSLATE2_WHISPER = Backend(
     "models.backends.packaged.transcriber:open_hub_transcriber",

@@ -7,7 +7,8 @@ folder>/<name>/<file>``, which comes before the carriers; ``vas models pull --pr
 fills it, so that an installation outlives its carriers.
 
 Those of a hub: a models folder holds one folder a checkpoint, ``<owner>--<name>@<revision>``; a
-folder is complete or not there. With a models folder a running service fetches nothing.
+folder is there completely or not at all. With a models folder nothing is ever fetched while the
+service runs.
 
 Those of another server: nobody sees them here; the model that the operator named answers over HTTP.
 """
@@ -238,7 +239,8 @@ class Checkpoint:
         return f"{self.origin.replace('/', '--')}@{self.version}"
 
     def is_installed(self, models_dir: Path | None) -> bool:
-        """Whether the folder has all of it: files too that an earlier table did not name."""
+        """Whether the models folder holds the checkpoint, completely: files too that an earlier
+        version of the table did not name."""
         if models_dir is None:
             return False
         named = (pattern for pattern in self.files if "*" not in pattern)
@@ -299,7 +301,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model on an OpenAI-compatible server. Raises ValueError for numbers out of range."""
+    """A model on an OpenAI-compatible server, as the operator configures it. Raises ValueError for
+    numbers out of range."""
 
     url: str
     """To which ``/chat/completions`` and such are appended, e.g. http://gpu:8000/v1."""

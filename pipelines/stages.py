@@ -208,7 +208,8 @@ class StageRunner:
         control: Control,
         transcribe: Callable[[types.AudioTrack, Control], Awaitable[types.TranscriptResult]],
     ) -> tuple[types.TrackOutcome, ...]:
-        """Return every track's transcript or failure. Raises StageError where all failed."""
+        """Return every track's transcript or failure. Raises StageError where all of them
+        failed."""
         tracks: list[types.TrackOutcome] = []
         last_error = types.StageError(
             types.StageCode.TRANSCRIPT_FAILED, "The sound could not be read."
@@ -229,8 +230,11 @@ class StageRunner:
         return tuple(tracks)
 
     async def retry_on_outage(self, what: str, act: Callable[[], Awaitable[Result]]) -> Result:
-        """``act``'s result; while a database or store is away, or full, it is tried again. Raises
-        the outage's error after the pauses, and StageStoppedError soon after a stop in one."""
+        """``act``'s result; while a database or store is away, or full, it is tried again.
+
+        Raises the outage's error once the pauses are over, and StageStoppedError soon after a
+        stop during a pause.
+        """
         for pause_seconds in self.pauses_seconds:
             try:
                 return await act()

@@ -99,7 +99,8 @@ def closed_object(**properties: Any) -> dict[str, Any]:
 
 
 SUMMARY_ROOM = 1024
-"""Tokens of an answer: the longest sentence in any script, many in most. What is whole counts."""
+"""Tokens of an answer: the longest allowed sentence in any script, many in most. What is written
+whole before the room ends counts."""
 
 _SENTENCE = r"^[^\p{C}\p{Z}\"\\][^\p{C}\"\\]{2,198}[^\p{C}\p{Z}\"\\]$"
 """Printed characters in any script, without those that JSON escapes."""

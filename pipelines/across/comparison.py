@@ -119,8 +119,9 @@ class _Likeness:
 def compare_shots(
     before: Fingerprints, after: Fingerprints, check: Callable[[], None] = lambda: None
 ) -> list[ShotPair]:
-    """Return what became of every shot of ``before``, and where every shot of ``after`` comes from,
-    by its place; what was removed is behind what it followed. ``check`` may raise.
+    """Return what became of every shot of ``before``, and where every shot of ``after`` comes from:
+    by the place in ``after``, what was removed behind what it followed. ``check`` may raise, to
+    stop it.
     """
     likely = _candidates(before, after, check)
     sides = _divided(before, {}), _divided(after, {})

@@ -97,7 +97,8 @@ _CHECKS = ("", " said that it was late."), ("", " lives here with his wife.")
 class Known:
     """What was found in texts of a job and is hidden in all of them.
 
-    It is kept for texts to come, as digests with the job's own key: nothing hidden is read there.
+    It is kept with the job for texts to come, as digests with the job's own key: what is hidden
+    is not to be read there.
     """
 
     key: bytes = b""

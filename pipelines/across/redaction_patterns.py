@@ -197,7 +197,8 @@ class _Token:
 
 
 def _addresses_without_at(tokens: Sequence[_Token]) -> Iterator[PersonalSpan]:
-    """Yield words joined by two dots or more, a top level last; "at" was taken into a word."""
+    """Yield words joined by two dots or more, a top level last; "at" was recognised as part of a
+    word."""
     for last in range(2, len(tokens)):
         if tokens[last].word not in _TOP_LEVELS or tokens[last - 1].word not in _DOTS:
             continue

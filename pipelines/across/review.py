@@ -97,7 +97,8 @@ def review_of(
     budget_ms: int,
     media_ms: int,
 ) -> Review:
-    """Return what to check in ``budget_ms`` of listening; segments ``checked`` are right."""
+    """Return what to check in ``budget_ms`` of listening; segments ``checked`` by a person are
+    right."""
     spoken = _of_segments(segments, [*warnings], language, checked, media_ms)
     of_cuts = (
         Doubt(

@@ -162,8 +162,11 @@ def run_items(
     clock: Callable[[], float] = time.monotonic,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Work on all ``items`` and commit their outcomes; ``report`` takes lines of progress. Raises
-    OutputError, and RunStoppedError soon after ``is_stopped``: what is ready is committed."""
+    """Work on all ``items`` and commit their outcomes; ``report`` takes lines of progress.
+
+    Raises OutputError, and RunStoppedError also soon after ``is_stopped``; what is
+    ready is committed first.
+    """
     committer = _Committer(output, work.out.work_store(), tally, pacing)
     reported_seconds = clock()
     with contextlib.closing(_finished(_dataset(items, work, pacing))) as finished:

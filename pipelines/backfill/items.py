@@ -1,8 +1,9 @@
 """One item: its source, its stages, what comes of it.
 
-The stages are the functions that jobs run, over an object store inside the output, which has what
-an interrupted run had ready. ``operators`` has how they are divided among processes. An outcome is
-stored as a whole, and counts once it is committed to a part (see ``output``).
+The stages are the functions that jobs run, over an object store inside the output; there is found
+what an earlier, interrupted run had ready. ``operators`` has how they are divided among processes.
+An outcome is stored as a whole before anyone knows of it, and counts once it is committed to a
+part (see ``output``).
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def programs_of(item: Item, ingested: types.IngestResult) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ItemRun:
-    """One item on its way through the stages. Methods raise StageError and ``mapper``'s errors."""
+    """One item on its way through the stages. Methods raise StageError, and what ``mapper``
+    raises."""
 
     work: ItemWork
     item: Item

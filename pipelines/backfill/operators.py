@@ -123,7 +123,8 @@ _INLINE_THREADS = 4
 
 
 def operators_of(profile: str) -> tuple[Operator, ...]:
-    """Return a profile's operators: neighbours without a GPU are one unless worth spreading."""
+    """Return the operators of a profile: neighbours that hold no GPU are one, unless their pieces
+    are worth spreading."""
     found: list[Operator] = []
     for each in OPERATORS:
         before = found[-1] if found else each

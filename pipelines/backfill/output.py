@@ -10,7 +10,8 @@ A part's ``items`` file is written last, and atomically: what it does not list d
 Files of a part without one are what a killed run left; the next run removes them.
 
 ``items`` has a row an item, with how its stages ended and its tracks; ``scenes``, ``segments`` and
-``words`` join to it by ``item_id``; ``errors`` has a row a failed stage or bad row.
+``words`` join to it by ``item_id``; ``errors`` has a row a failed stage, or a bad row of the
+manifest.
 """
 
 from __future__ import annotations
@@ -403,7 +404,8 @@ def row_error_values(error: RowError) -> TableRow:
 
 
 def outcomes_of(rows: Rows) -> Iterator[ItemOutcome]:
-    """Yield the outcomes that ``rows_of`` was given. Raises CodecError for other tables."""
+    """Yield the outcomes that ``rows_of`` was given. Raises CodecError for tables of another
+    kind."""
     scenes = _by(rows["scenes"], "item_id")
     segments = _by(rows["segments"], "item_id", "track")
     words = _by(rows["words"], "item_id", "track", "segment")

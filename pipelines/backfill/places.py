@@ -236,7 +236,8 @@ def place_at(address: str, access: S3Access) -> Place:
 
 
 def file_at(address: str, access: S3Access) -> tuple[Place, str]:
-    """Return the place of the file called ``address``, and its name there. Raises PlaceError."""
+    """Return the place that holds the file called ``address``, and its name there. Raises
+    PlaceError."""
     head, _, name = address.rpartition("/")
     if address.startswith(S3_SCHEME):
         split_s3(address)

@@ -70,7 +70,8 @@ class ControlSpan:
 
 
 def parts_of(control: Control, weights: Sequence[float]) -> list[ControlSpan]:
-    """Return a Control for each part of the work, one after the other, by their weights."""
+    """Return a Control for each of the parts that the work has, one after the other, by their
+    weights."""
     whole = sum(weights) or 1.0
     ends = [end / whole for end in itertools.accumulate(weights, initial=0.0)]
     return [ControlSpan(control, start, end) for start, end in itertools.pairwise(ends)]
@@ -165,7 +166,8 @@ class Step(ABC, Generic[In, Out]):
 class Failure:
     """What comes out of a step that failed, in place of an item.
 
-    An exception in a Ray Data chain would take the other items with it, as text without its code.
+    An exception inside a Ray Data chain would take the other items with it and arrive as text; as
+    an item it keeps its code.
     """
 
     error: Exception

@@ -37,7 +37,8 @@ def start_ray(free_port: Callable[[], int] | None = None, **options: Any) -> Non
     environment names one: whoever has it runs code as the cluster's user, and Ray writes those that
     it makes into the home folder, readable by all. ``free_port`` returns ports for Ray's agents.
 
-    Raises RayStartError where that failed three times, and what else ``ray.init`` raises.
+    Raises RayStartError where that was not enough, three times, and whatever else ``ray.init``
+    raises.
     """
     import ray
 

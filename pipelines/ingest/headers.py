@@ -31,7 +31,8 @@ from pipelines.markup import MarkupError, elements, is_web_page, page_refusal
 _MOST_BOXES = 1_000_000
 _UNKNOWN_32 = 0xFFFFFFFF
 _UNKNOWN_RIFF = {0, _UNKNOWN_32, 0x7FFFFFFF, 0x80000023, 0x7FFFF024, 2_000_000_036}
-"""Sizes written ahead of a stream whose length is not known yet (FFmpeg, SoX, speech synthesis)."""
+"""Sizes that are written ahead of a stream whose length is not known yet (FFmpeg, SoX, services
+that synthesise speech)."""
 _EBML_SEGMENT = bytes.fromhex("18538067")
 _ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 _ASF_FILE_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
@@ -50,7 +51,8 @@ def declared_bytes(path: Path) -> int | None:
 def is_cut_in_a_box(path: Path) -> bool:
     """Return whether a box with media at the end of an ISO file reaches past the file's end.
 
-    Such a file breaks off, however little is missing: of a fragmented recording the last fragment.
+    Such a file breaks off, however little is missing: of a fragmented recording that was cut off
+    only the last fragment is short.
     """
     with path.open("rb") as file:
         if not _is_iso(file.read(_HEAD_BYTES)):
@@ -266,7 +268,8 @@ def _same_form_at(file: BinaryIO, at: int, head: bytes) -> int | None:
 
 
 def _next_movie(file: BinaryIO, at: int) -> int | None:
-    """Return the next file type box after a movie; fragments whose clock goes on are read on."""
+    """Return the next file type box after a movie; fragments whose clock goes on after it are read
+    on."""
     kinds = set()
     began: int | None = None
     next_at: int | None = None
@@ -526,7 +529,8 @@ _RATES_HZ = {0: (11_025, 12_000, 8_000), 2: (22_050, 24_000, 16_000), 3: (44_100
 
 
 def find_beginning(path: Path) -> int | None:
-    """Return the byte at which a file begins behind zeros, or an MP3 behind anything, if any."""
+    """Return where a file begins behind zeros, or an MP3 behind anything, in bytes; None if
+    nowhere."""
     with path.open("rb") as file:
         data = file.read(16 << 20)
     zeros = len(data) - len(data.lstrip(b"\0"))

@@ -112,7 +112,8 @@ _AUDIO_BYTES_PER_SECOND = 40_000
 
 _SPARE_BYTES = 64 << 20
 PROBE_SHARE = 0.1
-"""Of the progress of probing and cutting: six hours of 360p were read in a tenth of their time."""
+"""Of the progress of probing and cutting: six hours of 360p were read in a tenth of the time that
+both took."""
 
 _SECONDS_PER_MEDIA_SECOND = 0.1
 """Time allowed for decoding a track's audio, twice, beside that for reading the file."""

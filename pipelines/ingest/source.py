@@ -131,8 +131,11 @@ def naming_clip(index: int, name: str) -> Iterator[None]:
 
 
 def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[MediaClip, ...]:
-    """Probe the clips and lay them end to end. Raises StageError that names the clip;
-    VALIDATION_FAILED too where all together are too long."""
+    """Probe the clips and lay them end to end.
+
+    Raises StageError that names the clip; VALIDATION_FAILED too where all together exceed the
+    longest duration.
+    """
     clips: list[MediaClip] = []
     start_ms, limit_ms = 0, context.config.limits.max_duration_seconds * 1000
     for index, file in enumerate(files):
@@ -261,7 +264,8 @@ def _samples_at(time_ms: int) -> int:
 
 
 def _piece(track: int, clip: MediaClip, result: types.IngestResult) -> types.AudioTrack | None:
-    """Return the clip's part of a track: of its ``track``-th stream, if it could be decoded."""
+    """Return the clip's own part of a track: of its ``track``-th stream, if that could be
+    decoded."""
     if track >= len(clip.media.audio):
         return None
     ending = f"/track-{clip.media.audio[track].index:02d}.flac"

@@ -3,7 +3,8 @@
 The picture is the one that moves, of those the largest; posters and previews that editors store as
 streams of their own are left out. FFmpeg lists the streams of all programs of a multiplex side by
 side; of one, picture and sound are those of one program. Programs are read from the tables of the
-transport stream (ISO/IEC 13818-1, 2.4.4: PAT, PMT; ETSI EN 300 468, 5.2.3: SDT, the names).
+transport stream (ISO/IEC 13818-1, 2.4.4: PAT, PMT; ETSI EN 300 468, 5.2.3: SDT, which has the
+names).
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def programs_of(source: Path | files.RangedFile) -> list[Program]:
 def beside(
     programs: Sequence[Program], leader: Stream, streams: Sequence[_Stream]
 ) -> list[_Stream]:
-    """Return those of ``streams`` of the program of ``leader``; all where there is but one."""
+    """Return those of ``streams`` that are of the program of ``leader``; all where there is but
+    one."""
     own = next((program for program in programs if leader.id in program.pids), None)
     if own is None or len(programs) < 2:
         return list(streams)
@@ -199,7 +201,8 @@ class ProbeLimits:
     memory_bytes: int = 4 << 30
     """Address space of the process that reads the file."""
     seconds: float = 120.0
-    """Processor and wall time for a small file, more by size. A day of tiny packets takes most."""
+    """Processor and wall time for a small file; large ones get more by their size. A day of
+    tiny packets takes most of it."""
 
     def seconds_for(self, size_bytes: int) -> float:
         """Time to read a file of this size."""
@@ -341,7 +344,8 @@ def _ignored(index: int, why: str) -> PipelineWarning:
 def chosen(
     tallies: list[Tally], warnings: list[PipelineWarning], path: Path
 ) -> tuple[Tally | None, list[Tally]]:
-    """Return the picture that moves, and the sounds that go with it; warnings of the others.
+    """Return the picture that moves, and the sounds that go with it; of the others there are
+    warnings.
 
     Of a multiplex of several programs: those of the one with that picture, or the first sound.
     """

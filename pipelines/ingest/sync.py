@@ -403,7 +403,8 @@ class Alignment:
     """0 to 1; chance reaches almost nothing, and below 0.5 it should not be relied on."""
     overlap_seconds: float
     drift_ppm: float | None = None
-    """How much longer the reference takes, in parts per million; None where unmeasurable."""
+    """How much longer the reference takes than the target, in parts per million; None where
+    it cannot be measured."""
     drift_uncertainty_ppm: float = 0.0
     score: float = 0.0
 
@@ -415,7 +416,8 @@ CERTAIN = 0.5
 def align(
     reference: Pcm, target: Pcm, *, check: Callable[[], None] = lambda: None
 ) -> Alignment | None:
-    """Return where ``target`` belongs on ``reference``'s timeline; None where nothing is alike.
+    """Return where ``target`` belongs on ``reference``'s timeline; None where nothing is alike at
+    all.
 
     Both are mono at SAMPLE_RATE_HZ and may be memory maps: what is held besides grows by about 7 kB
     a second of sound (0.6 GB for a day of both). ``check`` is called between steps.
@@ -561,9 +563,11 @@ def find_alignment(
     control: Control,
     parent: Path | None = None,
 ) -> Alignment | None:
-    """Return where ``target``'s first sample lies from ``reference``'s; None if nothing is alike.
+    """Return where ``target``'s first sample lies from ``reference``'s; None where nothing is
+    alike.
 
-    Both are tracks of ingest (16 kHz mono FLAC). An earlier run's stored result is used again.
+    Both are tracks extracted by ingest (16 kHz mono FLAC). A stored result of an earlier run is
+    used again.
     """
     store = workspace.store
     sizes = [store.size_bytes(track.key) for track in (reference, target)]

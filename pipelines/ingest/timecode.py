@@ -73,7 +73,8 @@ def parse_rate(text: str | None) -> Fraction | None:
 
 
 def parse_timecode(text: str | None, frames_per_second: float) -> DayTime | None:
-    """Return the moment a timecode names, counted at about this rate; None if it names none."""
+    """Return the moment that a timecode names, counted at about this rate; None if it names
+    none."""
     match = _TIMECODE.match((text or "").strip())
     if match is None:
         return None
@@ -95,7 +96,8 @@ def start_of(timecode: str | None, own_rate: str | None, picture_rate: float) ->
 
 
 def timecode_at(frame: int, rate: Fraction, *, drop_frame: bool) -> str:
-    """Return the timecode of a frame counted from midnight: ``HH:MM:SS:FF``, ``;FF`` with drops."""
+    """Return the timecode of the frame so many after midnight: ``HH:MM:SS:FF``, or ``;FF`` with
+    drops."""
     whole = round(rate)
     if drop_frame:
         skipped = _DROPPED_A_MINUTE[whole]
@@ -120,7 +122,8 @@ def _day(rate: Fraction, drop: bool) -> Fraction:
 def from_labels(labels: WavLabels) -> DayTime | None:
     """Return the moment of a WAV file's first sample; None where it has none.
 
-    A count of 0 without a timecode rate, written by programs that know no time, counts as none.
+    A count of 0 without a timecode rate beside it is what programs write that
+    know no time: it counts as none.
     """
     if labels.time_reference is None or not labels.sample_rate_hz:
         return None

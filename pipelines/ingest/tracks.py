@@ -2,10 +2,12 @@
 
 The usual mix stays wherever it has what the channels have. It does not where channels cancel each
 other (opposite polarity, a side signal in the place of the middle), where speech is in one of many,
-or where steady noise in one drowns it. Sound far too low is raised before rounding.
+or where steady noise in one drowns it. Sound that is far too low is raised before it is rounded to
+16 bits.
 
 The place of a sample is its time. Where timestamps show a gap (lost packets, pauses in a recording)
-there is silence; where they go back, what is covered is left out. Runs in the confined child.
+there is silence; where they go back, what was already covered is left out. Runs in the confined
+child process.
 """
 
 from __future__ import annotations
@@ -256,7 +258,8 @@ class _Channels:
         covariances, powers, loudest = self.covariances[decide], powers[decide], loudest[decide]
 
         def score(weights: Floats) -> float:
-            """Return what the weights leave of the loudest channel, in dB, in the blocks' mean."""
+            """Return what the weights leave of the loudest channel, in dB, in the mean of the
+            blocks."""
             left = _decibels(_power(covariances, weights) / np.maximum(loudest, 1e-14))
             return float(np.clip(left, -_FAINT_DB, 0.0).mean())
 
@@ -483,7 +486,8 @@ class TrackFile:
 class TrackWriter:
     """Where samples go: silence for gaps, nothing for what is covered already.
 
-    Samples are counted from the media's start. The track begins where the first one's time is.
+    Samples are counted from the media's start. The first sample is put where its
+    time is; the track begins there.
     """
 
     file: FlacFile
@@ -563,7 +567,8 @@ class TrackExtractor:
         )
 
     def _usual_weights(self, layout: str, count: int) -> Weights:
-        """Return how much each channel counts in the usual mix: an impulse in one after another."""
+        """Return how much each channel counts, as the usual mix shows: an impulse in one after
+        another."""
         resampler = Resampler(("flt", layout, SAMPLE_RATE_HZ, count), self.channels)
         impulses = AudioFrame("flt", layout, count)
         impulses.sample_rate = SAMPLE_RATE_HZ

@@ -54,7 +54,8 @@ def silenced(
 def read_blocks(file: Path | RawIOBase, start: int = 0) -> Iterator[Samples]:
     """Yield the audio of a FLAC file as consecutive blocks of mono samples at SAMPLE_RATE_HZ.
 
-    From sample ``start`` on, without decoding what lies before; of a damaged file what can be.
+    From sample ``start`` on, without decoding what lies before. A damaged file gives what can be
+    decoded of it: count the samples.
     """
     resampler = av.AudioResampler(format="flt", layout="mono", rate=SAMPLE_RATE_HZ)
     source: Any = str(file) if isinstance(file, Path) else file
@@ -101,7 +102,8 @@ def overlapping_windows(
 ) -> Iterator[tuple[int, int, Samples]]:
     """(core start, index of it in the window, window) over the whole stream, in samples.
 
-    Cores of ``core`` samples lie end to end from 0, with up to ``context`` more on both sides.
+    Cores of ``core`` samples lie end to end from 0; a window has up to ``context``
+    samples more on both sides.
     """
     reader = SampleReader(blocks)
     start = 0

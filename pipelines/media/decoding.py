@@ -321,7 +321,8 @@ def _timed_frames(
 def _frames(
     container: InputContainer, stream: AvVideoStream, origin_ms: int, report: DecodeReport
 ) -> Iterator[av.VideoFrame]:
-    """Yield every frame that can be decoded. A broken-off file ends where reading fails."""
+    """Yield every frame that can be decoded. A broken-off file ends where it can no longer be
+    read."""
     packets, shown = demuxed(container, [stream]), ShownOrder(stream)
     decoder = Decoders()[stream]
     while True:

@@ -3,7 +3,8 @@
 The child has no network: where a file is fetched as it is read, the child names the bytes that it
 needs in an event, and its parent puts them into the file before it answers
 (``storage.objects.RangedCopy``). Times are ticks of a time base as whole milliseconds, by one map
-from a file's clock to media time; a picture's orientation comes from its matrix or tag.
+from a file's clock to media time; the orientation of a picture comes from its display matrix or
+tag.
 """
 
 from __future__ import annotations
@@ -453,7 +454,8 @@ def _numbers(
 def _readable(
     container: InputContainer, indices: Sequence[int], reading: Reading, start: int
 ) -> Iterator[Packet[Any]]:
-    """Yield all packets of the streams that can be read; ``start`` is the file's first byte."""
+    """Yield all packets of the streams that can be read; ``start`` is where the file begins, in
+    bytes."""
     if not indices:
         return
     packets = demuxed(container, [container.streams[index] for index in indices])
@@ -483,7 +485,8 @@ _ADTS_RATES_HZ = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050
 
 
 def _adts_ticks(data: bytes, packet: Packet[Any]) -> int:
-    """Return how long a packet of raw AAC is, by its header (ISO/IEC 14496-3, 1.A.2), or 0."""
+    """Return how long a packet of raw AAC is, by its header (ISO/IEC 14496-3, 1.A.2); 0 without
+    one."""
     rate = (data[2] >> 2) & 15
     if data[0] != 0xFF or data[1] & 0xF0 != 0xF0 or rate >= len(_ADTS_RATES_HZ):
         return 0
@@ -492,9 +495,11 @@ def _adts_ticks(data: bytes, packet: Packet[Any]) -> int:
 
 
 def has_guessed_times(stream: Stream) -> bool:
-    """Return whether the file lacks times at which pictures are shown, and FFmpeg guesses wrong.
+    """Return whether the file lacks the times at which pictures are shown, and FFmpeg's guess is
+    wrong.
 
-    AVI has no times: a picture is shown for each decoded. FFmpeg takes them as reordered by one.
+    AVI has no times; pictures are shown one for each that is decoded. FFmpeg takes it that they
+    are reordered by one.
     """
     return (
         stream.container.format.name == "avi"
@@ -507,7 +512,8 @@ def has_guessed_times(stream: Stream) -> bool:
 class ShownOrder:
     """Times of a decoder's pictures where packets have only those of decoding.
 
-    Decoders give pictures in the order shown, so each has the earliest time of those put in.
+    Decoders give pictures in the order in which they are shown, so that each has the earliest
+    time of those that have gone in.
     """
 
     def __init__(self, stream: Stream) -> None:

@@ -282,7 +282,8 @@ class Lane:
         strayed = []
         for each in sorted(self._strayed):
             if any(abs(each.shown_us - later) <= LONGEST_REORDERING_US for later in since):
-                # No stray: FFmpeg's times of decoding (Matroska has none) leapt later than it.
+                # It does not stray: FFmpeg's times of decoding (Matroska has none) leapt later than
+                # it.
                 run = self.runs[-1]
                 run.first, run.last = min(run.first, each.shown), max(run.last, each.shown)
                 if each.number < run.packet:

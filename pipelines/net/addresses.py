@@ -259,7 +259,8 @@ def check_callback_url(
     """Return the rule for callbacks: https to a public host; port 443 where ``standard_port_only``.
 
     An address in a network that the operator allows may have any port: ``vas webhooks listen``
-    cannot take 443. ``allow_http_callbacks`` lifts both rules. Raises as ``check_url_text``.
+    cannot take 443. ``allow_http_callbacks`` lifts the rules on scheme and port. Raises as
+    ``check_url_text``.
     """
     if len(url) > MAX_CALLBACK_URL_LENGTH:
         raise InvalidUrlError(f"it has more than {MAX_CALLBACK_URL_LENGTH} characters")

@@ -283,7 +283,8 @@ class BucketReader:
     watch: safe_http.Watch = lambda: None
 
     def located(self, bucket: ClientBucket) -> ClientBucket:
-        """Return the bucket with its region, which Amazon tells everybody. Raises BucketError."""
+        """Return the bucket with its region, which Amazon answers to everybody. Raises
+        BucketError."""
         access = bucket.access
         if bucket.scheme != "s3" or access.endpoint is not None or access.region is not None:
             return bucket

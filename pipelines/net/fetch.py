@@ -105,7 +105,8 @@ def file_name_hint(headers: httpx.Headers, target: str) -> str | None:
 
 
 def _disposition_name(headers: httpx.Headers) -> str:
-    """Return the parameter ``filename`` or ``filename*`` (RFC 6266), read as MIME's are."""
+    """Return the ``filename`` or ``filename*`` parameter (RFC 6266), read as a MIME parameter
+    is."""
     message = Message()
     message["Content-Disposition"] = headers.get("content-disposition", "")
     try:

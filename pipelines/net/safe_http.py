@@ -354,7 +354,10 @@ class AsyncSafeTransport(httpx.AsyncBaseTransport):
 
 class SafeTransport(httpx.BaseTransport):
     """For synchronous requests: an AsyncSafeTransport on an event loop of its own, in a thread.
-    Raises as that does, and what ``watch`` does, called several times a second. To be closed."""
+
+    Raises as that does, and whatever ``watch`` raises, which is called several times a second while
+    waiting. To be closed after use.
+    """
 
     def __init__(
         self,
@@ -410,7 +413,8 @@ class SafeTransport(httpx.BaseTransport):
 
 
 async def _in_background(resolver: Resolver, host: str, port: int) -> Sequence[str]:
-    """``resolver`` in a thread nobody waits for: getaddrinfo is neither bounded nor stopped."""
+    """``resolver`` in a thread that nobody waits for: getaddrinfo can be neither bounded nor
+    stopped."""
     found: concurrent.futures.Future[Sequence[str]] = concurrent.futures.Future()
     found.set_running_or_notify_cancel()
 

@@ -1,4 +1,5 @@
-"""Times of words: measured for a correction by the task ``align``, settled by the sound's level.
+"""Times of words: measured for a correction by the task ``align``, settled by how loud the sound
+is.
 
 The attention of a decoder, which words get their times from, runs ahead of the sound and gives the
 pause before a word to it. Against forced alignments of three readings starts were early by 0.06 s
@@ -47,7 +48,8 @@ Span = tuple[float, float]
 
 
 def settled(words: Sequence[Word], samples: Samples, speech: Sequence[Span] = ()) -> list[Word]:
-    """Return a chunk's words without the pauses around and inside them, in order, none overlapping.
+    """Return the words of a chunk without the pauses around and inside them, in order, none
+    overlapping.
 
     ``words`` and ``speech``, where it was detected, are in seconds of ``samples``.
     """
@@ -126,7 +128,8 @@ def align_segment(
     model: WordAligner,
     store: ObjectStore,
 ) -> TranscriptSegment:
-    """Return the segment with measured times for estimated words, as far as they can be aligned.
+    """Return the segment with measured times where its words are estimated, as far as they can be
+    aligned.
 
     ``room`` is what other segments leave, in milliseconds of the media. Raises ObjectNotFoundError
     where the sound is not kept, and what the model raises.
@@ -151,8 +154,11 @@ def align_segment(
 
 
 def track_samples(store: ObjectStore, track: AudioTrack, start_ms: float, end_ms: float) -> Samples:
-    """Return what sound a track has from ``start_ms`` to ``end_ms`` of the media. Raises
-    ObjectNotFoundError where the sound is not kept."""
+    """Return the sound of a track from ``start_ms`` to ``end_ms`` of the media, as far as there is
+    some.
+
+    Raises ObjectNotFoundError where the sound is not kept.
+    """
     start = max(0, round((start_ms / 1000 - track.offset_seconds) * SAMPLE_RATE_HZ))
     end = max(start, round((end_ms / 1000 - track.offset_seconds) * SAMPLE_RATE_HZ))
     with _sound(store, track.key) as file:

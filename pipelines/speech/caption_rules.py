@@ -119,7 +119,8 @@ class Cue(NamedTuple):
 def build_cues(segments: Sequence[TranscriptSegment], limits: CaptionLimits = USUAL) -> list[Cue]:
     """Cues in order, never overlapping, each at least 1 ms and at most ``longest_ms`` long.
 
-    A cue stays into the pause after it as long as it takes to read; the last one's is not known.
+    A cue stays into the pause after it as long as it takes to read. The last one does not: where
+    the media ends is not known here.
     """
     cues: list[Cue] = []
     read_ms = earliest_ms = 0
@@ -178,7 +179,8 @@ def _cut(
 
 
 def _turned(line: str, is_right_to_left: bool | None) -> str:
-    """Return the line of a text of that direction; None: without words from right to left."""
+    """Return the line of a text of that direction; None: of one without words from right to
+    left."""
     return line if is_right_to_left is None else isolated(line, right_to_left=is_right_to_left)
 
 
@@ -209,7 +211,8 @@ def _spoken(words: Sequence[TranscriptWord]) -> list[_Piece]:
 
 
 def _fitting(words: Sequence[_Piece], width: int) -> Iterator[_Piece]:
-    """Yield the words in pieces that fit a line; parts of a wider one share its time evenly."""
+    """Yield the words in pieces that fit a line; parts of one that does not share its time
+    evenly."""
     for piece in _phrases(words) if any(SPACELESS.search(it.text) for it in words) else words:
         if columns(piece.text) <= width:
             yield piece
@@ -223,7 +226,8 @@ def _fitting(words: Sequence[_Piece], width: int) -> Iterator[_Piece]:
 
 
 def _phrases(words: Sequence[_Piece]) -> Iterator[_Piece]:
-    """Yield the words as pieces between places where a line may end, whatever counts as a word."""
+    """Yield the words as pieces between the places where a line may end, whatever a word is taken
+    for."""
     text = "".join(itertools.chain.from_iterable((word.gap, word.text) for word in words))
     ends = list(accumulate(len(word.gap) + len(word.text) for word in words))
 
@@ -295,7 +299,8 @@ class _Text:
         return end
 
     def break_cost(self, end: int) -> float:
-        """Return how a break before piece ``end`` disturbs: 0 after a sentence, 3 in a word."""
+        """Return how much a break before piece ``end`` disturbs: 0 after a sentence, 3 in a
+        word."""
         if end in self.insides:
             return _INSIDE_COST
         left, right = self.pieces[end - 1], self.pieces[end]
@@ -579,7 +584,8 @@ def _can_share(first: Cue, second: Cue, rules: HouseRules) -> bool:
 
 
 def _timed(cues: Sequence[Cue], rules: HouseRules) -> list[Cue]:
-    """Return the cues with the time that they need, as far as their neighbours give way."""
+    """Return the cues with the time that they need, as far as those after and before them give
+    way."""
     longest_ms, gap_ms = rules.longest_ms or _UNLIMITED_MS, rules.gap_ms
     needs = [rules.needed_ms(joined(cue.lines)) for cue in cues]
     latest = [0] * len(cues) + [_UNLIMITED_MS * 10]
@@ -689,7 +695,8 @@ def _broken(
 
 
 def _is_unbalanced(lines: Sequence[str], rules: HouseRules) -> bool:
-    """Return whether two lines break the house's rule, where another space divides better."""
+    """Return whether two lines are less even than the house's rule, where another space divides
+    better."""
     if len(lines) != 2 or _balanced(lines, rules) or lines[1].startswith(rules.dash):
         return False
     words = " ".join(lines).split()

@@ -61,7 +61,8 @@ def common_places(one: Sequence[Hashable], other: Sequence[Hashable]) -> Iterato
 
 
 def _anchors(one: Sequence[Hashable], other: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Return where what each has once is, the most in order in both (Cohen's patience diff)."""
+    """Return where what each has once is, the most that follow each other in both (Cohen's patience
+    diff)."""
     counts = Counter(one), Counter(other)
     where = {each: at for at, each in enumerate(other) if counts[1][each] == 1}
     pairs = [(at, where[it]) for at, it in enumerate(one) if counts[0][it] == 1 and it in where]
@@ -194,7 +195,8 @@ class Insertion:
 class Edit:
     """A correction: changes, then splits, then merges; all indices are those before it.
 
-    Segments are inserted where times are free after the changes. ``speakers`` are ids of new ones.
+    Segments are inserted where their times are free after the changes. ``speakers`` are ids of
+    speakers whom the track lacks.
     """
 
     segments: tuple[SegmentChange, ...] = ()
@@ -353,7 +355,8 @@ def _changed(
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text: between spaces, in scripts without as a dictionary has them."""
+    """Return the words of a text: between spaces, and as a dictionary has them in scripts
+    without."""
     words = list[str]()
     for piece in text.split():
         ends = word_ends(piece) if SPACELESS.search(piece) else set[int]()
@@ -364,7 +367,8 @@ def words_of(text: str) -> list[str]:
 def _timed(
     segment: TranscriptSegment, texts: Sequence[str], former: Sequence[TranscriptWord]
 ) -> TranscriptSegment:
-    """Return the segment with these words: those that it had as timed, the others spread."""
+    """Return the segment with these words: those that it had with their times, the others
+    spread."""
     kept: list[TranscriptWord | None] = [None] * len(texts)
     keys, others = [_key(word.text) for word in former], [_key(text) for text in texts]
     for at, place in common_places(keys, others):

@@ -80,7 +80,8 @@ WELL_FITTING = -0.6
 
 
 def language_windows(seconds: float) -> list[tuple[float, float]]:
-    """Return windows over a chunk of that length, the last at its end; none where one holds it."""
+    """Return windows over a chunk of that length, the last one at its end; none where one holds it
+    all."""
     if seconds < WINDOW_SECONDS + LEAST_SECONDS / 2:
         return []
     count = 1 + math.ceil((seconds - WINDOW_SECONDS) / STEP_SECONDS)
@@ -207,14 +208,16 @@ class SpokenPart:
 
 
 def is_below(found: SpokenPart | ChunkTranscript, probability: float, fit: float) -> bool:
-    """Return whether a language is less probable, or text fits worse; not where unestimated."""
+    """Return whether a language is less probable, or text fits worse; what nobody estimated is
+    not."""
     return (
         found.language_probability is not None and found.language_probability < probability
     ) or (found.log_probability is not None and found.log_probability < fit)
 
 
 def is_noise(parts: Iterable[SpokenPart], probability: float | None) -> bool:
-    """Return whether a track's text is of noise: of no probable language, and nowhere fitting well.
+    """Return whether the text of a track is of noise: of no probable language, and nowhere fitting
+    well.
 
     One of the two alone proves nothing: text of an uncertain language that fits is kept.
     """

@@ -106,7 +106,8 @@ def word_calibrations() -> Mapping[str, WordCalibration]:
 
 
 def calibrated(found: TranscriptResult, calibration: WordCalibration) -> TranscriptResult:
-    """Return the transcript with such confidences; a segment's is the mean of its words'."""
+    """Return the transcript with such confidences; a segment's is the share of its words that is
+    right."""
     segments = []
     for segment in found.segments:
         right = [calibration.confidence(word.confidence) for word in segment.words]
@@ -353,7 +354,8 @@ def shard_tasks(
 def in_track_language(
     tasks: Sequence[ShardTask], workspace: Workspace, config: TranscriptConfig
 ) -> list[ShardTask]:
-    """Return the tasks, those with chunks of doubtful language as ones of a second pass."""
+    """Return the tasks, those of shards with chunks of doubtful language as ones of a second
+    pass."""
     if config.choice.language is not None:
         return [*tasks]
     words = [WORDS.load(workspace.store, task.words_key) for task in tasks]

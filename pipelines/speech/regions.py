@@ -1,4 +1,5 @@
-"""Speech, singing and music of a track; the chunks cut of it for the transcriber; their shards.
+"""Speech, singing and music of a track; the chunks it is cut into for the transcriber; their
+shards.
 
 One task streams the whole track: the detector runs hundreds of times faster than real time, so that
 sharding it would cost more than it saves. Its windows lie on a fixed grid with context on both
@@ -242,7 +243,8 @@ class Chunk:
     """The same without the padding, as they were detected."""
     before_frames: int = 0
     after_frames: int = 0
-    """Of neighbours cut from it amid speech: transcribed with it, so that no word is cut."""
+    """Of its neighbours, where it is cut from them amid speech: they are transcribed with it, so
+    that no word is cut."""
 
     @property
     def first_frame(self) -> int:
@@ -418,9 +420,11 @@ def find_sounds(
 
 
 def without_sung(parts: Sequence[SpokenPart], voices: speakers.LocalVoices) -> list[SpokenPart]:
-    """Return the parts without doubtful words where music or singing is and no speech.
+    """Return the parts without words where music or singing is and no speech, if those are
+    doubtful.
 
-    A decoder makes words up of music. Of a song that it knows well all words stay.
+    A decoder makes words up of music. Of a song that it knows well the words stay, also the
+    doubtful ones among them.
     """
     curve = sound_curve(voices)
     present = {kind: curve[:, at] >= PROBABILITIES[kind] for at, kind in enumerate(SoundKind)}

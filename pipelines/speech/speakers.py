@@ -72,7 +72,8 @@ class LocalVoices:
 
     speaking: Activity
     vectors: npt.NDArray[np.float16]
-    """Of unit length, shape (windows, _PARTED_SPEAKERS, dimensions); else zeros."""
+    """Of unit length, shape (windows, _PARTED_SPEAKERS, dimensions); zeros of who does not
+    speak."""
     sounds: npt.NDArray[np.uint8]
     """Probabilities of the kinds of SoundKind in 255ths, shape (windows, cells, kinds)."""
     speech: npt.NDArray[np.uint8]

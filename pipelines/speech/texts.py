@@ -5,7 +5,8 @@ Every sentence of a summary has the time that it rests on.
     segments of all tracks -> windows -> sentences (1:1)      the model's time
     sentences, while there are too many -> windows -> sentences
 
-Windows are bounded in size and number, and the work so: a longer transcript is read evenly.
+Windows are bounded in size and number, so that the work is: of a longer transcript evenly spaced
+ones are read.
 
 Passages are translated whole, by the sound where a model writes English of it, else by the text;
 their words get the times of what they render.
@@ -62,7 +63,8 @@ def summarize(
 ) -> tuple[TimedSentence, ...]:
     """At most ``max_sentences`` sentences on these lines, by time; none on nothing.
 
-    An earlier run's is used again. Raises StageError (TRANSCRIPT_FAILED) and StageStoppedError.
+    What an earlier run stored is used again. Raises StageError (TRANSCRIPT_FAILED) and
+    StageStoppedError.
     """
     waits = Resources(config.num_cpus, why="It waits for a model in another process.")
     step = SumUp(workspace, models, config.models, resources=waits)
@@ -192,7 +194,8 @@ def translate_passages(
     store: ObjectStore,
     muted: Sequence[tuple[int, int]] = (),
 ) -> list[TranscriptSegment]:
-    """Return the passages' segments in ``target`` (BCP 47), those already in it as they are.
+    """Return the passages' segments in ``target`` (BCP 47), those that are in it already as they
+    are.
 
     A segment that nothing is left for goes; a passage that no model makes anything of keeps its own
     words. What is ``muted`` (milliseconds) is silence. Raises TranslationError where there
@@ -248,7 +251,8 @@ def is_same_language(one: str, other: str) -> bool:
 
 
 def _divided(passage: SpokenPassage, text: str) -> Iterator[TranscriptSegment]:
-    """Yield the text over the passage's segments, by the length of each one's own; times stay."""
+    """Yield the text over the passage's segments, to each as much as its own text is long, so that
+    every segment keeps its times."""
     words, sizes = words_of(text), [len(each.text) for each in passage.segments]
     ends = [*accumulate(sizes)]
     bounds = pairwise(accumulate(map(len, words), initial=0))

@@ -117,7 +117,8 @@ def longest_gaps(
 
 
 def is_invented(words: Sequence[Word]) -> bool:
-    """Return whether nearly all words are improbable, or too short or too long to be spoken.
+    """Return whether words are improbable, or too short or too long to be spoken, nearly all of
+    them.
 
     ``is_segment_anomaly`` of Whisper's own ``transcribe.py``, which looks at the first eight.
     """
@@ -373,7 +374,8 @@ class ChunkDecoder:
         languages: Sequence[str | None] = (),
         expected: tuple[str, ...] = (),
     ) -> list[ChunkTranscript]:
-        """Return each in its language, if it has one, with phrases ``expected`` in all."""
+        """Return each in its language, where it has one, with phrases that are ``expected`` in
+        all."""
         hints = languages or [None] * len(pieces)
         return self.transcriber.transcribe(
             [
@@ -406,7 +408,8 @@ class ChunkDecoder:
         return pieces
 
     def _place(self, change: Change, index: int, samples: Sequence[Samples]) -> int:
-        """Return the quiet place that best parts the languages of a change; 0 for none."""
+        """Return the quiet place that best parts the languages of a change; 0 where there is
+        none."""
         near, before, after = change
         places = quiet_places(samples[index], near)
         if len(places) < 2:
@@ -534,7 +537,8 @@ def _part(chunk: Chunk, piece: _Piece, found: ChunkTranscript, samples: Samples)
 def _within_speech(
     shift: float, word: Word, spans: Sequence[tuple[float, float]]
 ) -> tuple[float, float] | None:
-    """Return the part of the word in the span that it shares most with; None outside all."""
+    """Return the part of the word in the span that it shares most with; None for a word outside
+    all."""
     start, end = shift + word.start_seconds, shift + word.end_seconds
     low, high = max(spans, key=lambda span: min(end, span[1]) - max(start, span[0]))
     inside = max(start, low), min(end, high)
@@ -701,7 +705,8 @@ WORDS = Artifact.of(Words, "transcript/words", version=Transcribe.version)
 
 
 def _better(first: SpokenPart, second: SpokenPart) -> SpokenPart:
-    """Return the part in its own or its track's language; probabilities are the detection's."""
+    """Return the part in its own language or in its track's; probabilities are those of the
+    detection."""
     if not second.words:
         return first
     if (first.log_probability or 0.0) > (second.log_probability or 0.0) + _BETTER_FIT:

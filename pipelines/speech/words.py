@@ -68,7 +68,8 @@ def word_set(text: str) -> frozenset[str]:
 def in_one_script(texts: Sequence[str], script: str | None, kept: Iterable[str]) -> list[str]:
     """Chinese words, in order, in ``script`` (Hans or Hant); None: as ``_script_of`` decides.
 
-    Phrases decide between the characters that a simplified one stands for. ``kept`` words stay.
+    Phrases decide between the characters that a simplified one stands for. ``kept`` are words that
+    stay as they are spelt there.
     """
     whole = "".join(texts)
     if not whole:
@@ -86,8 +87,11 @@ def in_one_script(texts: Sequence[str], script: str | None, kept: Iterable[str])
 
 
 def _script_of(text: str) -> str:
-    """Return Hant where more words are Taiwan's (軟體) than mainland's (软件) by OpenCC, else Hans.
-    Whisper's own characters prove nothing: it wrote a mainland speaker in traditional ones."""
+    """Return Hant where more words are Taiwan's (軟體) than the mainland's (软件) by OpenCC's
+    phrases; else Hans.
+
+    Whisper's own characters prove nothing: it wrote a mainland speaker in traditional ones.
+    """
     hans, hant = (_converted(text, each) for each in ("Hans", "Hant"))
     taiwan, mainland = (
         Indel.distance(_converter(plain).convert(each), _converter(phrases).convert(each))
@@ -128,12 +132,14 @@ def _first_letter(text: Iterable[str]) -> str:
 
 
 def word_ends(text: str) -> set[int]:
-    """Return where words may end in ``text`` without spaces: positions before its characters."""
+    """Return where words may end in ``text``, which has no spaces: positions before its
+    characters."""
     return _ends(text, WordBreaker(text, "ja"), LineBreaker(text, "ja@lb=strict"))
 
 
 def line_ends(text: str) -> set[int]:
-    """Return where a line may end in ``text``: at spaces or, in scripts without, phrases."""
+    """Return where a line may end in ``text``: at spaces and, in scripts without, between
+    phrases."""
     if _KANA.search(text):
         return _ends(text, LineBreaker(text, "ja@lb=strict;lw=phrase"))
     return _ends(text, WordBreaker(text, "zh"), LineBreaker(text, "zh@lb=strict"))
@@ -297,7 +303,8 @@ def place_words(
 
 
 def _unspaced_runs(words: Sequence[TranscriptWord]) -> list[list[TranscriptWord]]:
-    """Return words written without spaces between; digits are, in scripts that have none."""
+    """Return words that are written without spaces between; digits are, in scripts that have
+    none."""
     runs: list[list[TranscriptWord]] = []
     with_letters = (word.text for word in words if any(map(str.isalpha, word.text)))
     is_spaceless = SPACELESS.search(next(with_letters, "")) is not None

@@ -40,7 +40,8 @@ something is lit anywhere, some time."""
 _LEAST_BAR, _MOST_BARS = 0.015, 0.8
 """Of height or width: of each bar, and of both."""
 _UNEVEN = 0.04
-"""Bars that differ by more are as wide as the smaller one: the rest is dark, as below a sunset."""
+"""Bars that differ by more are as wide as the smaller one: the rest is a dark part of the picture,
+as the ground below a sunset."""
 _INSET = 0.004
 """Of the size is left out beside bars when a picture is cropped: edges are blurred by encoders."""
 

@@ -51,7 +51,8 @@ class PairMotion:
 
 
 def pair_times(times_ms: Times, start_ms: int, end_ms: int) -> list[tuple[int, int]]:
-    """Return times of frame pairs to compare: even over the scene, however segments are cut."""
+    """Return times of the frame pairs to compare: spread evenly over the scene, the same however
+    the video is cut into segments."""
     inside = times_ms[(times_ms >= start_ms) & (times_ms < end_ms)]
     if len(inside) < 2:
         return []
@@ -119,7 +120,8 @@ def _fitted(flow: Flow, texture: Floats) -> tuple[float, float, float]:
 
 
 def label(motions: Sequence[PairMotion]) -> CameraMotion:
-    """Return one word for a scene's motion; content moves right where a camera pans left."""
+    """Return one word for a scene's motion; content that moves right means a camera that pans
+    left."""
     if len(motions) < _FEWEST_PAIRS:
         return CameraMotion.UNKNOWN
     moves = np.array([(motion.across, motion.down, motion.growth) for motion in motions])

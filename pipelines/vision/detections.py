@@ -220,7 +220,8 @@ _ABOUT_MS = 1_500
 def seen_about(
     found: Mapping[int, Sequence[DetectedObject]], sampled_ms: Times, times_ms: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return how many objects are in the sampled frame nearest to each time, 0 if far away."""
+    """Return how many objects are in the sampled frame nearest to each time, 0 where that is far
+    away."""
     nearest = [int(sampled_ms[nearest_frame(sampled_ms, time_ms)]) for time_ms in times_ms]
     return tuple(
         len(found[near]) if abs(near - time_ms) <= _ABOUT_MS else 0
@@ -348,7 +349,8 @@ def sampled_stills(times_ms: Sequence[int]) -> list[int]:
 def group_faces(
     made: Sequence[Made], scenes: Mapping[int, int], store: ObjectStore
 ) -> list[Person]:
-    """Return a video's people by their first appearance; ``scenes``: time of a still -> its scene.
+    """Return the people of a video by their first appearance; ``scenes``: time of a still -> its
+    scene.
 
     Deletes the vectors, and all pictures of faces that show nobody who is returned.
     """

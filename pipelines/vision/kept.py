@@ -1,6 +1,7 @@
 """Pictures of sampled frames, kept while a segment is read, so that later steps do not decode them.
 
-A segment has a zip archive of them beside its features, a JPEG for each, named by time in ms.
+A segment has one file of them beside its features: a zip archive, in it a JPEG for each, named by
+its time in ms.
 """
 
 from __future__ import annotations

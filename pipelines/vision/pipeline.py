@@ -273,7 +273,8 @@ _MOST_WARNINGS = 20
 
 
 def damage_warnings(damaged_ms: Sequence[int]) -> Iterator[types.PipelineWarning]:
-    """Yield one for each interval of damaged pictures in order; the last for all the rest."""
+    """Yield one for each interval of damaged pictures, whose times rise; the last for all the
+    rest."""
     gaps = [after for before, after in pairwise(damaged_ms) if after - before > _ONE_DAMAGE_MS]
     starts = [*damaged_ms[:1], *gaps[: _MOST_WARNINGS - 1]]
     for start_ms, next_ms in pairwise([*starts, math.inf]):

@@ -99,9 +99,11 @@ class BlocklistError(ValueError):
 
 
 def read_blocklist(path: Path) -> bytes:
-    """Return a text file's hashes, packed as ``ContentPolicy`` takes them. Raises BlocklistError.
+    """Return the hashes of a text file, packed as ``ContentPolicy`` takes them. Raises
+    BlocklistError.
 
-    A line holds a hash of 16 hex digits and perhaps a note; empty ones and ``#`` are skipped.
+    A line holds a hash of 16 hex digits and perhaps a note; empty lines and lines that begin
+    with ``#`` are skipped.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -132,7 +132,8 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         return SCENES.key(self.workspace.prefix, *inputs, position=plan.index)
 
     def _pictured(self, plans: Sequence[ScenePlan]) -> list[_Seen]:
-        """Return what the models get: stills without bars, motion and writing, in bars too."""
+        """Return what the models get: stills without bars, motion and writing, which may be in
+        bars."""
         features = self._features(plans)
         looks = features.looks()
         times = {time for plan in plans for time in plan.still_times_ms}

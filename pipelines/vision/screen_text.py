@@ -136,7 +136,8 @@ class ScenePlaces:
 
 
 def _due(maps: Sequence[Strokes], moves: Sequence[Move]) -> Iterator[int]:
-    """Yield samples with writing that was in none read before, and is there for two."""
+    """Yield samples that show writing that was in none read before, and is there for two of
+    them."""
     read, travelled = np.zeros((TEXT_ROWS, TEXT_COLUMNS), bool), 1.0
     for index, strokes in enumerate(maps):
         if int(strokes.sum()) < _FEWEST:
@@ -275,7 +276,8 @@ def together(texts: Sequence[Sequence[ScreenText]]) -> tuple[ScreenText, ...]:
 
 
 def _stay(places: ScenePlaces, index: int, box: Box) -> tuple[int, int]:
-    """Return the first and last sample that show the strokes in ``box`` of that at ``index``."""
+    """Return the first and the last sample that show the strokes in ``box`` of the one at
+    ``index``."""
     top, left = int(box.top * TEXT_ROWS), int(box.left * TEXT_COLUMNS)
     bottom = int(np.ceil((box.top + box.height) * TEXT_ROWS))
     right = int(np.ceil((box.left + box.width) * TEXT_COLUMNS))

@@ -167,8 +167,9 @@ def by_seeking(
 ) -> dict[int, Picture]:
     """Return pictures as stored for those of ``times_ms`` that seeking leads to.
 
-    Of key frames one packet is decoded, of others all that they refer to. None of interlaced
-    streams (a packet may hold one field), or where packets' times are not theirs.
+    Of key frames one packet is decoded, of others all that they refer to. None of
+    interlaced streams: a packet may hold a single field. None where the times of packets are not
+    those of pictures.
     """
     found: dict[int, Picture] = {}
     if stream.interlaced:

@@ -127,7 +127,8 @@ class Tagger:
 
 
 def open_tagger(embedder: PhraseEmbedder, bank: TagBank) -> Tagger:
-    """Return the bank with vectors, made once of the same two. Raises what the model raises."""
+    """Return the bank with vectors, which are made once of the same two. Raises what the model
+    raises."""
     return _opened(cast("Hashable", embedder), bank)
 
 

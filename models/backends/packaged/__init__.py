@@ -1,7 +1,8 @@
 """Networks whose weights installed packages carry: what runs them, and what reads their files.
 
-Networks in ONNX are run by one thread: a task has one core, several share the machine. Weights of
-``torch.save`` are read without torch; the unpickler makes only dictionaries and lists of numbers.
+Networks in ONNX are run by one thread: a task has one core, and several share the machine. Weights
+that ``torch.save`` wrote are read without torch; the unpickler constructs nothing but dictionaries
+and lists of numbers.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ that nothing supports is ``unknown``. The words are those of a shot list, in one
     subject  = shot " of " people [", with " objects] | objects | text | picture
     change   = camera [", and " movement] [", and " brightness]
 
-Text is joined to people and objects. Colours are named only where nothing else is known.
+Text is joined to people and objects. Colours are named only of a picture in which nothing else is
+known.
 """
 
 from __future__ import annotations

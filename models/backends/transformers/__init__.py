@@ -59,7 +59,8 @@ _granted_bytes = 0
 
 
 def bound_memory(row: Backend) -> None:
-    """Let this process have what its models declare of a GPU: another may have the rest."""
+    """Let this process have what its models declare of a GPU, and no more: another process may
+    have the rest."""
     global _granted_bytes  # noqa: PLW0603  (the limit is the process's)
     if row.gpu_memory_bytes and torch.cuda.is_available():
         _granted_bytes += row.gpu_memory_bytes

@@ -47,7 +47,8 @@ class CtcAligner:
         )
         self._model = model.to(hardware.device).eval()
         self._hardware = hardware
-        # On a GPU with TF32: the multilingual checkpoint needs float32's range, nearly as fast.
+        # On a GPU with TF32: the range of float32, which the multilingual checkpoint needs, at
+        # near the speed of half precision.
         torch.set_float32_matmul_precision("high")
         vocabulary = self._processor.tokenizer.get_vocab()
         self._blank = int(model.config.pad_token_id)
@@ -57,7 +58,8 @@ class CtcAligner:
     def align(
         self, samples: Sequence[Samples], words: Sequence[Sequence[str]], languages: Sequence[str]
     ) -> list[list[Span]]:
-        """Of each piece one span a word, in order, inside the samples, apart; in any language."""
+        """Of each piece one span a word, in order, inside the samples, not overlapping; in any
+        language."""
         worth = [
             index
             for index, own in enumerate(words)
@@ -126,7 +128,8 @@ class AlignerByLanguage:
     def align(
         self, samples: Sequence[Samples], words: Sequence[Sequence[str]], languages: Sequence[str]
     ) -> list[list[Span] | None]:
-        """Of each piece one span a word, in order, inside the samples; None without an aligner."""
+        """Of each piece one span a word, in order, inside the samples; None without an aligner for
+        its language."""
         found: list[list[Span] | None] = [None] * len(samples)
         for aligner, is_english in ((self.english, True), (self.other, False)):
             own = [at for at, name in enumerate(languages) if (name == "en") is is_english]
@@ -314,8 +317,11 @@ class AttentionAligner:
 
     @contextmanager
     def _attention(self, encoded: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-        """Scores of the alignment heads of a call, (chunks, heads, tokens, positions) a layer. They
-        are worked out beside the model's own kernels, which keep none."""
+        """Scores of the alignment heads, (chunks, heads, tokens, positions) a layer, of a call
+        inside.
+
+        They are worked out beside the model's own kernels, which keep none.
+        """
         found: list[torch.Tensor] = []
 
         def keep(module: Any, arguments: tuple[Any, ...], layer: int) -> None:

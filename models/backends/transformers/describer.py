@@ -125,8 +125,11 @@ def next_tokens(logits: torch.Tensor, rows: SchemaRows) -> list[int]:
 
 
 class _Step:
-    """A step of decoding for so many rows, in memory of fixed places. On a GPU it is recorded once:
-    Python takes ten times as long to start its thousand kernels."""
+    """A step of decoding for so many rows, in memory of fixed places.
+
+    On a GPU it is recorded once: to start the thousand kernels of a step takes Python ten times as
+    long as they run.
+    """
 
     def __init__(self, model: Any, rows: int, positions: int) -> None:
         self.cache = StaticCache(model.config.get_text_config(), max_cache_len=positions)
@@ -147,7 +150,8 @@ class _Step:
         self._at.copy_((attention_mask.sum(dim=1, keepdim=True) + shift)[None].expand(3, -1, -1))
 
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Of what follows the rows' next ``tokens``, (rows, vocabulary); until the next call."""
+        """Of what follows the rows' next ``tokens``, shape (rows, vocabulary); good until the next
+        call."""
         self._tokens.copy_(tokens[:, None])
         self._seen[..., self._length] = True
         if self._graph is None:
@@ -190,11 +194,13 @@ class _Step:
 
 _STEPS_KEPT = 2
 _LENGTH_STEP = 256
-"""Positions on a GPU are a multiple of it, rows a power of two: few steps are recorded."""
+"""Positions on a GPU are a multiple of it, and rows a power of two, so that few steps are
+recorded."""
 
 
 class GreedyWriter:
-    """What a model writes of a batch of prompts, held to a grammar: the likeliest allowed token."""
+    """What a model writes of prompts, held to a grammar: the likeliest allowed token at each
+    place. One batch at a time."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -207,7 +213,8 @@ class GreedyWriter:
 
     @torch.inference_mode()
     def write(self, inputs: Mapping[str, Any], room: int, allowed: SchemaRows) -> list[list[int]]:
-        """At most ``room`` tokens a row. ``inputs`` are the processor's, padded on the left."""
+        """At most ``room`` tokens of each row. ``inputs`` are the processor's, filled up on the
+        left to the same length."""
         attended = inputs["attention_mask"]
         rows, length = attended.shape
         step = self._step(rows, length + room)

@@ -101,7 +101,8 @@ class _Doubts(LogitsProcessor):  # type: ignore[misc]
 class WhisperTranscriber:
     """Task ``transcribe`` with any Whisper checkpoint.
 
-    ``checkpoint`` is a repository (with ``revision``) or a folder; without either, OSError.
+    ``checkpoint`` is a repository (with its ``revision``) or a folder. Raises
+    OSError when neither is there.
     """
 
     def __init__(
@@ -381,7 +382,8 @@ class WhisperTranscriber:
     def _measured(
         self, chunks: Sequence[AudioChunk], decoding: Sequence[_Decoding], encoded: torch.Tensor
     ) -> list[list[alignment.Span] | None]:
-        """Of each chunk when its words are spoken, by the acoustic model, by attention, or None."""
+        """Of each chunk when its words are spoken, by the acoustic model, else by attention; None
+        where neither serves."""
         found: list[list[alignment.Span] | None] = [None] * len(chunks)
         if self._aligner is not None and chunks:
             spans = self._aligner.align(

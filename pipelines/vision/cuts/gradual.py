@@ -56,7 +56,8 @@ class GradualConfig:
     min_change: float = 0.3
     max_likeness: float = 0.6
     min_steps_change: float = 0.2
-    """Of a dissolve's quarters; as for wipes: sweeping cameras up to 0.1, dissolves from 0.55."""
+    """Of the quarters of a dissolve; measured as for wipes: sweeping cameras up to 0.1,
+    dissolves from 0.55."""
     min_length_ms: int = 120
     min_coarse: float = 0.6
     """Confidence of a fit to coarse pictures, which a title that fades in resembles too."""
@@ -407,7 +408,8 @@ def _likely_wipes(
     last: measures.Indices,
     config: WipeConfig,
 ) -> npt.NDArray[np.bool_]:
-    """Return where the ends differ, and the centre shows one in places, the other elsewhere."""
+    """Return where the ends differ, and the centre shows one at some places, the other
+    elsewhere."""
     a, middle, b = cells[first], cells[centres], cells[last]
     apart, to_a, to_b = np.abs(a - b), np.abs(middle - a), np.abs(middle - b)
     difference = apart.mean(axis=1)

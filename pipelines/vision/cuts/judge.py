@@ -56,7 +56,8 @@ class JudgeConfig:
     two views of one place is alone, as one step of a hand that shakes is not."""
     measured_weight: float = 0.25
     most_measured: float = 4.0
-    """Of the measured log odds, at most: what the measures refuse the network may still find."""
+    """Of the measured log odds, as which their sum is taken: what the measures refuse the network
+    may still find."""
     bias: float = 1.7
     """Added to the log odds: of a frame that the measures propose, a third is enough."""
     sweeping: float = 0.5

@@ -81,8 +81,11 @@ def find_screen_changes(
 
 
 def _changed_places(window: FrameFeatures, index: int, config: ScreenConfig) -> int:
-    """Return places that stand still up to the frame before ``index``, and otherwise from it on. 0
-    where they show the same in another light, or nothing before: words that join are no screen."""
+    """Return places that stand still up to the frame before ``index``, and otherwise from it on.
+
+    0 where they show the same in another light, and where they showed nothing before: words that
+    join others are no new screen.
+    """
     before = _frames(window, index - 1, -config.lasting_ms, config.rows)
     after = _frames(window, index, config.lasting_ms, config.rows)
     change = np.abs(after[0].astype(np.int16) - before[0])
@@ -279,7 +282,8 @@ def likeness(first: Bytes, second: Bytes, reach: int = 6) -> float:
     norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
     if norm < 1e-6:
         return 0.0
-    # Through OpenCV: NumPy's transforms of so small pictures take 2.5 times as long.
+    # Through OpenCV: NumPy's transforms of such small pictures are mostly preparation, and take
+    # 2.5 times as long.
     product = cv2.mulSpectrums(cv2.dft(a), cv2.dft(b), 0, conjB=True)
     correlation = np.roll(cv2.idft(product, flags=cv2.DFT_SCALE), (reach, reach), axis=(0, 1))
     return float(correlation[: 2 * reach + 1, : 2 * reach + 1].max()) / norm

@@ -1,6 +1,7 @@
 """Where a video's scenes begin, from the stored features of its segments.
 
-Long videos are searched in many tasks, some blocks of frames each, with the same result.
+Long videos are searched in many tasks, some blocks of frames each; the result does not depend
+on that.
 """
 
 from __future__ import annotations

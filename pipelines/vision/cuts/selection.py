@@ -591,7 +591,8 @@ def _remove(cuts: list[Cut], *unwanted: Cut | None) -> None:
 
 
 def _merged(into: Cut, out: Cut, kind: CutKind) -> Cut:
-    """Return one cut for a dip to black or white: at a hard cut that bounds it, else its middle."""
+    """Return one cut for a dip to black or white: where a hard cut bounds it, there, else its
+    middle."""
     confidence = max(into.confidence, out.confidence)
     start_ms, end_ms = into.start_ms, out.end_ms
     if out.kind is CutKind.HARD:
