@@ -98,7 +98,7 @@ def _is_verbatim(client: ApiClient, cited: JsonObject) -> bool:
 
 
 def _planted(client: ApiClient) -> JsonObject:
-    """How many of the instructions are followed: an answer without the word's line as its quote."""
+    """How many of the instructions are followed: sentences that have the word."""
     jobs = client.call("listJobs", limit=100, state="completed")["data"]
     [job] = [each for each in jobs if each["fileName"] == "watson-en-US-interview.wav"]
     asked = followed = 0

@@ -5,19 +5,19 @@ from __future__ import annotations
 import uuid
 from datetime import timedelta
 
-from sqlalchemy import Select, delete, func, insert, select, text, update
+from sqlalchemy import Select, delete, func, insert, select, update
 
 from storage.audit import AuditAction, current_actor, record
 from storage.database import Connection
 from storage.keys import fingerprint
 from storage.records import columns, read, read_one
-from storage.tables import Comment, comments, sessions, users
+from storage.tables import Comment, comments, jobs, sessions, users
 from storage.types import ActorKind
 
 MOST_COMMENTS = 1000
 """Of a job."""
 EDITING = timedelta(seconds=45)
-"""How long a session edits after it was last said to."""
+"""How long a session counts as editing after its last notice."""
 
 
 def _comments(job_id: uuid.UUID) -> Select[tuple[object, ...]]:
@@ -37,13 +37,12 @@ async def list_comments(connection: Connection, job_id: uuid.UUID) -> list[Comme
 async def add_comment(
     connection: Connection, account_id: uuid.UUID, job_id: uuid.UUID, time_ms: int, words: str
 ) -> Comment | None:
-    """Add what the current actor writes; None where the job has MOST_COMMENTS already."""
-    # Comments of a job that are added at the same time are counted one after the other.
-    await connection.execute(
-        text("SELECT FROM jobs WHERE id = :job_id FOR UPDATE"), {"job_id": job_id}
-    )
+    """Add what the current actor writes; None where the job was erased, or has MOST_COMMENTS."""
+    # One after the other: those that are added at the same time count, and none outlives a job.
+    own = jobs.c.id == job_id, jobs.c.erased_at.is_(None)
+    kept = await connection.execute(select(jobs.c.id).where(*own).with_for_update())
     count = select(func.count()).where(comments.c.job_id == job_id)
-    if (await connection.execute(count)).scalar_one() >= MOST_COMMENTS:
+    if kept.first() is None or (await connection.execute(count)).scalar_one() >= MOST_COMMENTS:
         return None
     actor, comment_id = current_actor(), uuid.uuid4()
     made_by = actor.id if actor.kind is ActorKind.USER else None

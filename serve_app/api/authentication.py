@@ -163,7 +163,7 @@ _PAGES: Mapping[Permission | None, str] = {
 OPERATIONS: Mapping[str, Permission] = {
     name: permission for permission, names in _OPERATIONS.items() for name in names.split()
 }
-"""Of operations that need something else than their method says."""
+"""Of operations that need something else than their method implies."""
 PAGES: Mapping[str, Permission | None] = {
     name: permission for permission, names in _PAGES.items() for name in names.split()
 }

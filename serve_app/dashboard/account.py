@@ -299,7 +299,7 @@ async def get_vocabulary(request: Request, context: Context, viewer: CurrentView
 
 @router.post(VOCABULARY_PATH)
 async def change_vocabulary(context: Context, viewer: CurrentViewer, form: SentForm) -> Response:
-    """What stands in the form, with the replacement whose button was used."""
+    """The fields of the form, with the replacement whose button was used."""
     lines = f"{form.get('replacements', '')}\n{form.get('add', '')}"
     terms, pairs = (
         [line.strip() for line in text.splitlines() if line.strip()]

@@ -203,6 +203,8 @@ async def get_shared(
         job = await find_job(connection, parse_job_id(jobId))
         if job is None or job.erased_at is not None:
             raise ApiError(ErrorCode.NOT_FOUND, "What this link showed was erased.")
+        if job.shows_personal_data:
+            raise ApiError(ErrorCode.NOT_FOUND, "Personal data of this job is being hidden.")
         await require_active_owner(connection, job.id)
         media = await find_media(context, connection, job)
         track = transcripts.default_track(await list_tracks(connection, job.id))

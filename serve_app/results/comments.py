@@ -86,12 +86,11 @@ async def add_comment(
     """Comment on a place in a job's media.
 
     At most 1,000 a job. They are erased with it, and not redacted."""
-    if job.erased_at is not None:
-        raise invalid("The job was erased.")
     place = account_id, job.id, round(body.time * 1000)
     added = await context.database.write(comments.add_comment, *place, body.text)
     if added is None:
-        raise invalid(f"A job has at most {comments.MOST_COMMENTS} comments.")
+        message = f"The job was erased, or has {comments.MOST_COMMENTS} comments already."
+        raise invalid(message)
     return success(request, added.json(), status=201)
 
 

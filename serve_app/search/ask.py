@@ -50,7 +50,7 @@ _PASSAGES_READ = 8
 _AROUND_MS = 15_000
 _ENCODING_SECONDS = 15.0
 """A question waits longer than a search until the model is loaded."""
-_MOST_LINES, _LINE_CHARACTERS, _PASSAGE_CHARACTERS = 40, 500, 400
+_LINE_CHARACTERS, _PASSAGE_CHARACTERS = 500, 400
 _MOST_WORDS = 8
 """Of the question that are looked for; each pair of them is an alternative."""
 ANSWERING_SECONDS = 120.0
@@ -95,7 +95,7 @@ class AskFilter(_Body):
     """Which results are asked about."""
 
     kinds: Annotated[
-        list[Annotated[SearchKind, Field(strict=False)]] | None,
+        Annotated[list[Annotated[SearchKind, Field(strict=False)]], Field(min_length=1)] | None,
         doc("All but file names if not given.", ["transcript"]),
     ] = None
     language: Annotated[Language | None, doc("Only what is said in it (BCP 47).", "en")] = None
@@ -281,7 +281,7 @@ class _Found:
 def _passage(lines: Sequence[SearchHit]) -> CitationJson:
     shown = rendered(CitationJson, lines[0], quote=" ".join(each.text for each in lines))
     if len({each.speaker for each in lines}) > 1:
-        del shown["speaker"]
+        shown.pop("speaker", None)
         shown.pop("speakerLabel", None)
     return {**shown, "endTime": lines[-1].end_ms / 1000}
 
@@ -290,8 +290,7 @@ async def _find(context: AppContext, account_id: uuid.UUID, body: AskBody) -> _F
     filters = await _filters(context, account_id, body)
     nearest = await _nearest(context, account_id, body.question, filters)
     around = await search.find_around(context.database, account_id, nearest, _AROUND_MS)
-    kept = {*nearest, *around[:_MOST_LINES]}
-    lines = await _read(context, account_id, [each for each in around if each in kept])
+    lines = await _read(context, account_id, around)
     places = {each.id: at for at, each in enumerate(lines)}
     passages: list[range] = []
     for row_id in nearest:
@@ -390,11 +389,12 @@ def _checked(
     known = " ".join([question, *(each["quote"] for each in citations)])
     words = [word.strip(".,;:!?()'\"") for word in text.split()]
     addresses = [word for word in words if any(it in word.lower() for it in _MARKS_OF_ADDRESSES)]
-    claims = [*_NUMBER.findall(text), *addresses]
     quoted = sum(len(each["quote"]) for each in citations)
     if not text or _MOST_ABOVE_QUOTES * quoted < len(text):
         return None
-    if any(each not in known for each in claims):
+    if not {*_NUMBER.findall(text)} <= {*_NUMBER.findall(known)}:
+        return None
+    if any(each not in known for each in addresses):
         return None
     return {"text": text, "citations": citations}
 

@@ -40,7 +40,7 @@ SENTENCE = {
 
 def spoken(lines: tuple[str, ...]) -> TrackTranscript:
     segments = tuple(
-        TranscriptSegment(n, n * 4000, n * 4000 + 3000, line, "speaker_0", 0.9, ())
+        TranscriptSegment(n, n * 4000, n * 4000 + 3000, line, "speaker_0" if n else None, 0.9, ())
         for n, line in enumerate(lines)
     )
     document = encode(TranscriptResult("en", (SPEAKER,), segments)).decode()
@@ -170,6 +170,7 @@ def test_an_answer_quotes_what_was_said(
     [
         pytest.param(cited("a green crane", "It is green."), id="not word for word"),
         pytest.param(cited("costs 4,200 euros", "It costs 5,000 euros."), id="another number"),
+        pytest.param(cited("costs 4,200 euros", "It costs 200 euros."), id="a part of a number"),
         pytest.param(cited("costs 4,200 euros", "See http://evil.example."), id="an address"),
         pytest.param(cited("The", "The."), id="a quote that is found anywhere"),
         pytest.param(lambda _: {"sentences": [SENTENCE | {"citations": []}]}, id="no quote"),
@@ -285,6 +286,7 @@ def test_an_archive_is_asked_about_by_itself(api: RunningApi, owner: tuple[Custo
         ({"question": "x" * 501}, 400, "question"),
         ({"question": "Why?", "jobIds": []}, 400, "jobIds"),
         ({"question": "Why?", "filter": {"kinds": ["x"]}}, 400, "filter.kinds[0]"),
+        ({"question": "Why?", "filter": {"kinds": []}}, 400, "filter.kinds"),
         ({"question": "Why?", "language": "x"}, 400, "language"),
         ({"question": "Why?", "archiveId": "0b5c1f3e-6f0a-4c58-9d0e-6a1d2a7f4b11"}, 404, None),
     ],

@@ -89,6 +89,12 @@ def test_a_shared_link_shows_the_job_until_it_is_erased(
         "share", f"/dashboard/shared/{job_id}", expires_at=int(time.time()) - 1
     )
     assert "expired" in api.client.get(f"{api.root}{signed}").text
+    of_job = {"id": uuid.UUID(job_id)}
+    pending = text("UPDATE jobs SET redact_after = now() WHERE id = :id")
+    api.transact(lambda connection: connection.execute(pending, of_job))
+    assert api.client.get(link["url"]).status_code == 404
+    done = text("UPDATE jobs SET redact_after = NULL WHERE id = :id")
+    api.transact(lambda connection: connection.execute(done, of_job))
     api.client.post(
         f"/jobs/{job_id}/comments", json={"time": 0.0, "text": "Gone?"}, headers=headers
     )
@@ -96,6 +102,10 @@ def test_a_shared_link_shows_the_job_until_it_is_erased(
     assert api.client.get(link["url"]).status_code == 404
     assert api.client.get(f"/jobs/{job_id}/comments", headers=headers).json()["data"] == []
     assert api.client.post(path, json={"days": 1}, headers=headers).status_code == 400
+    late = api.client.post(
+        f"/jobs/{job_id}/comments", json={"time": 0.0, "text": "Late."}, headers=headers
+    )
+    assert late.status_code == 400
 
 
 def test_jobs_of_others_have_none_of_it(api: RunningApi, owner: tuple[Customer, str]) -> None:
