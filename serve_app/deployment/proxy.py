@@ -78,7 +78,7 @@ _LONG_WAITS = (
     "http-request set-timeout server 3600s"
     " if { path_beg /v1/audio/ /v1/listen /v1/api/ask /dashboard/api/ask }"
 )
-"""OpenAI's interface answers once a job has ended."""
+"""OpenAI's interface answers once a job has ended, a question once a model has."""
 
 _OWN_RECEIVE = "http-request set-header x-request-disconnect-disabled ?1"
 """Let the application read the body itself.
