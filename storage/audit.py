@@ -95,6 +95,7 @@ class AuditAction(StrEnum):
     RESTRICT_ACCOUNT = "restrictAccount"
     LIMIT_ACCOUNT = "limitAccount"
     SET_RETENTION = "setRetention"
+    SET_RECOGNITION = "setRecognition"
     SET_LEGAL_HOLD = "setLegalHold"
     ERASE_ACCOUNT = "eraseAccount"
 

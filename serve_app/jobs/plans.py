@@ -93,6 +93,7 @@ def plan_upload(planner: Planner, body: schemas.CreateJobBody) -> JobPlan:
         tier=tier,
         callback_url=callback,
         metadata=body.metadata or {},
+        tags=body.tags or [],
         source=_source(planner, "upload", body, audio=audio),
         upload_lifetime=timedelta(seconds=planner.settings.upload_lifetime_seconds),
         warnings=unknown_field_warnings(body),
@@ -129,6 +130,7 @@ def plan_from_url(planner: Planner, body: schemas.CreateJobFromUrlBody) -> JobPl
             tier=tier,
             callback_url=callback,
             metadata=body.metadata or {},
+            tags=body.tags or [],
             source=_source(planner, "url", body, clips=[clip], audio=audio),
             warnings=unknown_field_warnings(body),
         )
@@ -165,6 +167,7 @@ def plan_batch(planner: Planner, body: schemas.CreateBatchBody) -> list[JobPlan]
                 tier=tier,
                 callback_url=callback,
                 metadata=metadata,
+                tags=body.tags or [],
                 source=_source(planner, "url", body, clips=sources).model_copy(
                     update={"continuous": body.mode == "continuous"}
                 ),
@@ -259,8 +262,7 @@ def _source(
         clips=tuple(clips),
         audio=tuple(audio),
         keyterms=tuple(body.keyterms or ()),
-        people=body.people,
-        voices=body.voices,
+        **body.model_dump(include={"people", "voices"}, exclude_unset=True),
         **({"redact": tuple(body.redact)} if body.redact else {}),
         language=body.language,
         languages=tuple(body.languages or ()),
