@@ -504,7 +504,7 @@ async def rank_alike(
         account_id,
         model,
         sought[np.newaxis],
-        conditions=[f"r.{_CONDITIONS[name]}" for name in filters.conditions],
+        conditions=[_CONDITIONS[name].format(r="r") for name in filters.conditions],
         values=filters.conditions,
         least_similarity=-1.0,
         limit=FUSED_MOST + 1,

@@ -7,7 +7,7 @@ import json
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated, Any
 
@@ -255,6 +255,8 @@ class JobView:
     media: PlayableMedia
     kept_until: datetime | None
     """When the media of an ended job is removed; None where it is gone or held."""
+    may_be_kept: bool
+    """Whether the operator permits that it is kept longer."""
     upload: str | None
     """The signed path at which a job that awaits its file takes it over tus."""
     place: QueuePlace | None
@@ -317,9 +319,13 @@ async def get_job(
         for each in json.loads(faces or "[]")
     ]
     learns = job.source.voices and context.settings.voices
+    most = retention.most_source_seconds
+    longest = timedelta(seconds=MOST_SOURCE_SECONDS if most is None else most)
+    ended = job.completed_at
+    may_be_kept = bool(kept_until and ended and kept_until < ended + longest)
     shown = JobView(
-        job.track_names, media, kept_until, upload, place, held, learns, people, summary, overview
-    )
+        job.track_names, media, kept_until, may_be_kept, upload, place, held, learns, people,
+        summary, overview)  # fmt: skip
     shown.translations = [
         each.language for each in made if each.status is types.TranslationStatus.COMPLETED
     ]
