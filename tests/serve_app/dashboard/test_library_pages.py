@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import httpx
@@ -81,6 +82,27 @@ def test_an_owner_switches_recognition_on_and_off(api: RunningApi, customer: Cus
             assert client.post("/dashboard/recognition", data=form).status_code == 303
             account = api.transact(lambda c: keys.get_account(c, str(customer.account_id)))
             assert account.recognises is recognises
+
+
+def test_media_is_kept_longer_where_the_operator_permits_it(
+    api: RunningApi, customer: Customer, browser: httpx.Client
+) -> None:
+    job_id = created(api, customer)
+    complete(api, job_id, [track(0)], [])
+    api.context.objects.write_bytes(f"jobs/{job_id}/source/clip-000", b"footage")
+    path, keep = f"/dashboard/jobs/{job_id}", ">Keep</button>"
+    assert keep not in browser.get(path).text
+    settings = api.settings.model_copy(update={"source_retention_max_seconds": 864_000})
+    with RunningApi(settings) as running, signed_in(running, customer) as client:
+        page = client.get(path)
+        assert keep in page.text
+        [body] = re.findall(r"data-body='([^']+)'", page.text)
+        headers = {"X-CSRF-Token": csrf(page)}
+        answer = client.patch(
+            f"/dashboard/api/jobs/{job_id}", json=json.loads(body), headers=headers
+        )
+        assert answer.status_code == 200, answer.text
+        assert keep not in client.get(path).text
 
 
 def test_a_key_is_named_on_its_page(customer: Customer, browser: httpx.Client) -> None:
