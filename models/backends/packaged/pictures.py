@@ -28,7 +28,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from models.backends import Backend
+from models.backends import PROCESSOR, Backend, Device
 from models.backends.packaged import Graph, Network, Tensor, Tensors, read_tensors
 from models.contracts import (
     BOUNDARY_HEIGHT,
@@ -378,13 +378,13 @@ _ADDED = 1e-3
 def open_boundary_detector(row: Backend, models_dir: Path | None) -> TransNetBoundaryDetector:
     """The detector with its verified weights. Raises WeightsError."""
     [weights] = row.packaged().read(models_dir).values()
-    return TransNetBoundaryDetector(weights, row.device)
+    return TransNetBoundaryDetector(weights, row.session_device())
 
 
 class TransNetBoundaryDetector:
     """BoundaryDetector. Deterministic; keeps no state between calls; on one core, or on a GPU."""
 
-    def __init__(self, weights: bytes, device: str = "cpu") -> None:
+    def __init__(self, weights: bytes, device: Device = PROCESSOR) -> None:
         """From the file's bytes. Raises WeightsError."""
         tensors = read_tensors(weights)
         try:
@@ -437,7 +437,7 @@ def _similarities(vectors: Tensor) -> Tensor:
     return near
 
 
-def _boundary_session(tensors: Tensors, device: str) -> Any:
+def _boundary_session(tensors: Tensors, device: Device) -> Any:
     """The convolutions: frames to what is left of each (n, 4608), and the means over each stack's
     pictures (n, 448). A batch of pictures are the frames of a video: convolutions in space take it
     as it is."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from models.backends import Backend
+from models.backends import PROCESSOR, Backend, Device
 from models.backends.packaged import Graph, Network, Tensor, Tensors, batched, read_tensors
 from models.backends.packaged.sounds import BANDS, filter_banks
 from models.contracts import ACTIVITY_WINDOW_SAMPLES, SAMPLE_RATE_HZ, Samples, SpeakerActivity
@@ -49,7 +49,7 @@ _EPSILON = 1e-5
 class CamPlusSpeakerEmbedder:
     """SpeakerEmbedder. Keeps no state between calls; on one core, or on a GPU."""
 
-    def __init__(self, weights: bytes, device: str = "cpu", max_batch: int = 1) -> None:
+    def __init__(self, weights: bytes, device: Device = PROCESSOR, max_batch: int = 1) -> None:
         """From the file's bytes. Raises WeightsError."""
         self._session = _session(read_tensors(weights), device)
         self._max_batch = max_batch
@@ -79,7 +79,7 @@ def _features(samples: Samples) -> Matrix:
     return np.ascontiguousarray((found - found.mean(axis=0)).T)
 
 
-def _session(tensors: Tensors, device: str) -> Any:
+def _session(tensors: Tensors, device: Device) -> Any:
     """Features, shape (n, bands, frames), to vectors (n, DIMENSIONS)."""
     graph = Graph()
     network = _CamPlus(graph, tensors)
@@ -191,7 +191,7 @@ class _CamPlus:
 def open_speaker_embedder(row: Backend, models_dir: Path | None) -> CamPlusSpeakerEmbedder:
     """The embedder with its verified weights. Raises WeightsError."""
     [weights] = row.packaged().read(models_dir).values()
-    return CamPlusSpeakerEmbedder(weights, row.device, row.max_batch)
+    return CamPlusSpeakerEmbedder(weights, row.session_device(), row.max_batch)
 
 
 POWERSET = np.array(
