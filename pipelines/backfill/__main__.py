@@ -36,10 +36,11 @@ from models.provider import LocalModels
 from models.registry import REGISTRY, own_profile, with_others
 from models.tasks import TRANSCRIBE, Purpose, tasks_for
 from models.weights import RemoteModel, WeightsError
-from pipelines.backfill import driver, places
+from pipelines.backfill import driver
 from pipelines.backfill.items import ItemWork, SourceRules
 from pipelines.backfill.manifest import Manifest, ManifestError, read_manifest
-from pipelines.backfill.output import Output, begin_output
+from pipelines.backfill.output import Output, OutputError, begin_output
+from pipelines.collection import WORK_FOLDER, Place, PlaceError, S3Access, place_at
 from pipelines.execution.ray_data import forget_datasets
 from pipelines.execution.ray_start import RayStartError, start_ray
 from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
@@ -60,7 +61,7 @@ ALL_DONE, WITH_ERRORS, NOT_BEGUN, NOT_FINISHED = 0, 1, 2, 3
 
 GIB = 1024**3
 CANNOT_BEGIN = (
-    ManifestError, places.OutputError, places.PlaceError, BlocklistError, PluginError, WeightsError
+    ManifestError, OutputError, PlaceError, BlocklistError, PluginError, WeightsError
 )  # fmt: skip
 
 
@@ -69,13 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         # Addresses by options, secrets by the environment: the service's names, else boto3's.
-        access = places.S3Access(
+        access = S3Access(
             endpoint_url=options.s3_endpoint_url,
             region=options.s3_region,
             access_key_id=os.environ.get("VAS_S3_ACCESS_KEY_ID"),
             secret_access_key=os.environ.get("VAS_S3_SECRET_ACCESS_KEY"),
         )
-        place = places.place_at(options.out, access)
+        place = place_at(options.out, access)
         with place.locked():
             return _backfill(options, place, access)
     except CANNOT_BEGIN as error:
@@ -89,9 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return NOT_FINISHED
 
 
-def _backfill(options: argparse.Namespace, place: places.Place, access: places.S3Access) -> int:
+def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> int:
     manifest = read_manifest(
-        options.manifest, access, include=options.include, outside=place.address_of("")
+        options.manifest, access, include=options.include, outside=place.address
     )
     rules = SourceRules(
         access=access,
@@ -126,12 +127,12 @@ def _backfill(options: argparse.Namespace, place: places.Place, access: places.S
             own_whisper=options.whisper_weights,
         )
         _run(manifest, work, output, _pacing(options))
-    place.delete_folder(places.WORK_FOLDER)
+    place.files.delete_prefix(WORK_FOLDER)
     # What is in the output of this manifest decides.
     finished = output.finished()
     statuses = [finished[item.id] for item in manifest.items]
     failed = sum(status is StageStatus.FAILED for status in statuses)
-    _print(f"{len(statuses) - failed} completed, {failed} failed, {len(manifest.errors)} bad rows.")
+    _print(f"{len(statuses) - failed} completed, {failed} failed, {len(manifest.errors)} refused.")
     return WITH_ERRORS if failed or manifest.errors else ALL_DONE
 
 
@@ -141,7 +142,7 @@ def _run(manifest: Manifest, work: ItemWork, output: Output, pacing: driver.Paci
     before = len(manifest.items) - len(waiting)
     _print(
         f"{len(manifest.items)} items, {before} of them finished before; "
-        f"{len(manifest.errors)} bad rows; models: {own_profile(work.profile)}."
+        f"{len(manifest.errors)} rows refused; models: {own_profile(work.profile)}."
     )
     if not waiting:
         return
@@ -206,9 +207,7 @@ def _profile(options: argparse.Namespace) -> str:
         missing = profiles.missing_checkpoints(choice.profile, options.models_dir)
         if missing:
             names = ", ".join(checkpoint.origin for checkpoint in missing)
-            raise places.OutputError(
-                f"{options.models_dir} lacks weights of {choice.profile}: {names}."
-            )
+            raise OutputError(f"{options.models_dir} lacks weights of {choice.profile}: {names}.")
     plugged = os.environ.get("VAS_MODEL_PLUGINS", "").replace(",", " ").split()
     profile = with_others(choice.profile, options.remote_models, plugged)
     profiles.check_weights(profile, options.models_dir)

@@ -167,7 +167,7 @@ def run_items(
     Raises OutputError, and RunStoppedError also soon after ``is_stopped``; what is
     ready is committed first.
     """
-    committer = _Committer(output, work.out.work_store(), tally, pacing)
+    committer = _Committer(output, work.out.work, tally, pacing)
     reported_seconds = clock()
     with contextlib.closing(_finished(_dataset(items, work, pacing))) as finished:
         try:

@@ -45,8 +45,8 @@ _LINES = {
     "failed": "{file}: failed: {error[code]} {error[message]}",
     "waiting": "{file}: waits: {reason}",
     "skipped": "{file}: skipped: {reason}",
-    "ended": "{completed} completed, {failed} failed, {waiting} left for later, "
-    "{before} done before, {skipped} skipped.",
+    "ended": "{completed} completed, {failed} failed, {waiting} waiting, {before} completed or "
+    "failed before, {skipped} skipped.",
 }
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from pipelines.backfill.output import ItemOutcome, Output, open_output
-from pipelines.backfill.places import S3Access, place_at
 from pipelines.codec import to_json
+from pipelines.collection import S3Access, place_at
 from pipelines.types import Scene
 from serve_app.cli.output import record_of
 from serve_app.deployment.data import prepared
@@ -158,5 +158,5 @@ class _Importer:
     def _moved(self, job: ImportedJob, scene: Scene, name: str) -> Scene:
         keys = scene.still_names(f"{JOBS_PREFIX}/{job.id}/stills/{name}")
         for own, key in keys.items():
-            self.objects.write_bytes(key, self.output.place.read_bytes(own))
+            self.objects.write_bytes(key, self.output.place.files.read_bytes(own))
         return scene.at_keys(keys)

@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from pipelines.backfill.manifest import ManifestError, read_manifest
-from pipelines.backfill.places import S3Access
 from pipelines.codec import from_json, to_json
+from pipelines.collection import S3Access
 from pipelines.ingest.headers import wav_labels
 from pipelines.ingest.timecode import WavLabels, from_labels, parse_timecode
 from pipelines.net.addresses import (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pipelines.backfill.output import begin_output
-from pipelines.backfill.places import S3Access, place_at
+from pipelines.collection import S3Access, place_at
 from serve_app.cli.backfill import import_backfill
 from serve_app.cli.main import app as vas
 from storage import keys

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from pipelines.backfill.output import begin_output
-from pipelines.backfill.places import S3Access, place_at
+from pipelines.collection import S3Access, place_at
 from serve_app.cli.accounts import demo_key
 from serve_app.cli.main import app, user_sentence
 from serve_app.cli.output import UsageError

@@ -31,7 +31,7 @@ from pipelines.backfill.driver import BackfillTally, Pacing, run_items
 from pipelines.backfill.items import ItemWork
 from pipelines.backfill.manifest import Item
 from pipelines.backfill.output import begin_output
-from pipelines.backfill.places import S3Access, place_at
+from pipelines.collection import S3Access, place_at
 from storage.types import ProcessingMode, StageStatus
 from tests.pipelines.backfill.backfill_material import (
     differences,

@@ -16,7 +16,7 @@ from pipelines.backfill.items import ItemWork
 from pipelines.backfill.manifest import Item
 from pipelines.backfill.operators import carry_out
 from pipelines.backfill.output import begin_output, open_output
-from pipelines.backfill.places import S3Access, place_at
+from pipelines.collection import S3Access, place_at
 from storage.types import StageStatus
 from tests.pipelines.backfill.backfill_material import write_clips
 from tests.pipelines.backfill.backfill_models import MadeUpModels, Notes

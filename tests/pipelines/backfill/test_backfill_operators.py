@@ -40,7 +40,7 @@ from pipelines.backfill.operators import (
     operators_of,
 )
 from pipelines.backfill.output import ItemOutcome
-from pipelines.backfill.places import S3Access, place_at
+from pipelines.collection import S3Access, place_at
 from pipelines.execution.chain import Step
 from pipelines.execution.ray_data import Admission, UnderWay
 from pipelines.ingest.pipeline import IngestConfig
@@ -109,7 +109,7 @@ def test_what_comes_of_items_in_pools_is_what_comes_of_each_alone(
     monkeypatch.setattr(provider, "GATHERING_SECONDS", 0.0)
     alone = work_in(tmp_path / "alone", models=work.models)
     for item in items:
-        outcome = outcome_of(work.out.work_store(), item.folder)
+        outcome = outcome_of(work.out.work, item.folder)
         assert outcome.status is StageStatus.COMPLETED, outcome.stages
         assert len(outcome.scenes) == 2
         assert results(outcome) == results(carry_out(alone, item))
@@ -174,7 +174,7 @@ def test_a_piece_whose_worker_was_lost_twice_is_worked_on_alone_once_more(
         return []
 
     monkeypatch.setattr(operator, "_begun", begun)
-    store = work.out.work_store()
+    store = work.out.work
     for item, lost in itertools.product(items[:2], range(2)):
         store.write_bytes(f"{item.folder}/runs/this/ingest/0/begun/0/{lost}", b"")
     with ThreadPoolExecutor(4) as pool:
