@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pydantic_core import PydanticCustomError
 
 from storage.objects import InvalidKeyError, ObjectStore, check_key
 from storage.objects.folder import FolderStore
@@ -29,6 +33,12 @@ WORK_FOLDER = "_work"
 MOST_FAILURES = 10
 """One after the other, before whoever owns the collection has to look."""
 
+DEFAULT_FILE_NAME = "video"
+MAX_FILE_NAME = 255
+"""Characters."""
+MAX_KEYTERMS = 100
+
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 _NODE_CACHE_BYTES = 16 << 30
 """Most that a node keeps of what its tasks read and write."""
 _LONGEST_PAUSE_SECONDS = 300.0
@@ -96,6 +106,27 @@ def is_hidden(key: str) -> bool:
     )
 
 
+def plain_file_name(value: str) -> str:
+    """Only the last path component counts, whichever way its slashes lean."""
+    if _CONTROL_CHARACTERS.search(value):
+        raise PydanticCustomError("file_name", "must not hold control characters")
+    name = re.split(r"[/\\]", value)[-1]
+    if name in {"", ".", ".."}:
+        raise PydanticCustomError("file_name", "must name a file")
+    return name
+
+
+def name_in(address: str) -> str:
+    """Return the file name that an address or a path ends with, or a plain default."""
+    is_of_web = address.lower().startswith(("http://", "https://"))
+    path = unquote(urlsplit(address).path) if is_of_web else address
+    last = _CONTROL_CHARACTERS.sub("", path.rstrip("/").rpartition("/")[2])
+    try:
+        return plain_file_name(last[-MAX_FILE_NAME:])
+    except PydanticCustomError:
+        return DEFAULT_FILE_NAME
+
+
 def member_at(path: Path) -> Member:
     """Return the file at ``path`` itself, of no size where it is none. Raises OSError."""
     status = path.lstat()
@@ -118,13 +149,19 @@ class PlaceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class S3Access:
-    """How to be let into buckets; None for what boto3 finds by itself."""
+class BucketAccess:
+    """Where buckets are and how they are read. Picklable."""
 
-    endpoint_url: str | None = None
+    endpoint: str | None = None
+    """None: Amazon's for ``s3``, Google's for ``gs``."""
     region: str | None = None
+    """None: where the bucket is found to be, at Amazon; else any."""
     access_key_id: str | None = None
+    """None: a client's are not signed, as public buckets take them; an operator's are signed by
+    what boto3 finds by itself."""
     secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    """Of a client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +195,7 @@ class Place:
             yield
 
 
-def place_at(address: str, access: S3Access) -> Place:
+def place_at(address: str, access: BucketAccess) -> Place:
     """Return the folder or prefix called ``address``. Raises PlaceError."""
     if not address.startswith(S3_SCHEME):
         if "://" in address:
@@ -177,7 +214,7 @@ def place_at(address: str, access: S3Access) -> Place:
         return S3Place(
             bucket=bucket,
             prefix=folder,
-            endpoint_url=access.endpoint_url,
+            endpoint_url=access.endpoint,
             region=access.region,
             access_key_id=access.access_key_id,
             secret_access_key=access.secret_access_key,
@@ -187,7 +224,7 @@ def place_at(address: str, access: S3Access) -> Place:
     return Place(f"{S3_SCHEME}{bucket}/{prefix}", S3Store(below(prefix), folder=""), work)
 
 
-def file_at(address: str, access: S3Access) -> tuple[Place, str]:
+def file_at(address: str, access: BucketAccess) -> tuple[Place, str]:
     """Return the place that holds the file called ``address``, and its name there. Raises
     PlaceError."""
     head, _, name = address.rpartition("/")

@@ -40,7 +40,7 @@ from pipelines.backfill import driver
 from pipelines.backfill.items import ItemWork, SourceRules
 from pipelines.backfill.manifest import Manifest, ManifestError, read_manifest
 from pipelines.backfill.output import Output, OutputError, begin_output
-from pipelines.collection import WORK_FOLDER, Place, PlaceError, S3Access, place_at
+from pipelines.collection import WORK_FOLDER, BucketAccess, Place, PlaceError, place_at
 from pipelines.execution.ray_data import forget_datasets
 from pipelines.execution.ray_start import RayStartError, start_ray
 from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
@@ -70,8 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         # Addresses by options, secrets by the environment: the service's names, else boto3's.
-        access = S3Access(
-            endpoint_url=options.s3_endpoint_url,
+        access = BucketAccess(
+            endpoint=options.s3_endpoint_url,
             region=options.s3_region,
             access_key_id=os.environ.get("VAS_S3_ACCESS_KEY_ID"),
             secret_access_key=os.environ.get("VAS_S3_SECRET_ACCESS_KEY"),
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return NOT_FINISHED
 
 
-def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> int:
+def _backfill(options: argparse.Namespace, place: Place, access: BucketAccess) -> int:
     manifest = read_manifest(
         options.manifest, access, include=options.include, outside=place.address
     )

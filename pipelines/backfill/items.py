@@ -19,7 +19,7 @@ from pipelines import types
 from pipelines.backfill.manifest import Item
 from pipelines.backfill.output import ItemOutcome
 from pipelines.codec import decode
-from pipelines.collection import Place, PlaceError, S3Access, file_at, pause_seconds
+from pipelines.collection import BucketAccess, Place, PlaceError, file_at, pause_seconds
 from pipelines.execution.chain import Control, FreeRun, Mapper, Workspace
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.source import ClipFile, RawConfig, SourceMedia, decoded_source
@@ -46,7 +46,7 @@ _RAW_SUFFIXES = {".r3d": "r3d", ".braw": "braw", ".ari": "arri", ".arx": "arri"}
 class SourceRules:
     """How sources may be reached. Picklable."""
 
-    access: S3Access = field(default_factory=S3Access)
+    access: BucketAccess = field(default_factory=BucketAccess)
     addresses: AddressPolicy = field(default_factory=AddressPolicy)
     limits: FetchLimits = field(default_factory=FetchLimits)
     raw: RawConfig = field(default_factory=RawConfig)
@@ -283,7 +283,7 @@ def fetch_source(
     )
 
 
-def _copy(source: str, key: str, store: ObjectStore, access: S3Access) -> None:
+def _copy(source: str, key: str, store: ObjectStore, access: BucketAccess) -> None:
     """Raises StageError FETCH_FAILED."""
     try:
         place, name = file_at(source, access)

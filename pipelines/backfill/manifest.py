@@ -27,16 +27,21 @@ from pydantic_core import PydanticCustomError
 
 from pipelines.codec import encode
 from pipelines.collection import (
+    MAX_FILE_NAME,
+    MAX_KEYTERMS,
     S3_SCHEME,
+    BucketAccess,
     Place,
     PlaceError,
-    S3Access,
     file_at,
     is_chosen,
+    name_in,
     place_at,
+    plain_file_name,
     split_s3,
 )
 from pipelines.net.addresses import Provider
+from pipelines.speech.speakers import MAX_SPEAKERS
 from pipelines.types import ChannelUse
 from storage.objects import ObjectNotFoundError
 from storage.types import ProcessingMode
@@ -53,10 +58,7 @@ _ROWS_AT_ONCE = 100
 """Of Parquet."""
 
 MAX_ID_CHARACTERS = 200
-MAX_NAME_CHARACTERS = 255
-MAX_KEYTERMS = 100
 MAX_KEYTERM_CHARACTERS = 100
-MAX_SPEAKERS = 20
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 _LANGUAGE = "^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$"
@@ -107,13 +109,6 @@ def _source(text: str) -> str:
     return text
 
 
-def _name(text: str) -> str:
-    name = re.split(r"[/\\]", text)[-1]
-    if name in {"", ".", ".."}:
-        raise _refuse("names no file")
-    return name
-
-
 def _loaded(text: str) -> Any:
     try:
         return json.loads(text)
@@ -162,7 +157,7 @@ class Item:
     """In the manifest, from 1."""
     source: Annotated[Line, Field(min_length=1, max_length=4096), AfterValidator(_source)]
     """A path or a URL."""
-    name: Annotated[Line, Field(max_length=MAX_NAME_CHARACTERS), AfterValidator(_name)] = ""
+    name: Annotated[str, Field(max_length=MAX_FILE_NAME), AfterValidator(plain_file_name)] = ""
     """File name, for people."""
     mode: ProcessingMode = ProcessingMode.ALL
     language: Annotated[str, Field(pattern=_LANGUAGE)] | None = None
@@ -204,7 +199,7 @@ class Manifest:
 
 
 def read_manifest(
-    address: str, access: S3Access, *, include: Sequence[str] = (), outside: str | None = None
+    address: str, access: BucketAccess, *, include: Sequence[str] = (), outside: str | None = None
 ) -> Manifest:
     """Return the manifest or prefix called ``address``.
 
@@ -401,7 +396,7 @@ def _item_of(row: Any, number: int, base: str) -> Item:
     source = _resolved(item.source, base)
     if item.provider is not None and not source.startswith(("http://", "https://")):
         raise ColumnError("provider", "provider: only http(s) sources have one.")
-    return replace(item, source=source, name=item.name or _name_in(source))
+    return replace(item, source=source, name=item.name or name_in(source))
 
 
 _ITEM = TypeAdapter(Item)
@@ -418,10 +413,3 @@ def _resolved(source: str, base: str) -> str:
     if scheme.group(1).lower() == "file":
         return unquote(urlsplit(source).path)
     return scheme.group(1).lower() + source[scheme.end(1) :]
-
-
-def _name_in(source: str) -> str:
-    """Return what the source's path ends with, or a plain default."""
-    path = unquote(urlsplit(source).path) if source.startswith(("http://", "https://")) else source
-    last = _CONTROL_CHARACTERS.sub("", path.rstrip("/").rsplit("/", 1)[-1])
-    return "video" if last in {"", ".", ".."} else last[-MAX_NAME_CHARACTERS:]

@@ -12,14 +12,14 @@ import re
 import ssl
 import time
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from urllib.parse import quote, unquote_plus, urlencode
 
 import httpx
 
-from pipelines.collection import Page, key_bytes
+from pipelines.collection import BucketAccess, Page, key_bytes
 from pipelines.markup import elements
 from pipelines.net import addresses, safe_http
 from storage.types import Member
@@ -122,20 +122,6 @@ class BucketError(Exception):
     def may_pass(self) -> bool:
         """Whether it may be different in a while, with nothing changed by anybody."""
         return self.problem is BucketProblem.UNREACHABLE
-
-
-@dataclass(frozen=True, slots=True)
-class BucketAccess:
-    """Where a client's buckets are and how they are read. Picklable."""
-
-    endpoint: str | None = None
-    """None: Amazon's for ``s3``, Google's for ``gs``."""
-    region: str | None = None
-    """None: where the bucket is found to be, at Amazon; else any."""
-    access_key_id: str | None = None
-    """None: requests are not signed, as public buckets take them."""
-    secret_access_key: str | None = field(default=None, repr=False)
-    session_token: str | None = field(default=None, repr=False)
 
 
 PUBLIC_ACCESS = BucketAccess()

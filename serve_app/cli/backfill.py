@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pipelines.backfill.output import ItemOutcome, Output, open_output
 from pipelines.codec import to_json
-from pipelines.collection import S3Access, place_at
+from pipelines.collection import BucketAccess, place_at
 from pipelines.types import Scene
 from serve_app.cli.output import record_of
 from serve_app.deployment.data import prepared
@@ -54,8 +54,8 @@ def import_backfill(settings: Settings, address: str, account_name: str) -> dict
     output = open_output(
         place_at(
             address,
-            S3Access(
-                endpoint_url=settings.s3_endpoint_url,
+            BucketAccess(
+                endpoint=settings.s3_endpoint_url,
                 region=settings.s3_region,
                 access_key_id=settings.s3_access_key_id,
                 secret_access_key=settings.s3_secret_access_key.get_secret_value() or None,

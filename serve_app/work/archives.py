@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from pipelines import collection
 from pipelines.net import buckets
@@ -226,7 +226,9 @@ class _Step:
         """Plans of the objects that jobs can be created of; the others are refused."""
         archive, planned = self.archive, []
         settings, encrypter = self.context.settings, self.context.encrypter
-        planner = Planner(settings, encrypter, archive.account_id, archive.base_url)
+        planner = Planner(
+            settings, encrypter, archive.account_id, archive.base_url, archive_id=archive.id
+        )
         bucket = "/".join(archive.url.split("/", 3)[:3])
         for each in waiting:
             try:
@@ -244,10 +246,7 @@ class _Step:
                     error_message=error.message,
                 )
                 continue
-            [clip] = plan.job.source.clips
-            clips = (clip.model_copy(update={"archive_id": archive.id}),)
-            source = plan.job.source.model_copy(update={"clips": clips})
-            planned.append((each, replace(plan, job=replace(plan.job, source=source))))
+            planned.append((each, plan))
         return planned
 
     async def _release(self, created: int, *, is_read: bool) -> None:

@@ -21,7 +21,7 @@ from pipelines.backfill.items import ItemWork, SourceRules
 from pipelines.backfill.manifest import Item, read_manifest
 from pipelines.backfill.operators import carry_out
 from pipelines.backfill.output import ItemOutcome
-from pipelines.collection import Place, S3Access, place_at
+from pipelines.collection import BucketAccess, Place, place_at
 from pipelines.net.addresses import AddressPolicy
 from storage.objects.s3 import S3Place, S3Store, client_of
 from storage.types import ProcessingMode, StageName, StageStatus
@@ -57,8 +57,10 @@ def bucket(clip: Path) -> Iterator[Place]:
         yield place
 
 
-def access_of(place: S3Place) -> S3Access:
-    return S3Access(place.endpoint_url, place.region, place.access_key_id, place.secret_access_key)
+def access_of(place: S3Place) -> BucketAccess:
+    return BucketAccess(
+        place.endpoint_url, place.region, place.access_key_id, place.secret_access_key
+    )
 
 
 def own_of(bucket: Place) -> S3Place:
@@ -222,7 +224,7 @@ def test_an_item_whose_worker_was_lost_twice_in_this_run_fails(clip: Path, tmp_p
             store.write_bytes(f"{item.folder}/runs/{run}/ingest/0/begun/0/{number}", b"")
     [failure] = carry_out(work, item).failures
     assert failure.code == "PROCESSING_FAILED"
-    fresh = replace(work, run="the next one", out=place_at(str(tmp_path / "other"), S3Access()))
+    fresh = replace(work, run="the next one", out=place_at(str(tmp_path / "other"), BucketAccess()))
     assert carry_out(fresh, item).status is StageStatus.COMPLETED
 
 

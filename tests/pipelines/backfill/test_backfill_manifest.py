@@ -13,7 +13,7 @@ import pytest
 
 from pipelines.backfill import manifest
 from pipelines.backfill.manifest import Item, Manifest, ManifestError, read_manifest
-from pipelines.collection import S3Access
+from pipelines.collection import BucketAccess
 from pipelines.types import ChannelUse
 from storage.objects.s3 import client_of
 from storage.types import ProcessingMode
@@ -60,7 +60,7 @@ def _quoted(value: object) -> str:
 
 
 def read(path: Path, **options: Any) -> Manifest:
-    return read_manifest(str(path), S3Access(), **options)
+    return read_manifest(str(path), BucketAccess(), **options)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "ndjson", "parquet"])
@@ -95,7 +95,7 @@ def test_a_manifest_says_the_same_in_every_format(tmp_path: Path, kind: str) -> 
         ),
         pytest.param({"source": "x", "language": "e"}, "language", "match pattern", id="language"),
         pytest.param({"source": "x", "id": "a\nb"}, "id", "control character", id="id"),
-        pytest.param({"source": "x", "name": ".."}, "name", "names no file", id="name"),
+        pytest.param({"source": "x", "name": ".."}, "name", "must name a file", id="name"),
         pytest.param({"source": "x", "keyterms": 5}, "keyterms", "valid tuple", id="keyterms"),
         pytest.param(
             {"source": "x", "keyterms": ["word"] * 101},
@@ -250,7 +250,7 @@ def test_a_manifest_in_a_bucket_is_bounded_too(monkeypatch: pytest.MonkeyPatch) 
         client_of(place).create_bucket(Bucket=place.bucket)
         body = b'{"source": "https://example.com/a.mp4"}'
         client_of(place).put_object(Bucket=place.bucket, Key="list.jsonl", Body=body)
-        access = S3Access(endpoint, None, place.access_key_id, place.secret_access_key)
+        access = BucketAccess(endpoint, None, place.access_key_id, place.secret_access_key)
         address = f"s3://{place.bucket}/list.jsonl"
         assert len(read_manifest(address, access).items) == 1
         monkeypatch.setattr(manifest, "MOST_BYTES", len(body) - 1)

@@ -40,7 +40,7 @@ from pipelines.backfill.operators import (
     operators_of,
 )
 from pipelines.backfill.output import ItemOutcome
-from pipelines.collection import S3Access, place_at
+from pipelines.collection import BucketAccess, place_at
 from pipelines.execution.chain import Step
 from pipelines.execution.ray_data import Admission, UnderWay
 from pipelines.ingest.pipeline import IngestConfig
@@ -60,7 +60,7 @@ CLIPS = 4
 def work_in(folder: Path, run: str = "this", **changes: Any) -> ItemWork:
     (folder / "notes").mkdir(parents=True, exist_ok=True)
     known: dict[str, Any] = {
-        "out": place_at(str(folder / "out"), S3Access()),
+        "out": place_at(str(folder / "out"), BucketAccess()),
         "models": MadeUpModels(),
         "ingest": IngestConfig(segment_seconds=6.0),
         "observe": Notes(folder / "notes"),

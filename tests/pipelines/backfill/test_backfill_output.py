@@ -22,7 +22,7 @@ from pipelines.backfill.output import (
     open_output,
     rows_of_parquet,
 )
-from pipelines.collection import Place, PlaceError, S3Access, place_at
+from pipelines.collection import BucketAccess, Place, PlaceError, place_at
 from storage.objects import ObjectNotFoundError, ObjectStore
 from storage.types import StageStatus
 from tests.pipelines.backfill.backfill_outcomes import completed, failed, sound_only
@@ -42,9 +42,9 @@ def endpoint() -> Iterator[str]:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Where an output may lie."""
     if request.param == "folder":
-        return place_at(str(tmp_path / "out"), S3Access())
+        return place_at(str(tmp_path / "out"), BucketAccess())
     bucket = fresh_store(request.getfixturevalue("endpoint")).place
-    access = S3Access(
+    access = BucketAccess(
         bucket.endpoint_url, bucket.region, bucket.access_key_id, bucket.secret_access_key
     )
     return place_at(f"s3://{bucket.bucket}/some/prefix", access)
@@ -191,7 +191,7 @@ def test_of_two_writers_of_one_part_the_first_counts(
 
 
 def test_a_folder_is_locked(tmp_path: Path) -> None:
-    place = place_at(str(tmp_path), S3Access())
+    place = place_at(str(tmp_path), BucketAccess())
     with place.locked(), pytest.raises(PlaceError, match="Another backfill"), place.locked():
         pass
     with place.locked():

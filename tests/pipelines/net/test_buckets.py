@@ -11,11 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pipelines.collection import key_bytes
+from pipelines.collection import BucketAccess, key_bytes
 from pipelines.net import buckets
 from pipelines.net.addresses import PUBLIC_ONLY, InvalidUrlError
 from pipelines.net.buckets import (
-    BucketAccess,
     BucketError,
     BucketProblem,
     BucketReader,
