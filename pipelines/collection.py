@@ -10,7 +10,9 @@ keep only where they record that.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
@@ -148,6 +150,25 @@ class PlaceError(ValueError):
     """A place cannot be used; the message has the reason."""
 
 
+@contextlib.contextmanager
+def held_alone(path: Path, refusal: str) -> Iterator[None]:
+    """A file of the collection's folder that one process at a time has.
+
+    Raises PlaceError with ``refusal`` where another has it, and OSError, also for a link.
+    """
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "Is a symbolic link, remove it", str(path))
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PlaceError(refusal) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
 @dataclass(frozen=True, slots=True)
 class BucketAccess:
     """Where buckets are and how they are read. Picklable."""
@@ -179,20 +200,14 @@ class Place:
         """Yield names of all files below ``folder``, sorted; hidden ones are passed over."""
         return (name for name in self.files.list_keys(folder) if not is_hidden(name))
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> contextlib.AbstractContextManager[None]:
         """Held by one process at a time, or PlaceError. S3 has no lock; of two runs one finds the
         other's part (see ``Output.commit``)."""
         if not isinstance(self.files, FolderStore):
-            yield
-            return
+            return contextlib.nullcontext()
         self.files.root.mkdir(parents=True, exist_ok=True)
-        with (self.files.root / ".lock").open("w") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise PlaceError(f"Another backfill is writing to {self.files.root}.") from None
-            yield
+        refusal = f"Another backfill is writing to {self.files.root}."
+        return held_alone(self.files.root / ".lock", refusal)
 
 
 def place_at(address: str, access: BucketAccess) -> Place:

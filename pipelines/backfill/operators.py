@@ -455,16 +455,3 @@ class _Gate:
                 self._inside -= 1
                 self._waiting -= alone
                 self._changed.notify_all()
-
-
-def carry_out(work: ItemWork, item: Item) -> ItemOutcome:
-    """Return an item's outcome, all of it worked out in this thread and stored. Raises
-    ObjectStoreUnavailableError where the output is away for longer than the pauses."""
-    together = functools.reduce(_joined_with, OPERATORS)
-    operator = ItemOperator(work, (together,), 0)
-    rows: list[Row] = [Unit(item)]
-    while not isinstance(row := rows.pop(), FinishedItem):
-        rows += operator(row)
-    if row.failure:
-        raise ObjectStoreUnavailableError(row.failure)
-    return outcome_of(work.out.work, item.folder)

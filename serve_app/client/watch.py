@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -34,6 +33,7 @@ from typing import Any
 import httpx
 
 from pipelines.collection import (
+    held_alone,
     is_chosen,
     is_hidden,
     may_pass,
@@ -75,10 +75,6 @@ Version = tuple[int, str | datetime | None]
 """Of a member of the collection."""
 Report = Callable[[api.JsonObject], None]
 """Called with ``event``, ``file`` and what belongs to it, from several threads."""
-
-
-class FolderBusyError(Exception):
-    """Another process watches the folder."""
 
 
 class StoppedError(Exception):
@@ -178,9 +174,11 @@ class Watcher:
     def run(self, *, once: bool = False) -> None:
         """Return after a stop, or where it is ``once``, after all that lay still was taken.
 
-        Raises FolderBusyError, ApiError of the whole account, OSError of the folder.
+        Raises PlaceError where another process watches the folder, ApiError of the whole account,
+        OSError of the folder.
         """
-        with self._only_watcher():
+        refusal = f"Another vas watch is at work in {self.folder}."
+        with held_alone(self.folder / LOCK_NAME, refusal):
             threads = [threading.Thread(target=self._serve, daemon=True)
                        for _ in range(self.concurrency)]  # fmt: skip
             for thread in threads:
@@ -197,18 +195,6 @@ class Watcher:
                 thread.join(max(0.0, deadline - time.monotonic()))
         if self._fatal is not None:
             raise self._fatal
-
-    @contextlib.contextmanager
-    def _only_watcher(self) -> Iterator[None]:
-        path = self.folder / LOCK_NAME
-        if path.is_symlink():
-            raise OSError(errno.ELOOP, "Is a symbolic link, remove it", str(path))
-        with opened(path, os.O_RDWR | os.O_CREAT) as lock, lock.open("rb") as held:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise FolderBusyError(str(self.folder)) from None
-            yield
 
     def _look(self) -> None:
         """Take up every file that lies still."""

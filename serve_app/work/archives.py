@@ -9,9 +9,10 @@ page that was kept.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
@@ -77,12 +78,17 @@ class _Step:
     held: Held
     archive: Archive
 
+    @contextlib.asynccontextmanager
+    async def _locked(self) -> AsyncIterator[tuple[Connection, Archive]]:
+        """The archive as it is now. Raises WorkLostError."""
+        async with self.context.database.transaction() as connection:
+            yield connection, await archives.lock_archive(connection, self.held)
+
     async def run(self) -> None:
         """Raises WorkLostError where the archive was paused or removed meanwhile."""
-        async with self.context.database.transaction() as connection:
-            self.archive = await archives.lock_archive(connection, self.held)
-            await archives.begin_list(connection, self.archive)
-            unfetched = await archives.settle_objects(connection, self.archive.id)
+        async with self._locked() as (connection, archive):
+            await archives.begin_list(connection, archive)
+            unfetched = await archives.settle_objects(connection, archive.id)
             self.archive = await archives.lock_archive(connection, self.held)
         listing = self.archive.list_after is not None
         is_read = listing or unfetched
@@ -96,19 +102,17 @@ class _Step:
             return
         if unfetched:
             # The bucket can be read: what could not be fetched failed for reasons of its own.
-            async with self.context.database.transaction() as connection:
-                archive = await archives.lock_archive(connection, self.held)
+            async with self._locked() as (connection, archive):
                 await archives.settle_objects(connection, archive.id, unfetched=ObjectState.FAILED)
         try:
             created = await self._create(CREATED_AT_ONCE)
         except ApiError as error:
             # No job can be created at present.
-            async with self.context.database.transaction() as connection:
-                await archives.lock_archive(connection, self.held)
+            async with self._locked() as (connection, archive):
                 if collection.may_pass(error.status):
                     await archives.release_archive(connection, self.held, _WAIT_SECONDS)
                 else:
-                    await self._pause(connection, error.code, error.message)
+                    await self._leave(connection, archive, error.code, error.message)
             return
         await self._release(created, is_read=is_read)
 
@@ -145,13 +149,12 @@ class _Step:
         after = None
         if page.next_after is not None:
             after = page.next_after.encode(errors="surrogateescape")
-        async with self.context.database.transaction() as connection:
-            locked = await archives.lock_archive(connection, self.held)
+        async with self._locked() as (connection, locked):
             most = self.context.settings.max_archive_objects
             if await archives.merge_page(connection, locked, listed, after, most_objects=most):
                 return True
             sentence = f"The account's archives may have {most} objects, and the bucket has more."
-            await self._pause(connection, TOO_MANY_OBJECTS, sentence)
+            await self._leave(connection, locked, TOO_MANY_OBJECTS, sentence)
             return False
 
     def _listed(self, found: Member) -> ListedObject:
@@ -250,8 +253,7 @@ class _Step:
         return planned
 
     async def _release(self, created: int, *, is_read: bool) -> None:
-        async with self.context.database.transaction() as connection:
-            archive = await archives.lock_archive(connection, self.held)
+        async with self._locked() as (connection, archive):
             due_seconds: float | None = None
             values: dict[str, object] = dict(_NO_FAILURE) if is_read else {}
             if archive.list_after is not None or (created and archive.waiting_objects):
@@ -265,45 +267,42 @@ class _Step:
     async def _refused(self, error: buckets.BucketError) -> None:
         """The bucket cannot be read: try again later, or wait for whoever can change that."""
         log.info("archive %s: %s", self.archive.id, error.problem)
-        async with self.context.database.transaction() as connection:
-            archive = await archives.lock_archive(connection, self.held)
+        async with self._locked() as (connection, archive):
             # Their jobs failed for the same reason, not for one of their own.
             await archives.settle_objects(connection, archive.id, unfetched=ObjectState.WAITING)
             if archive.sealed_access != self.archive.sealed_access:
                 # Of credentials in whose place there are others since.
                 await archives.release_archive(connection, self.held, 0)
-            elif error.may_pass:
-                await self._retry(connection, archive, error.problem, str(error))
             else:
-                await self._pause(connection, error.problem, str(error))
+                code, passes = error.problem, error.may_pass
+                await self._leave(connection, archive, code, str(error), passes=passes)
 
     async def fail(self, code: str, message: str) -> None:
-        """Have the step tried again later, or pause the archive after too many that failed.
+        """Have the step tried again later. Raises WorkLostError."""
+        async with self._locked() as (connection, archive):
+            await self._leave(connection, archive, code, message, passes=True)
 
-        Raises WorkLostError.
-        """
-        async with self.context.database.transaction() as connection:
-            archive = await archives.lock_archive(connection, self.held)
-            await self._retry(connection, archive, code, message)
-
-    async def _retry(
-        self, connection: Connection, archive: Archive, code: str, message: str
+    async def _leave(
+        self,
+        connection: Connection,
+        archive: Archive,
+        code: str,
+        message: str,
+        *,
+        passes: bool = False,
     ) -> None:
+        """Have the step tried again later where the failure ``passes``, unless too many did not;
+        else pause the archive."""
+        failure: dict[str, object] = {"error_code": code, "error_message": message}
         failures = archive.failures + 1
-        if failures >= collection.MOST_FAILURES:
-            await self._pause(connection, code, message)
+        if passes and failures < collection.MOST_FAILURES:
+            pause_seconds = collection.pause_seconds(failures)
+            failure["failures"] = failures
+            await archives.release_archive(connection, self.held, pause_seconds, **failure)
             return
-        pause_seconds = collection.pause_seconds(failures)
-        failure = {"failures": failures, "error_code": code, "error_message": message}
-        await archives.release_archive(connection, self.held, pause_seconds, **failure)
-
-    async def _pause(self, connection: Connection, code: str, message: str) -> None:
-        paused = {"state": ArchiveState.PAUSED, "failures": 0}
-        failure = {"error_code": code, "error_message": message}
-        await archives.release_archive(connection, self.held, 0, **paused, **failure)
-        await record(
-            connection, self.archive.account_id, AuditAction.PAUSE_ARCHIVE, target=self.archive.id
-        )
+        failure |= {"state": ArchiveState.PAUSED, "failures": 0}
+        await archives.release_archive(connection, self.held, 0, **failure)
+        await record(connection, archive.account_id, AuditAction.PAUSE_ARCHIVE, target=archive.id)
 
 
 _NO_FAILURE: dict[str, object] = {"failures": 0, "error_code": None, "error_message": None}

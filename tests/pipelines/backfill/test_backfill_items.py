@@ -19,13 +19,12 @@ from models.provider import LocalModels
 from models.tasks import DESCRIBE_SCENES, TRANSCRIBE, Contract, Task
 from pipelines.backfill.items import ItemWork, SourceRules
 from pipelines.backfill.manifest import Item, read_manifest
-from pipelines.backfill.operators import carry_out
 from pipelines.backfill.output import ItemOutcome
 from pipelines.collection import BucketAccess, Place, place_at
 from pipelines.net.addresses import AddressPolicy
 from storage.objects.s3 import S3Place, S3Store, client_of
 from storage.types import ProcessingMode, StageName, StageStatus
-from tests.pipelines.backfill.backfill_material import write_clips
+from tests.pipelines.backfill.backfill_material import carry_out, write_clips
 from tests.storage.s3_server import fresh_store, s3_endpoint
 
 LOOPBACK = AddressPolicy(allowed_networks=(ip_network("127.0.0.0/8"),))

@@ -14,11 +14,10 @@ from ray.cluster_utils import Cluster
 from pipelines.backfill.driver import BackfillTally, Pacing, RunStoppedError, run_items
 from pipelines.backfill.items import ItemWork
 from pipelines.backfill.manifest import Item
-from pipelines.backfill.operators import carry_out
 from pipelines.backfill.output import begin_output, open_output
 from pipelines.collection import BucketAccess, place_at
 from storage.types import StageStatus
-from tests.pipelines.backfill.backfill_material import write_clips
+from tests.pipelines.backfill.backfill_material import carry_out, write_clips
 from tests.pipelines.backfill.backfill_models import MadeUpModels, Notes
 from tests.pipelines.backfill.test_backfill_operators import results
 from tests.places import PROJECT

@@ -36,7 +36,6 @@ from pipelines.backfill.operators import (
     Row,
     Unit,
     Wave,
-    carry_out,
     operators_of,
 )
 from pipelines.backfill.output import ItemOutcome
@@ -50,7 +49,7 @@ from pipelines.vision.screen_text import ReadText
 from storage.objects import ObjectStore
 from storage.objects.folder import FolderStore
 from storage.types import StageStatus
-from tests.pipelines.backfill.backfill_material import write_clips
+from tests.pipelines.backfill.backfill_material import carry_out, write_clips
 from tests.pipelines.backfill.backfill_models import MadeUpModels, Notes
 from tests.places import DEMO
 

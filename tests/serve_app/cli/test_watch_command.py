@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.collection import member_at
+from pipelines.collection import held_alone, member_at
 from serve_app.client.api import ApiClient, JsonObject, RequestFailedError
 from serve_app.client.watch import StoppedError, Watcher, WatchRecord, pausing
 from storage import ledger
@@ -545,7 +545,7 @@ def test_a_refused_key_is_a_sentence_and_exit_status_1_although_the_folder_is_em
 
 
 def test_only_one_watches_a_folder(caller: Caller, tmp_path: Path) -> None:
-    with watcher(caller, tmp_path) as (made, _), made._only_watcher():
+    with held_alone(tmp_path / ".vas-watch.lock", "busy"):
         second = Command(caller, tmp_path, "--once")
         _, error = second.process.communicate(timeout=120)
     assert second.process.returncode == 2
