@@ -138,7 +138,7 @@ def member_at(path: Path) -> Member:
 
 def pause_seconds(failures: int) -> float:
     """Return how long to wait after so many failures, one after the other, that may pass."""
-    return min(2.0**failures, _LONGEST_PAUSE_SECONDS)
+    return min(2.0 ** min(failures, 10), _LONGEST_PAUSE_SECONDS)
 
 
 def may_pass(status: int) -> bool:

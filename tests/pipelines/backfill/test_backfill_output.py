@@ -22,7 +22,7 @@ from pipelines.backfill.output import (
     open_output,
     rows_of_parquet,
 )
-from pipelines.collection import BucketAccess, Place, PlaceError, place_at
+from pipelines.collection import BucketAccess, Place, place_at
 from storage.objects import ObjectNotFoundError, ObjectStore
 from storage.types import StageStatus
 from tests.pipelines.backfill.backfill_outcomes import completed, failed, sound_only
@@ -188,14 +188,6 @@ def test_of_two_writers_of_one_part_the_first_counts(
         other.commit([completed("b")])
     assert set(open_output(place).finished()) == {"a"}
     assert ids_at(place, "scenes") == ids_at(place, "words") == ["a"]
-
-
-def test_a_folder_is_locked(tmp_path: Path) -> None:
-    place = place_at(str(tmp_path), BucketAccess())
-    with place.locked(), pytest.raises(PlaceError, match="Another backfill"), place.locked():
-        pass
-    with place.locked():
-        pass
 
 
 def test_an_output_holds_results_of_one_kind(place: Place) -> None:
