@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import case, delete, func, insert, select, update
 
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.database import Connection
 from storage.keys import lock_account
 from storage.records import columns, from_row, read, read_one
@@ -92,7 +92,7 @@ async def add_archive(
     statement = insert(archives).values(values).returning(*columns(Archive))
     [added] = await read(connection, Archive, statement)
     await queue(connection, KIND, added.id, account_id=account_id)
-    await record(connection, account_id, AuditAction.CREATE_ARCHIVE, target=added.id)
+    await record(connection, account_id, "createArchive", target=added.id)
     return added
 
 
@@ -138,7 +138,7 @@ async def change_archive(
     account_id: uuid.UUID,
     archive_id: uuid.UUID,
     changes: Mapping[str, object],
-    action: AuditAction = AuditAction.CHANGE_ARCHIVE,
+    action: str = "changeArchive",
 ) -> Archive | None:
     """Change columns; it is due at once. None if the account has no such archive."""
     values = dict(changes)
@@ -175,7 +175,7 @@ async def pause_archive(connection: Connection, archive: Archive) -> Archive | N
         archive.account_id,
         archive.id,
         {"state": ArchiveState.PAUSED},
-        AuditAction.PAUSE_ARCHIVE,
+        "pauseArchive",
     )
 
 
@@ -193,7 +193,7 @@ async def resume_archive(connection: Connection, archive: Archive) -> Archive | 
         "next_list_at": None,
     }
     resumed = await change_archive(
-        connection, archive.account_id, archive.id, values, AuditAction.RESUME_ARCHIVE
+        connection, archive.account_id, archive.id, values, "resumeArchive"
     )
     if resumed is not None:
         await settle_objects(connection, archive.id, unfetched=ObjectState.FAILED)
@@ -232,7 +232,7 @@ async def remove_archives(
     )
     if archive_id is not None:
         statement = statement.where(archives.c.id == archive_id)
-        await record(connection, account_id, AuditAction.DELETE_ARCHIVE, target=archive_id)
+        await record(connection, account_id, "deleteArchive", target=archive_id)
     statement = statement.values(
         url="",
         patterns=[],

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from storage.archives import remove_archives
-from storage.audit import AuditAction, forget_addresses, record
+from storage.audit import forget_addresses, record
 from storage.database import Connection
 from storage.history import result_changed
 from storage.job_records import JobRecord, JobSource
@@ -258,7 +258,7 @@ async def set_legal_hold(
     found = (await connection.execute(statement.returning(owner))).scalar_one_or_none()
     if found is None:
         return False
-    action, job_id = AuditAction.SET_LEGAL_HOLD, row_id if is_job else None
+    action, job_id = "setLegalHold", row_id if is_job else None
     await record(connection, found, action, job_id=job_id, detail=f"holds={holds}")
     return True
 
@@ -299,7 +299,7 @@ async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
         sa.update(users).where(users.c.account_id == account_id).values(removed)
     )
     await forget_addresses(connection, account_id)
-    await record(connection, account_id, AuditAction.ERASE_ACCOUNT)
+    await record(connection, account_id, "eraseAccount")
     return True
 
 

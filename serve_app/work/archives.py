@@ -28,7 +28,7 @@ from serve_app.media.formats import tier_of
 from serve_app.work.queue import Work, work
 from storage import archives, keys
 from storage.archives import Archive, ArchiveObject, ListedObject
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.database import UNAVAILABLE, Connection
 from storage.types import ArchiveState, Member, ObjectState
 from storage.work import Held, WorkLostError
@@ -302,7 +302,7 @@ class _Step:
             return
         failure |= {"state": ArchiveState.PAUSED, "failures": 0}
         await archives.release_archive(connection, self.held, 0, **failure)
-        await record(connection, archive.account_id, AuditAction.PAUSE_ARCHIVE, target=archive.id)
+        await record(connection, archive.account_id, "pauseArchive", target=archive.id)
 
 
 _NO_FAILURE: dict[str, object] = {"failures": 0, "error_code": None, "error_message": None}
