@@ -26,9 +26,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from models import profiles
 from models.backends.plugins import PluginError
@@ -126,7 +127,8 @@ def _backfill(options: argparse.Namespace, place: Place, access: BucketAccess) -
             ),
             own_whisper=options.whisper_weights,
         )
-        _run(manifest, work, output, _pacing(options))
+        pacing = {each.name: getattr(options, each.name) for each in fields(driver.Pacing)}
+        _run(manifest, work, output, driver.Pacing(**pacing))
     place.files.delete_prefix(WORK_FOLDER)
     # What is in the output of this manifest decides.
     finished = output.finished()
@@ -227,18 +229,6 @@ def _kind(profile: str, options: argparse.Namespace) -> dict[str, Any]:
     return kind if own is None else kind | {"whisper_weights": profiles.own_digest(own)}
 
 
-def _pacing(options: argparse.Namespace) -> driver.Pacing:
-    return driver.Pacing(
-        concurrency=options.concurrency,
-        work_bytes=options.work_bytes,
-        cpus=options.cpus_an_item,
-        gpus=driver.MOST_GPUS if options.gpus is None else max(1, options.gpus),
-        part_items=options.part_items,
-        part_seconds=options.part_seconds,
-        progress_seconds=options.progress_seconds,
-    )
-
-
 def _print(line: str) -> None:
     sys.stdout.write(f"{time.strftime('%H:%M:%S')}  {line}\n")
     sys.stdout.flush()
@@ -336,34 +326,15 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         default=os.environ.get("RAY_ADDRESS"),
         help="of a Ray cluster; default: RAY_ADDRESS, else a Ray of this machine's own",
     )
-    add(
-        "--concurrency",
-        "--at-once",
-        type=int,
-        help="most items under way; default: as many as --work-bytes hold",
-    )
-    add(
-        "--work-bytes",
-        type=int,
-        default=64 * GIB,
-        help="of the sources of items under way; the output's place holds about twice as much "
-        "beside the results (default: 64 GiB)",
-    )
-    add(
-        "--cpus-an-item",
-        type=_positive,
-        default=1.0,
-        help="of a task, and of a process with models (default: 1)",
-    )
-    add(
-        "--gpus",
-        type=int,
-        help="most that models are on, also of nodes that come up later; with it, auto does not "
-        "look for one (default: 8)",
-    )
-    add("--part-items", type=int, default=50, help="items of a part, at most; default: 50")
-    add("--part-seconds", type=_positive, default=30.0, help="a part's longest wait; default: 30")
-    add("--progress-seconds", type=_positive, default=10.0, help="between lines; default: 10")
+    hints = get_type_hints(driver.Pacing, include_extras=True)
+    for each in fields(driver.Pacing):
+        kind, about = get_args(hints[each.name])
+        names = [f"--{each.name.replace('_', '-')}", *_OLDER_NAMES.get(each.name, ())]
+        parse = _positive if kind is float else int
+        add(*names, type=parse, default=each.default, help=about)
+
+
+_OLDER_NAMES = {"concurrency": ["--at-once"]}
 
 
 def _positive(text: str) -> float:
