@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import text, update
 
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.database import Connection, run
 from storage.tables import accounts, jobs
 from storage.types import Priority
@@ -97,7 +97,7 @@ async def set_rules(
     if given:
         await connection.execute(update(accounts).where(accounts.c.id == account_id).values(given))
         detail = " ".join(f"{name}={value}" for name, value in given.items())
-        await record(connection, account_id, AuditAction.LIMIT_ACCOUNT, detail=detail)
+        await record(connection, account_id, "limitAccount", detail=detail)
 
 
 async def set_priority(

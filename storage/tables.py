@@ -1391,3 +1391,11 @@ ledger_entries = _table(
         "uq_ledger_entries_purchase", "purchase_id", unique=True, where="purchase_id IS NOT NULL"
     ),
 )
+
+ERASED_WITH_JOB = (
+    scene_lists, transcripts, summaries, previews, hidden_phrases, comments, webhook_events,
+)  # fmt: skip
+"""Whose rows go when a job is erased; labels and voices go with transcripts, vectors with rows."""
+ERASED_WITH_ACCOUNT = (
+    sessions, sign_in_links, invitations, webhook_endpoints, signing_secrets, idempotency_records,
+)  # fmt: skip

@@ -24,8 +24,9 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from models.contracts import SAME_LANGUAGES, SPOKEN_LANGUAGES
+from pipelines import collection
+from pipelines.collection import BucketAccess, plain_file_name
 from pipelines.net.addresses import MAX_CALLBACK_URL_LENGTH, MAX_URL_LENGTH
-from pipelines.net.buckets import BucketAccess
 from serve_app.api.schemas import NO_NUL_PATTERN, WHOLE, doc, each_once
 from serve_app.api.urls import CallbackUrl, uri
 from serve_app.jobs.answers import Metadata
@@ -34,25 +35,13 @@ from serve_app.results.redaction import RedactedKinds
 MAX_AUDIO_TRACKS = 16
 MAX_CLIPS = 100
 MAX_OFFSET_MS = 86_400_000
-MAX_KEYTERMS = 100
 MAX_SPEAKERS = 20
+MAX_KEYTERMS, MAX_FILE_NAME = collection.MAX_KEYTERMS, collection.MAX_FILE_NAME
 MAX_LANGUAGES = 10
-MAX_FILE_NAME = 255
 MOST_SOURCE_SECONDS = 365 * 86_400
 
 _LONGEST_NAME = 100
 """Characters of an unknown field's name that are shown."""
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
-
-
-def plain_file_name(value: str) -> str:
-    """Only the last path component counts, whichever way its slashes lean."""
-    if _CONTROL_CHARACTERS.search(value):
-        raise PydanticCustomError("file_name", "must not hold control characters")
-    name = re.split(r"[/\\]", value)[-1]
-    if name in {"", ".", ".."}:
-        raise PydanticCustomError("file_name", "must name a file")
-    return name
 
 
 FILE_NAME_PATTERN = r"^([^\u0000-\u001f\u007f]*[/\\])?(?!\.{1,2}$)[^/\\\u0000-\u001f\u007f]+$"

@@ -120,7 +120,7 @@ async def create_jobs(
             except ledger.InsufficientCreditsError as error:
                 message = None if capped_key_id is None else CREDITS_OR_CAP
                 raise ApiError(ErrorCode.INSUFFICIENT_CREDITS, message) from error
-        await audit.record(connection, account_id, audit.AuditAction.CREATE_JOB, job_id=plan.job.id)
+        await audit.record(connection, account_id, "createJob", job_id=plan.job.id)
         created.append(await get_job(connection, account_id, str(plan.job.id)))
     return created
 
@@ -223,7 +223,7 @@ async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str)
         open_stages=SkipReason.JOB_CANCELLED,
         stage_error_code="CANCELLED",
     )
-    await audit.record(connection, account_id, audit.AuditAction.CANCEL_JOB, job_id=job.id)
+    await audit.record(connection, account_id, "cancelJob", job_id=job.id)
     return await get_job(connection, account_id, job_id)
 
 
@@ -252,7 +252,7 @@ async def erase_job(
         if each.status is TranslationStatus.PENDING:
             await ledger.refund_translation(connection, account_id, job.id, each)
     await erase_content(connection, job)
-    await audit.record(connection, account_id, audit.AuditAction.ERASE_JOB, job_id=job.id)
+    await audit.record(connection, account_id, "eraseJob", job_id=job.id)
     erased = await get_job(connection, account_id, job_id)
     await _add_events(connection, erased, EventType.JOB_ERASED, subscribers)
     return erased
@@ -295,9 +295,7 @@ async def change_job(
         weight = settings.priority_weights[Priority(changes.priority)] * account.queue_weight
         await set_priority(connection, job.id, Priority(changes.priority), weight)
     detail = " ".join(sorted(changes.model_fields_set)) or None
-    await audit.record(
-        connection, job.account_id, audit.AuditAction.CHANGE_JOB, job_id=job.id, detail=detail
-    )
+    await audit.record(connection, job.account_id, "changeJob", job_id=job.id, detail=detail)
     return await get_job(connection, job.account_id, str(job.id))
 
 
