@@ -47,7 +47,8 @@ function show() {
   const further = list.querySelector("[data-further]");
   if (further) end.observe(further);
   if (!bar) return;
-  for (const box of list.querySelectorAll(".pick")) [box.hidden, box.checked] = [false, chosen.has(box.value)];
+  list.classList.add("picks");
+  for (const box of list.querySelectorAll(".pick")) box.checked = chosen.has(box.value);
   bar.hidden = !chosen.size && !told.firstChild;
   document.getElementById("count").textContent = `${chosen.size} selected`;
 }

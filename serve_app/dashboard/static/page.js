@@ -41,6 +41,19 @@ export function localise(part) {
   }
 }
 
+/** Replace those elements of a long list that differ: the others need no new layout. */
+function renew(mine, theirs) {
+  const [own, fresh] = [[...mine.children], [...theirs.children]];
+  for (const [n, next] of fresh.entries()) {
+    const old = own[n];
+    if (old?.isEqualNode(next)) continue;
+    if (old?.matches(".jobs") && next.matches(".jobs")) renew(old, next);
+    else if (old) old.replaceWith(document.importNode(next, true));
+    else mine.append(document.importNode(next, true));
+  }
+  for (const old of own.slice(fresh.length)) old.remove();
+}
+
 /** Fetch this page again and put in what has changed; resolves to the fetched document. */
 export async function refresh() {
   const { search } = location;
@@ -54,7 +67,8 @@ export async function refresh() {
     // What has the focus gives it to its successor, where an id says which that is.
     const held = part.contains(document.activeElement) ? document.activeElement.id : null;
     if (next && next.innerHTML !== part.innerHTML && held !== "") {
-      part.replaceChildren(...document.importNode(next, true).childNodes);
+      if (part.querySelector(".jobs")) renew(part, next);
+      else part.replaceChildren(...document.importNode(next, true).childNodes);
       if (held) document.getElementById(held)?.focus({ preventScroll: true });
     }
   }
