@@ -8,7 +8,6 @@ then; the second of two equal rows gets the number 2, and so on.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import io
@@ -213,7 +212,9 @@ def read_manifest(
             rows: Iterator[Any] = _files(place_at(address, access), include, outside)
             return _checked(rows, "")
         place, name = file_at(address, access)
-        with _opened(place, name) as file:
+        if place.files.size_bytes(name) > MOST_BYTES:
+            raise ManifestError(f"The manifest is larger than {MOST_BYTES} bytes.")
+        with place.files.local_copy(name) as path, path.open("rb") as file:
             return _checked(_READERS[kind](file), place.address)
     except ObjectNotFoundError:
         raise ManifestError(f"There is no manifest {address}.") from None
@@ -229,15 +230,6 @@ def _files(place: Place, include: Sequence[str], outside: str | None) -> Iterato
             yield {"source": source}
     if not found:
         raise ManifestError(f"There are no files below {place.address}.")
-
-
-@contextlib.contextmanager
-def _opened(place: Place, name: str) -> Iterator[BinaryIO]:
-    """The manifest as a file of this machine. Raises ManifestError where it is too large."""
-    if place.files.size_bytes(name) > MOST_BYTES:
-        raise ManifestError(f"The manifest is larger than {MOST_BYTES} bytes.")
-    with place.files.local_copy(name) as path, path.open("rb") as file:
-        yield file
 
 
 def _csv_rows(file: BinaryIO) -> Iterator[Any]:
@@ -324,9 +316,10 @@ def _checked(rows: Iterator[Any], base: str) -> Manifest:
         try:
             items.append(_item_of(row, number, base))
         except ColumnError as error:
+            column, message = error.args
             known = row if isinstance(row, dict) else {}
             own, source = _text(known.get("id")), _text(known.get("source"))
-            errors.append(RowError(own, number, source, error.column, _writable(error.message)))
+            errors.append(RowError(own, number, source, column, _writable(message)))
     named, doubled = _with_own_ids(items)
     return Manifest(tuple(named), tuple(sorted([*errors, *doubled], key=lambda it: it.row)))
 
@@ -371,12 +364,7 @@ def _with_derived_ids(items: Sequence[Item], taken: set[str]) -> Iterator[Item]:
 
 
 class ColumnError(ValueError):
-    """A row is no item; ``column`` is at fault, or None where the row is none at all."""
-
-    def __init__(self, column: str | None, message: str) -> None:
-        super().__init__(column, message)
-        self.column = column
-        self.message = message
+    """A row is no item: the column at fault, or None where the row is none at all, and why."""
 
 
 def _item_of(row: Any, number: int, base: str) -> Item:
