@@ -59,7 +59,8 @@ _ROWS_AT_ONCE = 100
 MAX_ID_CHARACTERS = 200
 MAX_KEYTERM_CHARACTERS = 100
 
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""And halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
 _LANGUAGE = "^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _WEB = ("http", "https")
@@ -132,7 +133,9 @@ def _metadata(value: Any) -> str:
         plain = entry is None or isinstance(entry, (str, int, float, bool))
         if not plain or (isinstance(entry, float) and not math.isfinite(entry)):
             raise _refuse(f"{key} must be a string, a number, a boolean or null")
-    return json.dumps(value, ensure_ascii=False)
+    written = json.dumps(value, ensure_ascii=False)
+    written.encode()
+    return written
 
 
 Line = Annotated[str, AfterValidator(_line)]
@@ -156,7 +159,7 @@ class Item:
     """In the manifest, from 1."""
     source: Annotated[Line, Field(min_length=1, max_length=4096), AfterValidator(_source)]
     """A path or a URL."""
-    name: Annotated[str, Field(max_length=MAX_FILE_NAME), AfterValidator(plain_file_name)] = ""
+    name: Annotated[Line, Field(max_length=MAX_FILE_NAME), AfterValidator(plain_file_name)] = ""
     """File name, for people."""
     mode: ProcessingMode = ProcessingMode.ALL
     language: Annotated[str, Field(pattern=_LANGUAGE)] | None = None
