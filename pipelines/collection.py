@@ -39,6 +39,7 @@ DEFAULT_FILE_NAME = "video"
 MAX_FILE_NAME = 255
 """Characters."""
 MAX_KEYTERMS = 100
+MAX_SPEAKERS = 20
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 _NODE_CACHE_BYTES = 16 << 30

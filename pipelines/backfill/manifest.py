@@ -28,6 +28,7 @@ from pipelines.codec import encode
 from pipelines.collection import (
     MAX_FILE_NAME,
     MAX_KEYTERMS,
+    MAX_SPEAKERS,
     S3_SCHEME,
     BucketAccess,
     Place,
@@ -40,7 +41,6 @@ from pipelines.collection import (
     split_s3,
 )
 from pipelines.net.addresses import Provider
-from pipelines.speech.speakers import MAX_SPEAKERS
 from pipelines.types import ChannelUse
 from storage.objects import ObjectNotFoundError
 from storage.types import ProcessingMode

@@ -35,7 +35,7 @@ from serve_app.results.redaction import RedactedKinds
 MAX_AUDIO_TRACKS = 16
 MAX_CLIPS = 100
 MAX_OFFSET_MS = 86_400_000
-MAX_SPEAKERS = 20
+MAX_SPEAKERS = collection.MAX_SPEAKERS
 MAX_KEYTERMS, MAX_FILE_NAME = collection.MAX_KEYTERMS, collection.MAX_FILE_NAME
 MAX_LANGUAGES = 10
 
