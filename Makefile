@@ -63,6 +63,8 @@ lock:  ## Resolve the dependencies anew into requirements/
 	$(BIN)/uv pip compile pyproject.toml --extra models \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  -q -o requirements/models.txt -c requirements/dev.txt
+	echo onnxruntime-gpu | $(BIN)/uv pip compile - --no-deps --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-annotate -q -o requirements/cuda.txt
 	(echo uv==$(UV_VERSION); echo 'cyclonedx-bom>=7'; sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml) | \
 	  $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate -q -o requirements/build.txt -c requirements/dev.txt

@@ -1,7 +1,8 @@
 #!/bin/sh
 # install-python.sh cpu|cuda TARGET: an environment in TARGET with the service in it, from the
 # project that this script lies in. Every package is pinned and hashed, those that build the
-# project's wheel too. `cuda` adds the packages of the neural models.
+# project's wheel too. `cuda` adds the packages of the neural models
+# and has onnxruntime for GPUs.
 set -eu
 
 case "$1" in
@@ -14,6 +15,12 @@ target=$2
 project=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+pinned="$project/requirements/$lock"
+if [ "$lock $(uname -m)" = "models.txt x86_64" ]; then
+    # onnxruntime for GPUs is another package with the same module: it takes the other's place.
+    sed '/^onnxruntime==/,/[^\\]$/d' "$pinned" | cat - "$project/requirements/cuda.txt" > "$work/lock.txt"
+    pinned="$work/lock.txt"
+fi
 
 python3 -m venv "$work/tools"
 "$work/tools/bin/pip" install --quiet --disable-pip-version-check --require-hashes \
@@ -23,8 +30,8 @@ uv() { "$work/tools/bin/uv" --quiet "$@"; }
 uv venv --allow-existing --python python3 "$target"
 # What is in the image, for whoever must know which of it has a hole.
 "$work/tools/bin/cyclonedx-py" requirements --output-reproducible --output-format JSON \
-    --pyproject "$project/pyproject.toml" --output-file "$target/sbom.cdx.json" "$project/requirements/$lock"
-uv pip sync --compile-bytecode --python "$target" --require-hashes "$project/requirements/$lock"
+    --pyproject "$project/pyproject.toml" --output-file "$target/sbom.cdx.json" "$pinned"
+uv pip sync --compile-bytecode --python "$target" --require-hashes "$pinned"
 
 # Built from a copy: the project's folder may be read-only.
 mkdir "$work/project"

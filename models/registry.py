@@ -486,13 +486,19 @@ _TORCH_SEGMENTATION = Backend(
 )
 
 _PACKAGED_ON_A_GPU: dict[tasks.Task[Any], Backend] = {
-    tasks.DETECT_BOUNDARIES: replace(PACKAGED[tasks.DETECT_BOUNDARIES], device="cuda"),
-    tasks.EMBED_FACES: replace(PACKAGED[tasks.EMBED_FACES], device="cuda"),
-    tasks.EMBED_VOICE: replace(PACKAGED[tasks.EMBED_VOICE], device="cuda", max_batch=32),
-    tasks.READ_TEXT: replace(PACKAGED[tasks.READ_TEXT], device="cuda", max_batch=16),
+    task: replace(PACKAGED[task], device="cuda", session_bytes=mebibytes << 20, max_batch=batch)
+    for task, mebibytes, batch in (
+        (tasks.DETECT_BOUNDARIES, 512, 1),
+        (tasks.DETECT_SOUNDS, 256, 1),
+        (tasks.DETECT_SPEECH, 256, 1),
+        (tasks.EMBED_FACES, 768, 1),
+        (tasks.EMBED_VOICE, 1_024, 32),
+        (tasks.READ_TEXT, 2_048, 16),
+    )
 }
 """These need little, and get no replicas: they run where the inputs are, on a GPU in a process that
-sees one and has an onnxruntime for it."""
+sees one and has an onnxruntime for it. Their memory is by the size of what they hold of a batch:
+none of them was run on a GPU yet."""
 
 REMOTE_TASKS = (
     tasks.TRANSCRIBE,

@@ -346,6 +346,7 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
             file_name=ERASED_NAME,
             callback_url=None,
             metadata={},
+            tags=[],
             source=source.stored(),
             ingest_result=None,
             audio_track_names=None,

@@ -92,6 +92,7 @@ class IssuedKey:
     created_at: datetime
     expires_at: datetime | None
     benefit_id: str | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,16 @@ async def replace_vocabulary(
     await record(connection, account_id, "replaceVocabulary", detail=detail)
 
 
+async def set_recognition(
+    connection: Connection, account_id: uuid.UUID, *, recognises: bool
+) -> None:
+    """Have the jobs that do not state it recognise people and voices from now on, or not."""
+    statement = sa.update(accounts).where(accounts.c.id == account_id)
+    await connection.execute(statement.values(recognises=recognises))
+    detail = f"recognises={recognises}"
+    await record(connection, account_id, "setRecognition", detail=detail)
+
+
 async def create_key(
     connection: Connection,
     account_id: uuid.UUID,
@@ -188,6 +199,7 @@ async def create_key(
     expires_at: datetime | None = None,
     benefit_id: str | None = None,
     caps: KeyCaps = KeyCaps(),
+    name: str | None = None,
 ) -> IssuedKey:
     """Return a new active key for the account, with the name of the user who makes it.
 
@@ -200,7 +212,7 @@ async def create_key(
                   if each.status is KeyStatus.ACTIVE]  # fmt: skip
         if len(active) >= MOST_KEYS:
             raise TooManyKeysError(str(account_id))
-    issued = await _insert_key(connection, account_id, expires_at, benefit_id, caps)
+    issued = await _insert_key(connection, account_id, expires_at, benefit_id, caps, name)
     detail = f"expires_at={expires_at} {caps}" if expires_at or caps != KeyCaps() else None
     await record(connection, account_id, "createKey", target=issued.id, detail=detail)
     return issued
@@ -212,6 +224,7 @@ async def _insert_key(
     expires_at: datetime | None,
     benefit_id: str | None,
     caps: KeyCaps,
+    name: str | None,
     first_id: uuid.UUID | None = None,
 ) -> IssuedKey:
     maker = current_actor()
@@ -228,6 +241,7 @@ async def _insert_key(
             expires_at=expires_at,
             benefit_id=benefit_id,
             made_by=maker.id if maker.kind is ActorKind.USER else None,
+            name=name,
             first_id=first_id,
             max_monthly_cents=caps.max_monthly_cents,
             max_active_jobs=caps.max_active_jobs,
@@ -235,7 +249,8 @@ async def _insert_key(
         .returning(api_keys.c.created_at)
     )
     created_at = (await connection.execute(statement)).scalar_one()
-    return IssuedKey(key_id, secret, display_key(secret[-4:]), created_at, expires_at, benefit_id)
+    shown = display_key(secret[-4:])
+    return IssuedKey(key_id, secret, shown, created_at, expires_at, benefit_id, name)
 
 
 async def has_active_key(connection: Connection, account_id: uuid.UUID, secret: str) -> bool:
@@ -337,6 +352,7 @@ async def rotate_key(
             api_keys.c.benefit_id,
             api_keys.c.max_monthly_cents,
             api_keys.c.max_active_jobs,
+            api_keys.c.name,
             sa.func.coalesce(api_keys.c.first_id, api_keys.c.id).label("first_id"),
         )
     )
@@ -345,7 +361,7 @@ async def rotate_key(
         return None
     caps = KeyCaps(row.max_monthly_cents, row.max_active_jobs)
     issued = await _insert_key(
-        connection, account_id, row.expires_at, row.benefit_id, caps, row.first_id
+        connection, account_id, row.expires_at, row.benefit_id, caps, row.name, row.first_id
     )
     await record(connection, account_id, "rotateKey", target=key_id, detail=f"by {issued.id}")
     return issued

@@ -19,12 +19,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NoReturn, TypeAlias, cast
 
+from models.backends import CARD_BYTES
 from models.provider import GatheredModels, LocalModels, ModelProvider
 from models.registry import REGISTRY
 from models.tasks import (
     DESCRIBE_SCENES,
     DETECT_OBJECTS,
     DETECT_SOUNDS,
+    DETECT_SPEECH,
     EMBED_FACES,
     EMBED_PHRASES,
     EMBED_PICTURES,
@@ -92,8 +94,9 @@ class Operator:
     def gpus(self, profile: str) -> float:
         """Return the share of a GPU that a process takes."""
         rows = REGISTRY[profile]
-        loaded = {rows[task].shares or task for task in self.tasks if task in rows}
-        return round(sum(rows[task].gpus for task in loaded), 3)
+        loaded = [rows[it] for it in {rows[it].shares or it for it in self.tasks if it in rows}]
+        beside = sum(row.session_bytes for row in loaded) / CARD_BYTES
+        return round(sum(row.gpus for row in loaded) + beside, 3)
 
 
 OPERATORS = (
@@ -102,7 +105,7 @@ OPERATORS = (
     Operator(
         "voices",  # a shard of a track's windows, eight of them at a time; one of a short file
         (EmbedVoices, CutTrack),
-        (SEGMENT_SPEAKERS, EMBED_VOICE, DETECT_SOUNDS),
+        (SEGMENT_SPEAKERS, EMBED_VOICE, DETECT_SOUNDS, DETECT_SPEECH),
         rows=64,
         is_spread=False,
     ),

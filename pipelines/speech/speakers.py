@@ -220,7 +220,8 @@ def embedded(windows: Sequence[contracts.Samples], models: ModelProvider) -> Loc
 
 def _pieces(speaking: Activity, local: int) -> list[tuple[int, int]]:
     """Return frames of what a local speaker speaks alone in pieces of about a second, those that
-    are long enough; ``speaking`` has shape (frames, LOCAL_SPEAKERS)."""
+    are long enough; none of a single one, which cannot be parted from others. ``speaking`` has
+    shape (frames, LOCAL_SPEAKERS)."""
     alone = speaking[:, local] & (speaking.sum(axis=1) == 1)
     edges = np.flatnonzero(np.diff(np.concatenate(([False], alone, [False])))).reshape(-1, 2)
     found: list[tuple[int, int]] = []
@@ -228,7 +229,8 @@ def _pieces(speaking: Activity, local: int) -> list[tuple[int, int]]:
         count = max(1, round((end - first) * FRAME_SECONDS / _PIECE_SECONDS))
         cuts = np.linspace(first, end, count + 1).round().astype(int).tolist()
         found += itertools.pairwise(cuts)
-    return [it for it in found if (it[1] - it[0]) * FRAME_SECONDS >= _SHORTEST_PIECE_SECONDS]
+    found = [it for it in found if (it[1] - it[0]) * FRAME_SECONDS >= _SHORTEST_PIECE_SECONDS]
+    return found if len(found) > 1 else []
 
 
 def _parted(

@@ -128,6 +128,7 @@ def _job(
         tier=tier,
         callback_url=body.callbackUrl,
         metadata=body.metadata or {},
+        tags=body.tags or [],
         source=source,
         warnings=unknown_field_warnings(body),
     )
@@ -246,8 +247,7 @@ def _source(
         clips=tuple(clips),
         audio=tuple(audio),
         keyterms=tuple(body.keyterms or ()),
-        people=body.people,
-        voices=body.voices,
+        **body.model_dump(include={"people", "voices"}, exclude_unset=True),
         **({"redact": tuple(body.redact)} if body.redact else {}),
         language=body.language,
         languages=tuple(body.languages or ()),

@@ -207,6 +207,7 @@ async def _queue(
         source=source,
         tier=job.tier,
         metadata=job.metadata,
+        tags=job.tags,
         priority=Priority.LOW,
         rerun_of=job.id,
     )

@@ -8,9 +8,11 @@ from typing import Any
 
 import cv2
 import numpy as np
+import onnxruntime
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from models.backends import Device, packaged
 from models.backends.packaged import Network
 from models.backends.packaged.faces import FaceFinder
 from models.backends.packaged.text_reader import PackagedTextReader, open_text_reader
@@ -68,7 +70,8 @@ def test_lines_are_read_exactly_top_to_bottom_where_they_stand(reader: PackagedT
 def test_lines_of_many_stills_are_read_together_as_alone(
     reader: PackagedTextReader, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a device that this onnxruntime lacks: on the processor, with a warning."""
+    """On a device that this onnxruntime lacks: on the processor, with one warning."""
+    packaged._warn_once.cache_clear()
     stills = [
         written(("A DAY BY THE SEA", 54, 130), ("Lisbon, 12 May 1987", 28, 240)),
         written(("NIGHT TRAIN", 40, 180)),
@@ -76,8 +79,8 @@ def test_lines_of_many_stills_are_read_together_as_alone(
         written(("Lisbon", 28, 100), ("12 May", 28, 160), ("1987 to 1989", 28, 240)),
     ]
     with caplog.at_level("WARNING", "vas.models"):
-        together = PackagedTextReader(PP_OCR.paths(None), "cuda", 3)
-    assert "a network runs on a processor" in caplog.text
+        together = PackagedTextReader(PP_OCR.paths(None), Device("cuda", 1 << 30), 3)
+    assert caplog.text.count("its networks run on a processor") == 1
     found = together.read(stills)
     assert [len(each) for each in found] == [2, 1, 0, 3]
     for one, other in zip(found, reader.read(stills), strict=True):
@@ -85,6 +88,41 @@ def test_lines_of_many_stills_are_read_together_as_alone(
         for line, alone in zip(one, other, strict=True):
             assert line.box == alone.box
             assert line.confidence == pytest.approx(alone.confidence, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("visible", "asked", "warned"), [("0", True, True), (None, True, True), ("", False, False)]
+)
+def test_a_session_asks_for_the_memory_of_a_gpu_that_its_row_declares(
+    visible: str | None,
+    asked: bool,
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of an onnxruntime that has CUDA's provider, whose libraries or driver are not there; Ray
+    hides GPUs from a task that has none."""
+    given: list[Any] = []
+    real = onnxruntime.InferenceSession
+
+    def session(path: str, options: Any, providers: list[Any]) -> Any:
+        given.extend(providers)
+        return real(path, options, providers=providers[-1:])
+
+    packaged._warn_once.cache_clear()
+    has = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: has)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with caplog.at_level("WARNING", "vas.models"):
+        model = open_model("gpu", READ_TEXT)
+    assert [each.text for each in model.read([written(("NIGHT TRAIN", 40, 180))])[0]]
+    on_card = [each for each in given if each[0] == "CUDAExecutionProvider"]
+    assert [options["gpu_mem_limit"] for _, options in on_card] == [1 << 30] * 2 * asked
+    assert given.count("CPUExecutionProvider") == 2
+    assert caplog.text.count("its networks run on a processor") == warned
 
 
 def test_words_of_a_title_that_stand_apart_are_one_line(reader: PackagedTextReader) -> None:

@@ -7,7 +7,9 @@ SECURITY.md says how an operator does that.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
+import subprocess
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -153,6 +155,22 @@ def test_what_reads_and_analyses_media_has_one_version_on_every_python() -> None
     versions = Counter(pin.name for pin in pins("core.txt"))
     for name in ("av", "ctranslate2", "decord", "faster-whisper", "onnxruntime", "ray"):
         assert versions[name] == 1, name
+
+
+def test_onnxruntime_for_gpus_takes_the_place_of_the_other_in_the_lock(tmp_path: Path) -> None:
+    """As ``deploy/install-python.sh`` does, whose command this runs."""
+    script = (PROJECT / "deploy" / "install-python.sh").read_text()
+    [command] = [line for line in script.splitlines() if line.lstrip().startswith("sed ")]
+    variables = {
+        "pinned": str(PROJECT / "requirements" / "models.txt"),
+        "project": str(PROJECT),
+        "work": str(tmp_path),
+    }
+    subprocess.run(["sh", "-euc", command], env=os.environ | variables, check=True)
+    names = {pin.name for pin in pins("models.txt")}
+    assert "onnxruntime" in names
+    found = [pin.name for pin in pins(str(tmp_path / "lock.txt"))]
+    assert {*found} == names - {"onnxruntime"} | {"onnxruntime-gpu"}
 
 
 def test_all_locks_pin_the_same_versions() -> None:

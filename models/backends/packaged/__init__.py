@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import io
 import logging
 import math
@@ -23,6 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from models.backends import PROCESSOR, Device
 from models.weights import WeightsError
 
 Tensor = npt.NDArray[np.float32]
@@ -30,7 +32,6 @@ Tensor = npt.NDArray[np.float32]
 _CUDA = "CUDAExecutionProvider"
 _CUDA_OPTIONS = {
     "arena_extend_strategy": "kSameAsRequested",
-    "gpu_mem_limit": 2 << 30,
     # Inputs have many shapes: to try out all kernels for each takes longer than any saves.
     "cudnn_conv_algo_search": "HEURISTIC",
 }
@@ -41,7 +42,7 @@ log = logging.getLogger("vas.models")
 class Network:
     """A network with one input."""
 
-    def __init__(self, path: Path, device: str = "cpu") -> None:
+    def __init__(self, path: Path, device: Device = PROCESSOR) -> None:
         """``path`` is a verified file. Raises WeightsError where this machine cannot run it."""
         self._session = open_session(path, device)
         self._input = self._session.get_inputs()[0].name
@@ -73,9 +74,9 @@ def batched(
     return found
 
 
-def open_session(path: Path, device: str = "cpu") -> Any:
-    """A session of onnxruntime for a verified file: on a GPU where ``device`` is ``cuda`` and the
-    installed onnxruntime has it, else on one thread of a processor.
+def open_session(path: Path, device: Device = PROCESSOR) -> Any:
+    """A session of onnxruntime for a verified file: on a GPU where ``device`` is ``cuda``, this
+    process sees one and the installed onnxruntime can use it, else on one thread of a processor.
 
     The memory arena of onnxruntime is off there: it would keep what the largest picture took. It
     loads files and no bytes, of which it would keep a copy (31 MB of the text reader's). Raises
@@ -89,19 +90,27 @@ def open_session(path: Path, device: str = "cpu") -> Any:
         options.enable_cpu_mem_arena = False
         options.log_severity_level = 3
         providers: list[Any] = ["CPUExecutionProvider"]
-        if device.startswith("cuda"):
-            if _CUDA not in onnxruntime.get_available_providers():
-                log.warning("onnxruntime has no %s: a network runs on a processor", _CUDA)
-            elif os.environ.get("CUDA_VISIBLE_DEVICES") != "":  # Ray's, for a task without a GPU
-                onnxruntime.preload_dlls()
-                providers.insert(0, (_CUDA, _CUDA_OPTIONS))
+        # Empty is Ray's, for a task without a GPU.
+        is_on_card = device.name == "cuda" and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+        if is_on_card and _CUDA in onnxruntime.get_available_providers():
+            onnxruntime.preload_dlls()
+            limit = {"gpu_mem_limit": device.memory_bytes}
+            providers.insert(0, (_CUDA, _CUDA_OPTIONS | limit))
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+        # It goes on without a provider whose libraries or driver it does not find.
+        if is_on_card and _CUDA not in session.get_providers():
+            _warn_once()
     except Exception as error:  # onnxruntime raises errors without a common class
         raise WeightsError(f"{path.name} cannot be run on this machine: {error}") from error
     # What it was made of is freed, but kept by the C library: of 130 MB for the largest nothing.
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     return session
+
+
+@functools.cache
+def _warn_once() -> None:
+    log.warning("onnxruntime cannot use the GPU (%s): its networks run on a processor", _CUDA)
 
 
 _OPSET, _IR_VERSION = 18, 9
@@ -139,7 +148,7 @@ class Graph:
         self,
         shape: Sequence[str | int],
         outputs: Sequence[str],
-        device: str = "cpu",
+        device: Device = PROCESSOR,
         *,
         name: str = "pictures",
         kind: npt.DTypeLike = np.uint8,

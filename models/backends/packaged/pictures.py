@@ -28,7 +28,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from models.backends import Backend
+from models.backends import PROCESSOR, Backend, Device
 from models.backends.packaged import Graph, Network, Tensor, Tensors, read_tensors
 from models.contracts import (
     BOUNDARY_HEIGHT,
@@ -158,18 +158,18 @@ class PackagedObjectDetector:
         square = cv2.resize(picture, size, interpolation=how)
         scores, moves = (each[0] for each in self._session.run(None, {"pictures": square[None]}))
         found = []
-        for number, name in _NAMES.items():
-            own = np.flatnonzero(scores[:, number] >= _CANDIDATE)
+        for at, name in enumerate(_NAMES.values()):
+            own = np.flatnonzero(scores[:, at] >= _CANDIDATE)
             if not len(own):
                 continue
-            corners, confidences = _moved(self._places[own], moves[own]), scores[own, number]
+            corners, confidences = _moved(self._places[own], moves[own]), scores[own, at]
             boxes = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1)
             least = _CANDIDATE, _SAME_CANDIDATE
-            for at in cv2.dnn.NMSBoxes(boxes.tolist(), confidences.tolist(), *least):
-                left, top, right, bottom = np.clip(corners[at], 0, 1).tolist()
+            for kept in cv2.dnn.NMSBoxes(boxes.tolist(), confidences.tolist(), *least):
+                left, top, right, bottom = np.clip(corners[kept], 0, 1).tolist()
                 box = Box(left, top, right - left, bottom - top)
                 if box.width > 0 and box.height > 0:
-                    found.append(DetectedObject(name, min(1.0, float(confidences[at])), box))
+                    found.append(DetectedObject(name, min(1.0, float(confidences[kept])), box))
         return sorted(found, key=lambda each: -each.confidence)
 
     def _in_grey_too(self, still: Picture, found: Sequence[DetectedObject]) -> list[DetectedObject]:
@@ -254,7 +254,8 @@ def _places() -> Tensor:
 
 def _detector_session(graph_file: Path, layers_file: Path) -> Any:
     """The network, as OpenCV reads it, in ONNX: pictures (n, 300, 300, 3) to each place's
-    probabilities of the classes (n, 1917, 91) and its ``moves`` (n, 1917, 4).
+    probabilities of the classes in ``_NAMES`` (n, 1917, 80) and its ``moves`` (n, 1917, 4). The
+    others, of which none is reported, are a ninth of the work.
 
     Its layers are in the order in which they are applied; what OpenCV does not state of them is the
     same in all: TensorFlow's padding, and sums with what a block of layers begins with.
@@ -273,7 +274,7 @@ def _detector_session(graph_file: Path, layers_file: Path) -> Any:
     seen = graph.add("Mul", seen, np.array(2 / 255, np.float32))
     seen = graph.add("Sub", seen, np.array(1, np.float32))
     seen = begun = graph.add("Transpose", seen, perm=[0, 3, 1, 2])
-    heads: dict[int, list[str]] = {_CLASSES: [], 4: []}
+    heads: dict[int, list[str]] = {len(_NAMES): [], 4: []}
     for number, (layer, after) in enumerate(zip(layers, [*layers[1:], None], strict=True), 1):
         if layer.type == "ReLU6":
             seen = graph.add("Clip", seen, np.array(0, np.float32), np.array(6, np.float32))
@@ -283,13 +284,17 @@ def _detector_session(graph_file: Path, layers_file: Path) -> Any:
             if "/expand/" in layer.name:
                 begun = seen
             weights, shift = _convolution(layer, after)
+            kind = 4
+            if "/ClassPredictor/" in layer.name:
+                kind = len(_NAMES)
+                named = np.arange(len(weights)).reshape(-1, _CLASSES)[:, [*_NAMES]].ravel()
+                weights, shift = weights[named], shift[named]
             how = {"strides": [strides[number]] * 2, "auto_pad": "SAME_UPPER"}
             groups = len(weights) if weights.shape[1] == 1 else 1
             made = graph.add("Conv", seen, weights, shift, group=groups, **how)
             if not layer.name.startswith("BoxPredictor"):
                 seen = made
                 continue
-            kind = _CLASSES if "/ClassPredictor/" in layer.name else 4
             made = graph.add("Transpose", made, perm=[0, 2, 3, 1])
             heads[kind].append(graph.add("Reshape", made, np.array([0, -1, kind])))
     classes, moves = (graph.add("Concat", *own, axis=1) for own in heads.values())
@@ -373,13 +378,13 @@ _ADDED = 1e-3
 def open_boundary_detector(row: Backend, models_dir: Path | None) -> TransNetBoundaryDetector:
     """The detector with its verified weights. Raises WeightsError."""
     [weights] = row.packaged().read(models_dir).values()
-    return TransNetBoundaryDetector(weights, row.device)
+    return TransNetBoundaryDetector(weights, row.session_device())
 
 
 class TransNetBoundaryDetector:
     """BoundaryDetector. Deterministic; keeps no state between calls; on one core, or on a GPU."""
 
-    def __init__(self, weights: bytes, device: str = "cpu") -> None:
+    def __init__(self, weights: bytes, device: Device = PROCESSOR) -> None:
         """From the file's bytes. Raises WeightsError."""
         tensors = read_tensors(weights)
         try:
@@ -432,7 +437,7 @@ def _similarities(vectors: Tensor) -> Tensor:
     return near
 
 
-def _boundary_session(tensors: Tensors, device: str) -> Any:
+def _boundary_session(tensors: Tensors, device: Device) -> Any:
     """The convolutions: frames to what is left of each (n, 4608), and the means over each stack's
     pictures (n, 448). A batch of pictures are the frames of a video: convolutions in space take it
     as it is."""

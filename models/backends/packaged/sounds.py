@@ -1,4 +1,4 @@
-"""Sounds in NumPy and onnxruntime: speech, singing, music; and the features that networks take.
+"""Sounds on onnxruntime: speech, singing, music; and the features that networks take.
 
 Task ``detect_sounds`` is FireRedVAD's detector of audio events: a deep feed-forward sequential
 memory network (Zhang et al. 2018, arXiv:1803.05030) of eight blocks of two linear layers, each with
@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
 
-from models.backends import Backend
+from models.backends import PROCESSOR, Backend, Device
+from models.backends.packaged import Graph, open_session
 from models.contracts import SAMPLE_RATE_HZ, SPEECH_FRAME_SAMPLES, Probabilities, Samples, SoundKind
 from models.weights import WeightsError
 
@@ -37,9 +37,9 @@ _BLOCKS, _INNER, _OUTER, _TAPS = 8, 256, 128, 20
 
 
 class FireRedSoundDetector:
-    """SoundDetector. Keeps no state between calls; on one core."""
+    """SoundDetector. Keeps no state between calls; on one core, or on a GPU."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, device: Device = PROCESSOR) -> None:
         """From the file's bytes. Raises WeightsError."""
         try:
             _, _, described, stored, *_ = _HEADER.unpack_from(data)
@@ -47,45 +47,45 @@ class FireRedSoundDetector:
             weights = _Numbers(data[first : first + stored])
             numbers = np.frombuffer(data, "<f4", 2 * BANDS, first + stored)
             self._means, self._scales = numbers.reshape(2, BANDS)
-            self._blocks = []
-            inputs = BANDS
-            for block in range(_BLOCKS):
-                inner = weights.take(_INNER, inputs), weights.take(_INNER)
-                outer = weights.take(_OUTER, _INNER)
-                # Of the outer layers only the first has a bias.
-                bias = weights.take(_OUTER) if block == 0 else np.zeros(_OUTER, np.float32)
-                back, ahead = (weights.take(_OUTER, _TAPS) for _ in range(2))
-                self._blocks.append((*inner, outer, bias, back, ahead))
-                inputs = _OUTER
-            self._inner = weights.take(_INNER, _OUTER), weights.take(_INNER)
-            self._outer = weights.take(len(SoundKind), _INNER), weights.take(len(SoundKind))
+            self._session = _sound_session(weights, device)
         except (struct.error, ValueError) as error:
             message = f"The weights of the sound detector are unreadable: {error}"
             raise WeightsError(message) from error
 
     def find_sounds(self, samples: Samples) -> Probabilities:
-        hidden = np.empty((0, _OUTER), np.float32)
         features = (filter_banks(samples) - self._means) * self._scales
-        for number, (weights, bias, outer, outer_bias, back, ahead) in enumerate(self._blocks):
-            inputs = hidden if number else features
-            found = np.maximum(inputs @ weights.T + bias, 0) @ outer.T + outer_bias
-            if number == 0:
-                found = np.maximum(found, 0)
-            found = found + _remembered(found, back, ahead)
-            hidden = found + hidden if number else found
-        hidden = np.maximum(hidden @ self._inner[0].T + self._inner[1], 0)
-        scores: Probabilities = expit(hidden @ self._outer[0].T + self._outer[1])
+        if not len(features):
+            return np.empty((0, len(SoundKind)), np.float32)
+        given = {"features": np.ascontiguousarray(features.T)[None, :, None]}
+        scores: Probabilities = self._session.run(None, given)[0][0, :, 0].T
         return scores
 
 
-def _remembered(frames: Matrix, back: Matrix, ahead: Matrix) -> Matrix:
-    """Of each channel the weighted sum of this frame and the 19 before, and of the 20 after."""
-    count = len(frames)
-    padded = np.pad(frames, ((_TAPS - 1, _TAPS), (0, 0)))
-    found = np.zeros_like(frames)
-    for tap, weights in enumerate((*back.T, *ahead.T)):
-        found += padded[tap : tap + count] * weights
-    return found
+def _sound_session(weights: _Numbers, device: Device) -> Any:
+    """Features, shape (1, bands, 1, frames), to probabilities (1, kinds, 1, frames). Raises
+    ValueError."""
+    graph = Graph()
+
+    def layer(seen: str, outputs: int, inputs: int, *, biased: bool = True) -> str:
+        kernel = weights.take(outputs, inputs)[:, :, None, None]
+        return graph.add("Conv", seen, kernel, *([weights.take(outputs)] if biased else []))
+
+    hidden, inputs = "features", BANDS
+    for block in range(_BLOCKS):
+        found = graph.add("Relu", layer(hidden, _INNER, inputs))
+        # Of the outer layers only the first has a bias.
+        found = layer(found, _OUTER, _INNER, biased=block == 0)
+        found = found if block else graph.add("Relu", found)
+        # Of each channel the weighted sum of this frame and the 19 before, and of the 20 after.
+        taps = np.concatenate([weights.take(_OUTER, _TAPS) for _ in range(2)], axis=1)
+        pads = [0, _TAPS - 1, 0, _TAPS]
+        memory = graph.add("Conv", found, taps[:, None, None], group=_OUTER, pads=pads)
+        found = graph.add("Add", found, memory)
+        hidden, inputs = graph.add("Add", found, hidden) if block else found, _OUTER
+    hidden = graph.add("Relu", layer(hidden, _INNER, _OUTER))
+    scores = graph.add("Sigmoid", layer(hidden, len(SoundKind), _INNER))
+    shape: list[str | int] = [1, BANDS, 1, "frames"]
+    return graph.session(shape, [scores], device, name="features", kind=np.float32)
 
 
 class _Numbers:
@@ -107,7 +107,7 @@ class _Numbers:
 def open_sound_detector(row: Backend, models_dir: Path | None) -> FireRedSoundDetector:
     """The detector with its verified weights. Raises WeightsError."""
     [data] = row.packaged().read(models_dir).values()
-    return FireRedSoundDetector(data)
+    return FireRedSoundDetector(data, row.session_device())
 
 
 BANDS = 80
@@ -159,12 +159,14 @@ def _triangles() -> Matrix:
 
 
 class SileroSpeechDetector:
-    """SpeechDetector. Keeps no state between calls; one thread."""
+    """SpeechDetector. Keeps no state between calls; on one core, or on a GPU."""
 
-    def __init__(self, silero: bytes) -> None:
+    def __init__(self, silero: Path, device: Device = PROCESSOR) -> None:
         from faster_whisper.vad import SileroVADModel
 
-        self._model: Any = SileroVADModel(silero)
+        # Without its own start, which makes a session on the processor.
+        self._model: Any = object.__new__(SileroVADModel)
+        self._model.session = open_session(silero, device)
 
     def find_speech(self, samples: Samples) -> Probabilities:
         if not len(samples):
@@ -175,5 +177,5 @@ class SileroSpeechDetector:
 
 def open_speech_detector(row: Backend, models_dir: Path | None) -> SileroSpeechDetector:
     """The detector with its verified weights. Raises WeightsError."""
-    [silero] = row.packaged().read(models_dir).values()
-    return SileroSpeechDetector(silero)
+    [silero] = row.packaged().paths(models_dir).values()
+    return SileroSpeechDetector(silero, row.session_device())

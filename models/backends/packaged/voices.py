@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from models.backends import Backend
+from models.backends import PROCESSOR, Backend, Device
 from models.backends.packaged import Graph, Network, Tensor, Tensors, batched, read_tensors
 from models.backends.packaged.sounds import BANDS, filter_banks
 from models.contracts import ACTIVITY_WINDOW_SAMPLES, SAMPLE_RATE_HZ, Samples, SpeakerActivity
@@ -49,7 +49,7 @@ _EPSILON = 1e-5
 class CamPlusSpeakerEmbedder:
     """SpeakerEmbedder. Keeps no state between calls; on one core, or on a GPU."""
 
-    def __init__(self, weights: bytes, device: str = "cpu", max_batch: int = 1) -> None:
+    def __init__(self, weights: bytes, device: Device = PROCESSOR, max_batch: int = 1) -> None:
         """From the file's bytes. Raises WeightsError."""
         self._session = _session(read_tensors(weights), device)
         self._max_batch = max_batch
@@ -79,7 +79,7 @@ def _features(samples: Samples) -> Matrix:
     return np.ascontiguousarray((found - found.mean(axis=0)).T)
 
 
-def _session(tensors: Tensors, device: str) -> Any:
+def _session(tensors: Tensors, device: Device) -> Any:
     """Features, shape (n, bands, frames), to vectors (n, DIMENSIONS)."""
     graph = Graph()
     network = _CamPlus(graph, tensors)
@@ -111,15 +111,15 @@ class _CamPlus:
                 inner = self._convolved(inner, f"{block}.conv2")
                 maps = self.graph.add("Relu", self.graph.add("Add", inner, maps))
         maps = self.graph.add("Relu", self._convolved(maps, "head.conv2", 2))
-        return self.graph.add("Reshape", maps, np.array([0, 320, -1]))
+        return self.graph.add("Reshape", maps, np.array([0, 320, 1, -1]))
 
     def vectors(self, hidden: str) -> str:
         """Shape (n, DIMENSIONS)."""
         add = self.graph.add
-        hidden = self._over_time(hidden, "xvector.tdnn.linear", strides=[2])
+        hidden = self._over_time(hidden, "xvector.tdnn.linear", strides=[1, 2])
         hidden = self._normal(hidden, "xvector.tdnn.nonlinear")
         # The hundred of each frame.
-        frames = add("Slice", add("Shape", hidden), np.array([2]), np.array([3]))
+        frames = add("Slice", add("Shape", hidden), np.array([3]), np.array([4]))
         count = add("Squeeze", frames, np.array([0]))
         places = add("Range", np.array(0), count, np.array(1))
         hundreds = add("Div", places, np.array(_CONTEXT_FRAMES))
@@ -134,16 +134,16 @@ class _CamPlus:
             hidden = self._normal(hidden, f"xvector.transit{index}.nonlinear")
             hidden = self._over_time(hidden, f"xvector.transit{index}.linear")
         hidden = self._normal(hidden, "xvector.out_nonlinear")
-        mean = add("ReduceMean", hidden, np.array([2]), keepdims=1)
+        mean = add("ReduceMean", hidden, np.array([3]), keepdims=1)
         apart = add("Sub", hidden, mean)
-        squares = add("ReduceSum", add("Mul", apart, apart), np.array([2]), keepdims=1)
+        squares = add("ReduceSum", add("Mul", apart, apart), np.array([3]), keepdims=1)
         others = add("Cast", add("Sub", count, np.array(1)), to=1)
         deviation = add("Sqrt", add("Div", squares, others))
         pooled = add("Concat", mean, deviation, axis=1)
         vector = self._over_time(pooled, "xvector.dense.linear")
         scale, shift = self._normalisation("xvector.dense.nonlinear.batchnorm")
-        vector = add("Add", add("Mul", vector, scale[:, None]), shift[:, None])
-        return add("Squeeze", vector, np.array([2]))
+        vector = add("Add", add("Mul", vector, scale[:, None, None]), shift[:, None, None])
+        return add("Squeeze", vector, np.array([2, 3]))
 
     def _convolved(self, maps: str, name: str, stride: int = 1) -> str:
         """Maps (n, channels, bands, frames) by a square kernel, with the normalisation after it;
@@ -156,28 +156,28 @@ class _CamPlus:
 
     def _over_time(self, hidden: str, name: str, dilation: int = 1, **how: Any) -> str:
         kernel = self.weights[f"{name}.weight"]
-        kernel = kernel if kernel.ndim == 3 else kernel[:, :, None]
+        kernel = kernel.reshape(*kernel.shape[:2], 1, -1)
         biases = [self.weights[f"{name}.bias"]] if f"{name}.bias" in self.weights else []
-        edge = dilation * (kernel.shape[2] // 2)
-        how |= {"pads": [edge, edge], "dilations": [dilation]}
+        edge = dilation * (kernel.shape[3] // 2)
+        how |= {"pads": [0, edge, 0, edge], "dilations": [1, dilation]}
         return self.graph.add("Conv", hidden, kernel, *biases, **how)
 
     def _masked(self, narrow: str, name: str, dilation: int, hundreds: str) -> str:
         """A convolution over time, less what the mean of all frames and of each hundred masks."""
         add = self.graph.add
-        size = {"kernel_shape": [_CONTEXT_FRAMES], "strides": [_CONTEXT_FRAMES]}
+        size = {"kernel_shape": [1, _CONTEXT_FRAMES], "strides": [1, _CONTEXT_FRAMES]}
         means = add("AveragePool", narrow, ceil_mode=1, count_include_pad=0, **size)
-        context = add("Add", means, add("ReduceMean", narrow, np.array([2]), keepdims=1))
+        context = add("Add", means, add("ReduceMean", narrow, np.array([3]), keepdims=1))
         context = add("Relu", self._over_time(context, f"{name}.linear1"))
         mask = add("Sigmoid", self._over_time(context, f"{name}.linear2"))
-        kept = add("Gather", mask, hundreds, axis=2)
+        kept = add("Gather", mask, hundreds, axis=3)
         return add("Mul", self._over_time(narrow, f"{name}.linear_local", dilation), kept)
 
     def _normal(self, hidden: str, name: str) -> str:
         """Normalised and rectified."""
         scale, shift = self._normalisation(f"{name}.batchnorm")
-        hidden = self.graph.add("Mul", hidden, scale[:, None])
-        return self.graph.add("Relu", self.graph.add("Add", hidden, shift[:, None]))
+        hidden = self.graph.add("Mul", hidden, scale[:, None, None])
+        return self.graph.add("Relu", self.graph.add("Add", hidden, shift[:, None, None]))
 
     def _normalisation(self, name: str) -> tuple[Tensor, Tensor]:
         """As a scale and a shift."""
@@ -191,7 +191,7 @@ class _CamPlus:
 def open_speaker_embedder(row: Backend, models_dir: Path | None) -> CamPlusSpeakerEmbedder:
     """The embedder with its verified weights. Raises WeightsError."""
     [weights] = row.packaged().read(models_dir).values()
-    return CamPlusSpeakerEmbedder(weights, row.device, row.max_batch)
+    return CamPlusSpeakerEmbedder(weights, row.session_device(), row.max_batch)
 
 
 POWERSET = np.array(

@@ -83,14 +83,18 @@ addEventListener("online", () => showOffline(false));
 /** Forms that call an operation of the API with their fields. */
 async function post(form) {
   const said = form.querySelector("[role=status]");
-  const body = {};
-  for (const field of form.querySelectorAll("select, input:not([type=checkbox])")) body[field.name] = field.type === "number" ? Number(field.value) : field.value;
+  const body = JSON.parse(form.dataset.body ?? "{}");
+  for (const field of form.querySelectorAll("select, input:not([type=checkbox])")) {
+    const parts = field.value.split(",").map((each) => each.trim());
+    body[field.name] = field.type === "number" ? Number(field.value) : "list" in field.dataset ? [...new Set(parts)].filter(Boolean) : field.value;
+  }
   for (const { name, value, checked } of form.querySelectorAll("input[type=checkbox]")) {
     body[name] = [...(body[name] ?? []), ...(checked ? [value] : [])];
   }
   said.textContent = "Sending…";
   try {
-    const made = await api(form.dataset.post, { method: form.dataset.method ?? "POST", body });
+    const method = form.dataset.method ?? "POST";
+    const made = await api(form.dataset.post, { method, body: method === "DELETE" ? undefined : body });
     if (form.dataset.method) location.reload();
     said.textContent = form.dataset.done ?? made[form.dataset.shows];
   } catch (error) {
@@ -105,6 +109,7 @@ for (const form of document.querySelectorAll("form[data-post]")) {
   });
 }
 localise(document);
+for (const zone of document.querySelectorAll("input[name=zone]")) zone.value = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 // Back to the page that was open before the sign-in.
 const next = localStorage.getItem("vas-next");
