@@ -172,7 +172,7 @@ class _Step:
         """Code and sentence of what no job is created of."""
         problem, settings = collection.problem_of(found), self.context.settings
         if problem is not None:
-            return problem, collection.SENTENCES[problem]
+            return problem, problem.sentence
         try:
             tier = tier_of(
                 found.key.rpartition("/")[2], enabled_raw=settings.raw_decoders, param="url"
