@@ -149,11 +149,7 @@ async def pause_archive(connection: Connection, archive: Archive) -> Archive | N
     if archive.state is not ArchiveState.ACTIVE:
         return archive
     return await change_archive(
-        connection,
-        archive.account_id,
-        archive.id,
-        {"state": ArchiveState.PAUSED},
-        "pauseArchive",
+        connection, archive.account_id, archive.id, {"state": ArchiveState.PAUSED}, "pauseArchive"
     )
 
 

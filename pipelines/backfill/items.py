@@ -273,11 +273,7 @@ def fetch_source(
         else:
             _copy(item.source, key, store, rules.access)
     return decoded_source(
-        key,
-        named_family=raw_family(item.name),
-        store=store,
-        config=rules.raw,
-        control=control,
+        key, named_family=raw_family(item.name), store=store, config=rules.raw, control=control
     )
 
 
