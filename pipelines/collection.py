@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic_core import PydanticCustomError
@@ -39,6 +40,7 @@ DEFAULT_FILE_NAME = "video"
 MAX_FILE_NAME = 255
 """Characters."""
 MAX_KEYTERMS = 100
+MAX_SPEAKERS = 20
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 _NODE_CACHE_BYTES = 16 << 30
@@ -49,19 +51,23 @@ _PARTIAL = (".part", ".partial", ".crdownload", ".download", ".filepart", ".tmp"
 """Endings of files that are not whole yet, and of the marks that buckets have for folders."""
 
 
-class MemberProblem(StrEnum):
-    """Why a member is nothing to analyse. Stable identifiers."""
+class Problem(StrEnum):
+    """A stable identifier with its sentence for people."""
 
-    EMPTY = "OBJECT_EMPTY"
-    FOLDER = "OBJECT_IS_FOLDER"
-    KEY = "OBJECT_KEY_UNUSABLE"
+    sentence: str
+
+    def __new__(cls, code: str, sentence: str) -> Self:
+        made = str.__new__(cls, code)
+        made._value_, made.sentence = code, sentence
+        return made
 
 
-SENTENCES = {
-    MemberProblem.EMPTY: "The object is empty.",
-    MemberProblem.FOLDER: "The object marks a folder and has no content.",
-    MemberProblem.KEY: "The object's key is no text.",
-}
+class MemberProblem(Problem):
+    """Why a member is nothing to analyse."""
+
+    EMPTY = "OBJECT_EMPTY", "The object is empty."
+    FOLDER = "OBJECT_IS_FOLDER", "The object marks a folder and has no content."
+    KEY = "OBJECT_KEY_UNUSABLE", "The object's key is no text."
 
 
 @dataclass(frozen=True, slots=True)

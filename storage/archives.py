@@ -59,37 +59,15 @@ def key_digest(key: bytes) -> bytes:
 
 
 async def add_archive(
-    connection: Connection,
-    account_id: uuid.UUID,
-    *,
-    url: str,
-    patterns: Sequence[str],
-    watch_seconds: int | None,
-    max_active_jobs: int,
-    sealed_access: str | None,
-    options: Mapping[str, Any],
-    vocabulary: Mapping[str, Any] | None,
-    base_url: str,
+    connection: Connection, account_id: uuid.UUID, values: Mapping[str, object]
 ) -> Archive | None:
-    """Return None where the account has MOST_ARCHIVES already."""
+    """Return the archive with these columns; None where the account has MOST_ARCHIVES already."""
     # The lock makes concurrent additions of one account count one after the other.
     await lock_account(connection, account_id)
     if len(await list_archives(connection, account_id)) >= MOST_ARCHIVES:
         return None
-    values = {
-        "id": uuid.uuid4(),
-        "account_id": account_id,
-        "url": url,
-        "patterns": list(patterns),
-        "watch_seconds": watch_seconds,
-        "max_active_jobs": max_active_jobs,
-        "sealed_access": sealed_access,
-        "options": dict(options),
-        "vocabulary": vocabulary,
-        "base_url": base_url,
-        "list_after": b"",
-    }
-    statement = insert(archives).values(values).returning(*columns(Archive))
+    own = {"id": uuid.uuid4(), "account_id": account_id, "list_after": b""}
+    statement = insert(archives).values({**values, **own}).returning(*columns(Archive))
     [added] = await read(connection, Archive, statement)
     await queue(connection, KIND, added.id, account_id=account_id)
     await record(connection, account_id, "createArchive", target=added.id)
@@ -171,11 +149,7 @@ async def pause_archive(connection: Connection, archive: Archive) -> Archive | N
     if archive.state is not ArchiveState.ACTIVE:
         return archive
     return await change_archive(
-        connection,
-        archive.account_id,
-        archive.id,
-        {"state": ArchiveState.PAUSED},
-        "pauseArchive",
+        connection, archive.account_id, archive.id, {"state": ArchiveState.PAUSED}, "pauseArchive"
     )
 
 

@@ -198,11 +198,7 @@ async def accept_invitation(
     await connection.execute(insert(users).values(values))
     act_as(current_actor().being(ActorKind.USER, user_id))
     await record(
-        connection,
-        row.account_id,
-        "acceptInvitation",
-        target=row.id,
-        detail=f"role={row.role}",
+        connection, row.account_id, "acceptInvitation", target=row.id, detail=f"role={row.role}"
     )
     return await start_session(connection, row.account_id, user_id)
 

@@ -44,7 +44,7 @@ from pipelines.backfill.output import Output, OutputError, begin_output
 from pipelines.collection import WORK_FOLDER, BucketAccess, Place, PlaceError, place_at
 from pipelines.execution.ray_data import forget_datasets
 from pipelines.execution.ray_start import RayStartError, start_ray
-from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
+from pipelines.ingest.headers import RAW_FAMILIES, command_words
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.source import RawConfig
 from pipelines.net.addresses import AddressPolicy
@@ -353,8 +353,8 @@ def _remote_models(text: str) -> dict[str, RemoteModel]:
 
 def _raw_decoder(text: str) -> tuple[str, str]:
     family, _, command = text.partition("=")
-    if family not in RAW_FAMILY_NAMES:
-        raise argparse.ArgumentTypeError(f"{family!r} is none of {', '.join(RAW_FAMILY_NAMES)}")
+    if family not in RAW_FAMILIES:
+        raise argparse.ArgumentTypeError(f"{family!r} is none of {', '.join(RAW_FAMILIES)}")
     try:
         command_words(command)
     except ValueError as error:

@@ -21,6 +21,7 @@ from pipelines.backfill.output import ItemOutcome
 from pipelines.codec import decode
 from pipelines.collection import BucketAccess, Place, PlaceError, file_at, pause_seconds
 from pipelines.execution.chain import Control, FreeRun, Mapper, Workspace
+from pipelines.ingest.headers import raw_family
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.source import ClipFile, RawConfig, SourceMedia, decoded_source
 from pipelines.net.addresses import AddressPolicy
@@ -37,9 +38,6 @@ OUTCOME_NAME = "outcome.json"
 STILLS_FOLDER = "stills"
 STORE_PAUSES_SECONDS = tuple(map(pause_seconds, range(1, 6)))
 """How long an item waits, time after time, for an output that is away, before the run ends."""
-
-_RAW_SUFFIXES = {".r3d": "r3d", ".braw": "braw", ".ari": "arri", ".arx": "arri"}
-"""File suffix -> camera RAW family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,11 +273,7 @@ def fetch_source(
         else:
             _copy(item.source, key, store, rules.access)
     return decoded_source(
-        key,
-        named_family=_RAW_SUFFIXES.get(Path(item.name).suffix.lower()),
-        store=store,
-        config=rules.raw,
-        control=control,
+        key, named_family=raw_family(item.name), store=store, config=rules.raw, control=control
     )
 
 

@@ -8,7 +8,6 @@ then; the second of two equal rows gets the number 2, and so on.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import io
@@ -29,6 +28,7 @@ from pipelines.codec import encode
 from pipelines.collection import (
     MAX_FILE_NAME,
     MAX_KEYTERMS,
+    MAX_SPEAKERS,
     S3_SCHEME,
     BucketAccess,
     Place,
@@ -41,7 +41,6 @@ from pipelines.collection import (
     split_s3,
 )
 from pipelines.net.addresses import Provider
-from pipelines.speech.speakers import MAX_SPEAKERS
 from pipelines.types import ChannelUse
 from storage.objects import ObjectNotFoundError
 from storage.types import ProcessingMode
@@ -60,7 +59,8 @@ _ROWS_AT_ONCE = 100
 MAX_ID_CHARACTERS = 200
 MAX_KEYTERM_CHARACTERS = 100
 
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""And halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
 _LANGUAGE = "^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _WEB = ("http", "https")
@@ -133,7 +133,9 @@ def _metadata(value: Any) -> str:
         plain = entry is None or isinstance(entry, (str, int, float, bool))
         if not plain or (isinstance(entry, float) and not math.isfinite(entry)):
             raise _refuse(f"{key} must be a string, a number, a boolean or null")
-    return json.dumps(value, ensure_ascii=False)
+    written = json.dumps(value, ensure_ascii=False)
+    written.encode()
+    return written
 
 
 Line = Annotated[str, AfterValidator(_line)]
@@ -157,7 +159,7 @@ class Item:
     """In the manifest, from 1."""
     source: Annotated[Line, Field(min_length=1, max_length=4096), AfterValidator(_source)]
     """A path or a URL."""
-    name: Annotated[str, Field(max_length=MAX_FILE_NAME), AfterValidator(plain_file_name)] = ""
+    name: Annotated[Line, Field(max_length=MAX_FILE_NAME), AfterValidator(plain_file_name)] = ""
     """File name, for people."""
     mode: ProcessingMode = ProcessingMode.ALL
     language: Annotated[str, Field(pattern=_LANGUAGE)] | None = None
@@ -213,7 +215,9 @@ def read_manifest(
             rows: Iterator[Any] = _files(place_at(address, access), include, outside)
             return _checked(rows, "")
         place, name = file_at(address, access)
-        with _opened(place, name) as file:
+        if place.files.size_bytes(name) > MOST_BYTES:
+            raise ManifestError(f"The manifest is larger than {MOST_BYTES} bytes.")
+        with place.files.local_copy(name) as path, path.open("rb") as file:
             return _checked(_READERS[kind](file), place.address)
     except ObjectNotFoundError:
         raise ManifestError(f"There is no manifest {address}.") from None
@@ -229,15 +233,6 @@ def _files(place: Place, include: Sequence[str], outside: str | None) -> Iterato
             yield {"source": source}
     if not found:
         raise ManifestError(f"There are no files below {place.address}.")
-
-
-@contextlib.contextmanager
-def _opened(place: Place, name: str) -> Iterator[BinaryIO]:
-    """The manifest as a file of this machine. Raises ManifestError where it is too large."""
-    if place.files.size_bytes(name) > MOST_BYTES:
-        raise ManifestError(f"The manifest is larger than {MOST_BYTES} bytes.")
-    with place.files.local_copy(name) as path, path.open("rb") as file:
-        yield file
 
 
 def _csv_rows(file: BinaryIO) -> Iterator[Any]:
@@ -324,9 +319,10 @@ def _checked(rows: Iterator[Any], base: str) -> Manifest:
         try:
             items.append(_item_of(row, number, base))
         except ColumnError as error:
+            column, message = error.args
             known = row if isinstance(row, dict) else {}
             own, source = _text(known.get("id")), _text(known.get("source"))
-            errors.append(RowError(own, number, source, error.column, _writable(error.message)))
+            errors.append(RowError(own, number, source, column, _writable(message)))
     named, doubled = _with_own_ids(items)
     return Manifest(tuple(named), tuple(sorted([*errors, *doubled], key=lambda it: it.row)))
 
@@ -371,12 +367,7 @@ def _with_derived_ids(items: Sequence[Item], taken: set[str]) -> Iterator[Item]:
 
 
 class ColumnError(ValueError):
-    """A row is no item; ``column`` is at fault, or None where the row is none at all."""
-
-    def __init__(self, column: str | None, message: str) -> None:
-        super().__init__(column, message)
-        self.column = column
-        self.message = message
+    """A row is no item: the column at fault, or None where the row is none at all, and why."""
 
 
 def _item_of(row: Any, number: int, base: str) -> Item:

@@ -221,7 +221,8 @@ class Output:
         """Record which rows of the manifest are bad, in place of the record before."""
         name = _file(_DETAILS[-1], _MANIFEST_PART)
         if errors:
-            rows = [row_error_values(error) for error in errors]
+            bad = {"stage": "manifest", "code": "BAD_ROW"}
+            rows = [{"item_id": each.id, **asdict(each), **bad} for each in errors]
             self.place.files.write_bytes(name, parquet_of(_DETAILS[-1], rows))
         else:
             self.place.files.delete(name)
@@ -392,19 +393,6 @@ def _scene_row(scene: types.Scene) -> TableRow:
     """Return a scene's fields as they are, but for the key of its still: a name in the output."""
     values = asdict(scene)
     return {"still": values.pop("thumbnail_key"), **values}
-
-
-def row_error_values(error: RowError) -> TableRow:
-    """Return a bad row of the manifest as a row of ``errors``."""
-    return {
-        "item_id": error.id,
-        "row": error.row,
-        "source": error.source,
-        "stage": "manifest",
-        "code": "BAD_ROW",
-        "column": error.column,
-        "message": error.message,
-    }
 
 
 def outcomes_of(rows: Rows) -> Iterator[ItemOutcome]:

@@ -14,12 +14,11 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from urllib.parse import quote, unquote_plus, urlencode
 
 import httpx
 
-from pipelines.collection import BucketAccess, Page, key_bytes
+from pipelines.collection import BucketAccess, Page, Problem, key_bytes
 from pipelines.markup import elements
 from pipelines.net import addresses, safe_http
 from storage.types import Member
@@ -57,33 +56,29 @@ _YEARS = (1970, 2999)
 _CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,64})</Code>")
 
 
-class BucketProblem(StrEnum):
-    """Why a bucket cannot be read. Stable identifiers."""
+class BucketProblem(Problem):
+    """Why a bucket cannot be read."""
 
-    ACCESS_DENIED = "BUCKET_ACCESS_DENIED"
-    CREDENTIALS_EXPIRED = "BUCKET_CREDENTIALS_EXPIRED"
-    CREDENTIALS_REFUSED = "BUCKET_CREDENTIALS_REFUSED"
-    NOT_FOUND = "BUCKET_NOT_FOUND"
-    OTHER_REGION = "BUCKET_OTHER_REGION"
-    OBJECT_NOT_FOUND = "BUCKET_OBJECT_NOT_FOUND"
-    OBJECT_COLD = "BUCKET_OBJECT_COLD"
-    NOT_ALLOWED = "BUCKET_NOT_ALLOWED"
-    UNREACHABLE = "BUCKET_UNREACHABLE"
-    LISTING_INVALID = "BUCKET_LISTING_INVALID"
+    ACCESS_DENIED = "BUCKET_ACCESS_DENIED", "The bucket does not let these credentials in."
+    CREDENTIALS_EXPIRED = "BUCKET_CREDENTIALS_EXPIRED", "The bucket's credentials have expired."
+    CREDENTIALS_REFUSED = (
+        "BUCKET_CREDENTIALS_REFUSED",
+        "The bucket's server does not know these credentials.",
+    )
+    NOT_FOUND = "BUCKET_NOT_FOUND", "There is no such bucket."
+    OTHER_REGION = "BUCKET_OTHER_REGION", "The bucket lies in another region."
+    OBJECT_NOT_FOUND = "BUCKET_OBJECT_NOT_FOUND", "There is no such object in the bucket."
+    OBJECT_COLD = "BUCKET_OBJECT_COLD", "The object lies in cold storage: restore it first."
+    NOT_ALLOWED = (
+        "BUCKET_NOT_ALLOWED",
+        "The bucket's endpoint leads to an address that is not allowed.",
+    )
+    UNREACHABLE = "BUCKET_UNREACHABLE", "The bucket's server cannot be reached, or is out of order."
+    LISTING_INVALID = (
+        "BUCKET_LISTING_INVALID",
+        "The bucket's server answers with what is no list of objects.",
+    )
 
-
-SENTENCES = {
-    BucketProblem.ACCESS_DENIED: "The bucket does not let these credentials in.",
-    BucketProblem.CREDENTIALS_EXPIRED: "The bucket's credentials have expired.",
-    BucketProblem.CREDENTIALS_REFUSED: "The bucket's server does not know these credentials.",
-    BucketProblem.NOT_FOUND: "There is no such bucket.",
-    BucketProblem.OTHER_REGION: "The bucket lies in another region.",
-    BucketProblem.OBJECT_NOT_FOUND: "There is no such object in the bucket.",
-    BucketProblem.OBJECT_COLD: "The object lies in cold storage: restore it first.",
-    BucketProblem.NOT_ALLOWED: "The bucket's endpoint leads to an address that is not allowed.",
-    BucketProblem.UNREACHABLE: "The bucket's server cannot be reached, or is out of order.",
-    BucketProblem.LISTING_INVALID: "The bucket's server answers with what is no list of objects.",
-}
 
 _PROBLEMS = {
     "AccessDenied": BucketProblem.ACCESS_DENIED,
@@ -115,7 +110,7 @@ class BucketError(Exception):
     """A bucket cannot be read."""
 
     def __init__(self, problem: BucketProblem) -> None:
-        super().__init__(SENTENCES[problem])
+        super().__init__(problem.sentence)
         self.problem = problem
 
     @property

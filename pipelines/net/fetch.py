@@ -178,9 +178,8 @@ def refuse_status(response: httpx.Response, *, of_bucket: bool = False) -> NoRet
         raise BrokenDownloadError(sentence, retry_after_seconds(response.headers))
     if of_bucket:
         with failures_of_transport():
-            sentence = buckets.SENTENCES[
-                buckets.problem_of(status, next(response.iter_raw(_ERROR_BYTES), b""))
-            ]
+            body = next(response.iter_raw(_ERROR_BYTES), b"")
+            sentence = buckets.problem_of(status, body).sentence
     fail(sentence)
 
 

@@ -238,9 +238,8 @@ class Watcher:
                 continue
             try:
                 self._take(path, version)
-            except (
-                api.RequestFailedError
-            ) as error:  # Of the whole account: nothing goes on from there.
+            except api.RequestFailedError as error:
+                # Of the whole account: nothing goes on from there.
                 self._fatal = error
                 self.stop.set()
             except Exception as error:

@@ -9,10 +9,9 @@ page that was kept.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
@@ -78,15 +77,10 @@ class _Step:
     held: Held
     archive: Archive
 
-    @contextlib.asynccontextmanager
-    async def _locked(self) -> AsyncIterator[tuple[Connection, Archive]]:
-        """The archive as it is now. Raises WorkLostError."""
-        async with self.context.database.transaction() as connection:
-            yield connection, await archives.lock_archive(connection, self.held)
-
     async def run(self) -> None:
         """Raises WorkLostError where the archive was paused or removed meanwhile."""
-        async with self._locked() as (connection, archive):
+        async with self.context.database.transaction() as connection:
+            archive = await archives.lock_archive(connection, self.held)
             await archives.begin_list(connection, archive)
             unfetched = await archives.settle_objects(connection, archive.id)
             self.archive = await archives.lock_archive(connection, self.held)
@@ -102,13 +96,15 @@ class _Step:
             return
         if unfetched:
             # The bucket can be read: what could not be fetched failed for reasons of its own.
-            async with self._locked() as (connection, archive):
+            async with self.context.database.transaction() as connection:
+                archive = await archives.lock_archive(connection, self.held)
                 await archives.settle_objects(connection, archive.id, unfetched=ObjectState.FAILED)
         try:
             created = await self._create(CREATED_AT_ONCE)
         except ApiError as error:
             # No job can be created at present.
-            async with self._locked() as (connection, archive):
+            async with self.context.database.transaction() as connection:
+                archive = await archives.lock_archive(connection, self.held)
                 if collection.may_pass(error.status):
                     await archives.release_archive(connection, self.held, _WAIT_SECONDS)
                 else:
@@ -149,7 +145,8 @@ class _Step:
         after = None
         if page.next_after is not None:
             after = page.next_after.encode(errors="surrogateescape")
-        async with self._locked() as (connection, locked):
+        async with self.context.database.transaction() as connection:
+            locked = await archives.lock_archive(connection, self.held)
             most = self.context.settings.max_archive_objects
             if await archives.merge_page(connection, locked, listed, after, most_objects=most):
                 return True
@@ -172,7 +169,7 @@ class _Step:
         """Code and sentence of what no job is created of."""
         problem, settings = collection.problem_of(found), self.context.settings
         if problem is not None:
-            return problem, collection.SENTENCES[problem]
+            return problem, problem.sentence
         try:
             tier = tier_of(
                 found.key.rpartition("/")[2], enabled_raw=settings.raw_decoders, param="url"
@@ -253,7 +250,8 @@ class _Step:
         return planned
 
     async def _release(self, created: int, *, is_read: bool) -> None:
-        async with self._locked() as (connection, archive):
+        async with self.context.database.transaction() as connection:
+            archive = await archives.lock_archive(connection, self.held)
             due_seconds: float | None = None
             values: dict[str, object] = dict(_NO_FAILURE) if is_read else {}
             if archive.list_after is not None or (created and archive.waiting_objects):
@@ -267,7 +265,8 @@ class _Step:
     async def _refused(self, error: buckets.BucketError) -> None:
         """The bucket cannot be read: try again later, or wait for whoever can change that."""
         log.info("archive %s: %s", self.archive.id, error.problem)
-        async with self._locked() as (connection, archive):
+        async with self.context.database.transaction() as connection:
+            archive = await archives.lock_archive(connection, self.held)
             # Their jobs failed for the same reason, not for one of their own.
             await archives.settle_objects(connection, archive.id, unfetched=ObjectState.WAITING)
             if archive.sealed_access != self.archive.sealed_access:
@@ -279,7 +278,8 @@ class _Step:
 
     async def fail(self, code: str, message: str) -> None:
         """Have the step tried again later. Raises WorkLostError."""
-        async with self._locked() as (connection, archive):
+        async with self.context.database.transaction() as connection:
+            archive = await archives.lock_archive(connection, self.held)
             await self._leave(connection, archive, code, message, passes=True)
 
     async def _leave(
