@@ -125,6 +125,15 @@ def test_a_picture_of_nothing_has_no_things(
     assert detector.find([picture]) == [()]
 
 
+@pytest.mark.parametrize("names", [("person",), ("tie", "person", "vase"), ("vase",)])
+def test_a_look_for_some_classes_finds_of_these_what_one_for_all_finds(
+    detector: PackagedObjectDetector, names: tuple[str, ...]
+) -> None:
+    found = detector._look(drawn_person())
+    assert "person" in {item.label for item in found}
+    assert detector._look(drawn_person(), names) == [it for it in found if it.label in names]
+
+
 def test_threads_and_their_number_change_nothing(detector: PackagedObjectDetector) -> None:
     still = drawn_person()
     [alone] = detector.find([still])

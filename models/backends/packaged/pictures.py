@@ -91,6 +91,7 @@ CLASSES = {
 """Least confidence -> number in the network -> class."""
 _NAMES = {number: name for names in CLASSES.values() for number, name in names.items()}
 _LEAST = {name: least for least, names in CLASSES.items() for name in names.values()}
+_PLACE_OF = {name: at for at, name in enumerate(_NAMES.values())}
 _ONLY_BESIDE = {"mouse": frozenset({"keyboard", "laptop", "tv"})}
 """Classes that are taken for others unless one of these is in the picture too."""
 
@@ -120,7 +121,9 @@ class PackagedObjectDetector:
         """``graph`` holds the weights, ``layers`` what OpenCV makes of their post-processing.
         Raises WeightsError where this machine cannot run it."""
         cv2.setNumThreads(1)
-        self._session, self._places = _detector_session(graph, layers), _places()
+        (self._session, self._heads), self._places = _detector_session(graph, layers), _places()
+        self._scorers: dict[tuple[str, ...], list[Any]] = {}
+        self._scores([], tuple(_LEAST))
 
     def find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
         return [self._find(still) for still in stills]
@@ -150,15 +153,26 @@ class PackagedObjectDetector:
         labels = {item.label for item in sure}
         return tuple(each for each in sure if _ONLY_BESIDE.get(each.label, labels) & labels)
 
-    def _look(self, picture: Picture) -> list[DetectedObject]:
-        """Candidates, the most confident first."""
+    def _scores(self, seen: Sequence[Tensor], names: tuple[str, ...]) -> list[Tensor]:
+        """Probabilities of these classes at the places of the largest grids."""
+        if names not in self._scorers:
+            self._scorers[names] = [_scoring_session(*head, names) for head in self._heads]
+        scorers = self._scorers[names]
+        return [it.run(None, {"seen": own})[0] for it, own in zip(scorers, seen, strict=False)]
+
+    def _look(
+        self, picture: Picture, names: tuple[str, ...] = tuple(_LEAST)
+    ) -> list[DetectedObject]:
+        """Candidates of these classes, the most confident first."""
         size = (_SIDE_PX, _SIDE_PX)
         shrinks = min(picture.shape[:2]) > _SIDE_PX
         how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
         square = cv2.resize(picture, size, interpolation=how)
-        scores, moves = (each[0] for each in self._session.run(None, {"pictures": square[None]}))
+        *seen, rest, moves = self._session.run(None, {"pictures": square[None]})
+        own_rest, moves = rest[0][:, [_PLACE_OF[name] for name in names]], moves[0]
+        scores = np.concatenate([*(each[0] for each in self._scores(seen, names)), own_rest])
         found = []
-        for at, name in enumerate(_NAMES.values()):
+        for at, name in enumerate(names):
             own = np.flatnonzero(scores[:, at] >= _CANDIDATE)
             if not len(own):
                 continue
@@ -177,7 +191,7 @@ class PackagedObjectDetector:
         if not any(item.label in _BY_COLOUR for item in found):
             return list(found)
         grey = cv2.cvtColor(still, cv2.COLOR_RGB2GRAY)
-        looked = self._look(cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB))
+        looked = self._look(cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB), tuple(_BY_COLOUR))
         return [
             item
             for item in found
@@ -197,21 +211,22 @@ class PackagedObjectDetector:
         top, left = max(0, int(y - half)), max(0, int(x - half))
         part = still[top : int(y + half) + 1, left : int(x + half) + 1]
         turned = np.ascontiguousarray(np.rot90(part))
-        return any(each.label == item.label for each in self._look(turned))
+        return any(each.label == item.label for each in self._look(turned, (item.label,)))
 
     def _confirmed(self, still: Picture, item: DetectedObject) -> float:
         """The mean of the confidence and that of a second look; 0 there if it is not seen."""
         rows, columns = still.shape[:2]
         side = min(rows, columns)
         if max(rows, columns) <= _SQUARE * side:
-            looked = self._look(np.ascontiguousarray(still[:, ::-1]))
+            looked = self._look(np.ascontiguousarray(still[:, ::-1]), (item.label,))
             box = item.box
             expected = replace(box, left=1 - box.left - box.width)
         else:
             middle = item.box.left + item.box.width / 2, item.box.top + item.box.height / 2
             x = int(np.clip(middle[0] * columns - side / 2, 0, columns - side))
             y = int(np.clip(middle[1] * rows - side / 2, 0, rows - side))
-            looked = self._look(np.ascontiguousarray(still[y : y + side, x : x + side]))
+            part = np.ascontiguousarray(still[y : y + side, x : x + side])
+            looked = self._look(part, (item.label,))
             expected = item.box.within(Box(x / columns, y / rows, side / columns, side / rows))
         again = (
             each.confidence
@@ -252,10 +267,17 @@ def _places() -> Tensor:
     return np.concatenate(grids).astype(np.float32)
 
 
-def _detector_session(graph_file: Path, layers_file: Path) -> Any:
-    """The network, as OpenCV reads it, in ONNX: pictures (n, 300, 300, 3) to each place's
-    probabilities of the classes in ``_NAMES`` (n, 1917, 80) and its ``moves`` (n, 1917, 4). The
-    others, of which none is reported, are a ninth of the work.
+_Head = tuple[Tensor, Tensor]
+"""Weights (places of a cell, classes of ``_NAMES``, channels, 3, 3), and what is added."""
+_LARGE_GRIDS = 2
+"""Half of the work is to tell 80 classes apart in their cells. A second look is for one."""
+
+
+def _detector_session(graph_file: Path, layers_file: Path) -> tuple[Any, list[_Head]]:
+    """The network, as OpenCV reads it, in ONNX: pictures (n, 300, 300, 3) to what is seen in the
+    cells of the largest grids, and what gives their classes; to the probabilities of the classes
+    in ``_NAMES`` at all other places (n, 234, 80), and to ``moves`` (n, 1917, 4) of all. Of other
+    classes none is reported, and they are a ninth of the work.
 
     Its layers are in the order in which they are applied; what OpenCV does not state of them is the
     same in all: TensorFlow's padding, and sums with what a block of layers begins with.
@@ -275,6 +297,8 @@ def _detector_session(graph_file: Path, layers_file: Path) -> Any:
     seen = graph.add("Sub", seen, np.array(1, np.float32))
     seen = begun = graph.add("Transpose", seen, perm=[0, 3, 1, 2])
     heads: dict[int, list[str]] = {len(_NAMES): [], 4: []}
+    seen_in: list[str] = []
+    scoring: list[_Head] = []
     for number, (layer, after) in enumerate(zip(layers, [*layers[1:], None], strict=True), 1):
         if layer.type == "ReLU6":
             seen = graph.add("Clip", seen, np.array(0, np.float32), np.array(6, np.float32))
@@ -287,8 +311,13 @@ def _detector_session(graph_file: Path, layers_file: Path) -> Any:
             kind = 4
             if "/ClassPredictor/" in layer.name:
                 kind = len(_NAMES)
-                named = np.arange(len(weights)).reshape(-1, _CLASSES)[:, [*_NAMES]].ravel()
+                named = np.arange(len(weights)).reshape(-1, _CLASSES)[:, [*_NAMES]]
                 weights, shift = weights[named], shift[named]
+                if len(scoring) < _LARGE_GRIDS:
+                    seen_in.append(seen)
+                    scoring.append((weights, shift))
+                    continue
+                weights, shift = weights.reshape(-1, *weights.shape[2:]), shift.ravel()
             how = {"strides": [strides[number]] * 2, "auto_pad": "SAME_UPPER"}
             groups = len(weights) if weights.shape[1] == 1 else 1
             made = graph.add("Conv", seen, weights, shift, group=groups, **how)
@@ -298,9 +327,20 @@ def _detector_session(graph_file: Path, layers_file: Path) -> Any:
             made = graph.add("Transpose", made, perm=[0, 2, 3, 1])
             heads[kind].append(graph.add("Reshape", made, np.array([0, -1, kind])))
     classes, moves = (graph.add("Concat", *own, axis=1) for own in heads.values())
-    outputs = graph.add("Sigmoid", classes), moves
+    outputs = *seen_in, graph.add("Sigmoid", classes), moves
     del network, layers
-    return graph.session(["n", _SIDE_PX, _SIDE_PX, 3], outputs)
+    return graph.session(["n", _SIDE_PX, _SIDE_PX, 3], outputs), scoring
+
+
+def _scoring_session(weights: Tensor, shift: Tensor, names: Sequence[str]) -> Any:
+    """What is seen in the cells of a grid to the probabilities of these classes at its places."""
+    graph, own = Graph(), [_PLACE_OF[name] for name in names]
+    weights = weights[:, own].reshape(-1, *weights.shape[2:])
+    made = graph.add("Conv", "seen", weights, shift[:, own].ravel(), auto_pad="SAME_UPPER")
+    made = graph.add("Transpose", made, perm=[0, 2, 3, 1])
+    made = graph.add("Reshape", made, np.array([0, -1, len(own)]))
+    shape = ["n", weights.shape[1], "rows", "columns"]
+    return graph.session(shape, [graph.add("Sigmoid", made)], name="seen", kind=np.float32)
 
 
 def _convolution(layer: Any, after: Any) -> tuple[Tensor, Tensor]:
