@@ -54,7 +54,7 @@ from pipelines.backfill.items import ItemRun, ItemWork
 from pipelines.backfill.manifest import Item
 from pipelines.backfill.operators import OPERATORS
 from pipelines.backfill.output import begin_output, open_output
-from pipelines.backfill.places import FolderPlace
+from pipelines.collection import BucketAccess, place_at
 from pipelines.execution.chain import FreeRun, Mapper, Step
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.types import IngestResult, MediaInfo, StageCode
@@ -177,7 +177,7 @@ def service(count: int, items: int, seconds: float) -> dict[str, Any]:
 def backfill(count: int, items: int, seconds: float) -> dict[str, Any]:
     """All items in one run."""
     with tempfile.TemporaryDirectory(prefix="vas-cluster-") as folder, measured() as row:
-        place = FolderPlace(Path(folder))
+        place = place_at(folder, BucketAccess())
         work = SleepingWork(place, LocalModels(), "packaged", "run", seconds=seconds)
         output = begin_output(place, {"kind": "benchmark"})
         run_items(
@@ -262,7 +262,7 @@ def pools(folder: Path) -> dict[str, Any]:
     for name in ("notes", "out"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "notes").mkdir(parents=True)
-    notes, place = Notes(folder / "notes"), FolderPlace(folder / "out")
+    notes, place = Notes(folder / "notes"), place_at(str(folder / "out"), BucketAccess())
     films = write_clips(folder / "films", FILMS, shots=FILM_SHOTS, seconds=FILM_SECONDS)
     items = [Item(path.stem, row, str(path), path.name) for row, path in enumerate(films, 1)]
     moments: dict[str, float] = {}

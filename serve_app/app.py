@@ -58,7 +58,6 @@ _OPERATIONS = (
     comments.router,
     vocabulary.router,
     exports.router,
-    exports.comparison_router,
     search.router,
     ask.router,
     clips.router,

@@ -31,7 +31,7 @@ from models.profiles import profile_named
 from models.registry import REMOTE_TASKS
 from models.tasks import Task, get_task
 from models.weights import RemoteModel
-from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
+from pipelines.ingest.headers import RAW_FAMILIES, command_words
 from pipelines.types import CutsBy
 from storage.objects import ObjectStore
 from storage.objects.folder import FolderStore
@@ -495,8 +495,8 @@ class Settings(BaseSettings):
     @classmethod
     def _decoders_can_be_run(cls, decoders: dict[str, str]) -> dict[str, str]:
         for family, command in decoders.items():
-            if family not in RAW_FAMILY_NAMES:
-                raise ValueError(f"{family!r} is none of {', '.join(RAW_FAMILY_NAMES)}")
+            if family not in RAW_FAMILIES:
+                raise ValueError(f"{family!r} is none of {', '.join(RAW_FAMILIES)}")
             command_words(command)
         return decoders
 

@@ -54,7 +54,8 @@ _COUNT = """
 """
 _CALLER = f"""
     WITH caller AS (
-        SELECT k.id AS key_id, k.account_id, a.suspended_at IS NOT NULL AS suspended
+        SELECT k.id AS key_id, k.account_id, a.suspended_at IS NOT NULL AS suspended,
+               k.last_used_at > now() - interval '1 hour' AS noted
           FROM api_keys k JOIN accounts a ON a.id = k.account_id
          WHERE k.secret_sha256 = :fingerprint AND k.status = 'active'
            AND (k.expires_at IS NULL OR k.expires_at > now())
@@ -62,12 +63,15 @@ _CALLER = f"""
         INSERT INTO rate_limits AS r (bucket, minute, used)
         SELECT account_id || ':' || :bucket, {_MINUTE}, 1 FROM caller
         {_COUNT}
+    ), used AS (
+        UPDATE api_keys k SET last_used_at = now() FROM caller
+         WHERE k.id = caller.key_id AND caller.noted IS NOT TRUE
     )
 """  # noqa: S608  (constants of this module)
 _AUTHENTICATE = text(
     f"""
     {_CALLER}
-    SELECT caller.*, counted.used, counted.minute,
+    SELECT caller.account_id, caller.key_id, caller.suspended, counted.used, counted.minute,
            extract(epoch FROM clock_timestamp())::float8 AS now
       FROM caller, counted
     """  # noqa: S608

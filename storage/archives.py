@@ -11,17 +11,17 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import case, delete, func, insert, select, update
 
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.database import Connection
 from storage.keys import lock_account
 from storage.records import columns, from_row, read, read_one
 from storage.tables import Archive, ArchiveObject, accounts, archive_objects, archives, jobs
-from storage.types import ArchiveState, JobState, ObjectState
+from storage.types import ArchiveState, JobState, Member, ObjectState
 from storage.work import Held, WorkLostError, end, extend, put_off, queue
 
 __all__ = ["Archive", "ArchiveObject"]
@@ -40,15 +40,11 @@ RETRIED_CODES = (_UNFETCHED, "CANCELLED")
 """What an archive that is resumed tries again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListedObject:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedObject(Member):
     """An object of a page of the list, and what it is refused for, if anything."""
 
     key_sha256: bytes
-    key: str
-    size_bytes: int
-    etag: str | None
-    modified_at: datetime | None
     error_code: str | None = None
     error_message: str | None = None
 
@@ -63,40 +59,18 @@ def key_digest(key: bytes) -> bytes:
 
 
 async def add_archive(
-    connection: Connection,
-    account_id: uuid.UUID,
-    *,
-    url: str,
-    patterns: Sequence[str],
-    watch_seconds: int | None,
-    max_active_jobs: int,
-    sealed_access: str | None,
-    options: Mapping[str, Any],
-    vocabulary: Mapping[str, Any] | None,
-    base_url: str,
+    connection: Connection, account_id: uuid.UUID, values: Mapping[str, object]
 ) -> Archive | None:
-    """Return None where the account has MOST_ARCHIVES already."""
+    """Return the archive with these columns; None where the account has MOST_ARCHIVES already."""
     # The lock makes concurrent additions of one account count one after the other.
     await lock_account(connection, account_id)
     if len(await list_archives(connection, account_id)) >= MOST_ARCHIVES:
         return None
-    values = {
-        "id": uuid.uuid4(),
-        "account_id": account_id,
-        "url": url,
-        "patterns": list(patterns),
-        "watch_seconds": watch_seconds,
-        "max_active_jobs": max_active_jobs,
-        "sealed_access": sealed_access,
-        "options": dict(options),
-        "vocabulary": vocabulary,
-        "base_url": base_url,
-        "list_after": b"",
-    }
-    statement = insert(archives).values(values).returning(*columns(Archive))
+    own = {"id": uuid.uuid4(), "account_id": account_id, "list_after": b""}
+    statement = insert(archives).values({**values, **own}).returning(*columns(Archive))
     [added] = await read(connection, Archive, statement)
     await queue(connection, KIND, added.id, account_id=account_id)
-    await record(connection, account_id, AuditAction.CREATE_ARCHIVE, target=added.id)
+    await record(connection, account_id, "createArchive", target=added.id)
     return added
 
 
@@ -142,7 +116,7 @@ async def change_archive(
     account_id: uuid.UUID,
     archive_id: uuid.UUID,
     changes: Mapping[str, object],
-    action: AuditAction = AuditAction.CHANGE_ARCHIVE,
+    action: str = "changeArchive",
 ) -> Archive | None:
     """Change columns; it is due at once. None if the account has no such archive."""
     values = dict(changes)
@@ -175,11 +149,7 @@ async def pause_archive(connection: Connection, archive: Archive) -> Archive | N
     if archive.state is not ArchiveState.ACTIVE:
         return archive
     return await change_archive(
-        connection,
-        archive.account_id,
-        archive.id,
-        {"state": ArchiveState.PAUSED},
-        AuditAction.PAUSE_ARCHIVE,
+        connection, archive.account_id, archive.id, {"state": ArchiveState.PAUSED}, "pauseArchive"
     )
 
 
@@ -197,7 +167,7 @@ async def resume_archive(connection: Connection, archive: Archive) -> Archive | 
         "next_list_at": None,
     }
     resumed = await change_archive(
-        connection, archive.account_id, archive.id, values, AuditAction.RESUME_ARCHIVE
+        connection, archive.account_id, archive.id, values, "resumeArchive"
     )
     if resumed is not None:
         await settle_objects(connection, archive.id, unfetched=ObjectState.FAILED)
@@ -236,7 +206,7 @@ async def remove_archives(
     )
     if archive_id is not None:
         statement = statement.where(archives.c.id == archive_id)
-        await record(connection, account_id, AuditAction.DELETE_ARCHIVE, target=archive_id)
+        await record(connection, account_id, "deleteArchive", target=archive_id)
     statement = statement.values(
         url="",
         patterns=[],
@@ -335,9 +305,9 @@ async def merge_page(
 ) -> bool:
     """Keep what is new or has changed of a page, and that the list goes on behind ``after``.
 
-    An object has changed where its entity tag or size has, or of one without tags its time. None:
-    the list is complete. Nothing is kept, and False returned, where the account's archives would
-    have more than ``most_objects``. The caller has locked the archive.
+    An object has changed where its version has. None: the list is complete. Nothing is kept, and
+    False returned, where the account's archives would have more than ``most_objects``. The caller
+    has locked the archive.
     """
     listed = {each.key_sha256: each for each in page}
     query = select(*columns(ArchiveObject)).where(
@@ -382,11 +352,8 @@ async def merge_page(
 def _has_changed(known: ArchiveObject, listed: ListedObject) -> bool:
     if known.state is ObjectState.REFUSED and listed.error_code != known.error_code:
         return True  # by other rules, or another limit
-    if known.size_bytes != listed.size_bytes:
-        return True
-    if known.etag is None or listed.etag is None:
-        return known.modified_at != listed.modified_at
-    return known.etag != listed.etag
+    before = Member("", known.size_bytes, known.etag, known.modified_at)
+    return before.version != listed.version
 
 
 async def settle_objects(

@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC
-from enum import StrEnum
 
 from sqlalchemy import func, insert, select, update
 
@@ -45,60 +44,6 @@ class Actor:
         return replace(self, kind=kind, id=actor_id)
 
 
-class AuditAction(StrEnum):
-    """What was done; where an operation of the interface does it, by the operation's name."""
-
-    READ_ORIGINAL = "read_original_transcript"
-    CREATE_JOB = "createJob"
-    CANCEL_JOB = "cancelJob"
-    CHANGE_JOB = "changeJob"
-    ERASE_JOB = "eraseJob"
-    RERUN_JOB = "rerunJob"
-    REDACT_JOB = "redactJob"
-    EDIT_TRANSCRIPT = "editTranscript"
-    REVERT_TRANSCRIPT = "revertTranscript"
-    CREATE_TRANSLATION = "createTranslation"
-    NAME_SPEAKER = "nameSpeaker"
-    RESET_SPEAKER = "resetSpeaker"
-    REPLACE_VOCABULARY = "replaceVocabulary"
-    ADD_COMMENT = "addComment"
-    CHANGE_COMMENT = "changeComment"
-    DELETE_COMMENT = "deleteComment"
-    SHARE_JOB = "shareJob"
-    NAME_VOICE = "nameVoice"
-    DELETE_VOICE = "deleteVoice"
-    DELETE_PEOPLE = "deletePeople"
-    CREATE_ENDPOINT = "createWebhookEndpoint"
-    CHANGE_ENDPOINT = "changeWebhookEndpoint"
-    ROTATE_ENDPOINT = "rotateWebhookEndpoint"
-    DELETE_ENDPOINT = "deleteWebhookEndpoint"
-    CREATE_ARCHIVE = "createArchive"
-    CHANGE_ARCHIVE = "changeArchive"
-    PAUSE_ARCHIVE = "pauseArchive"
-    RESUME_ARCHIVE = "resumeArchive"
-    DELETE_ARCHIVE = "deleteArchive"
-    SEND_TEST = "sendTestWebhook"
-    ROTATE_SECRET = "rotateWebhookSecret"  # noqa: S105
-    CREATE_KEY = "createKey"
-    ROTATE_KEY = "rotateKey"
-    REVOKE_KEY = "revokeKey"
-    CREATE_LINK = "createSignInLink"
-    SIGN_IN = "createSession"
-    SIGN_OUT = "endSession"
-    END_SESSIONS = "endSessions"
-    INVITE = "invite"
-    WITHDRAW_INVITATION = "withdrawInvitation"
-    ACCEPT_INVITATION = "acceptInvitation"
-    CHANGE_ROLE = "changeRole"
-    REMOVE_USER = "removeUser"
-    CREATE_ACCOUNT = "createAccount"
-    RESTRICT_ACCOUNT = "restrictAccount"
-    LIMIT_ACCOUNT = "limitAccount"
-    SET_RETENTION = "setRetention"
-    SET_LEGAL_HOLD = "setLegalHold"
-    ERASE_ACCOUNT = "eraseAccount"
-
-
 _BY_ITSELF = Actor(ActorKind.SERVICE)
 _ACTOR: ContextVar[Actor] = ContextVar("vas_actor", default=_BY_ITSELF)
 
@@ -116,13 +61,16 @@ def current_actor() -> Actor:
 async def record(
     connection: Connection,
     account_id: uuid.UUID,
-    action: AuditAction,
+    action: str,
     *,
     job_id: uuid.UUID | None = None,
     target: object = None,
     detail: str | None = None,
 ) -> None:
-    """Write down what the connection's transaction does; without it, it is not done."""
+    """Write down what the connection's transaction does; without it, it is not done.
+
+    ``action`` is the operation's name where an operation of the interface does it.
+    """
     actor = _ACTOR.get()
     salt = secrets.token_hex(16) if actor.address else None
     hashed = hashlib.sha256(f"{salt}{actor.address}".encode()).hexdigest() if salt else None

@@ -16,34 +16,25 @@ from typing import Any
 import sqlalchemy as sa
 
 from storage.archives import remove_archives
-from storage.audit import AuditAction, forget_addresses, record
+from storage.audit import forget_addresses, record
 from storage.database import Connection
 from storage.history import result_changed
 from storage.job_records import JobRecord, JobSource
 from storage.tables import (
+    ERASED_WITH_ACCOUNT,
+    ERASED_WITH_JOB,
     OWN_DAYS,
     accounts,
     api_keys,
     archive_objects,
-    comments,
-    hidden_phrases,
     idempotency_records,
-    invitations,
     jobs,
-    previews,
-    scene_lists,
-    sessions,
-    sign_in_links,
-    signing_secrets,
     speaker_labels,
     speaker_voices,
     stages,
-    summaries,
-    transcripts,
     uploads,
     users,
     voices,
-    webhook_endpoints,
     webhook_events,
     work,
 )
@@ -258,7 +249,7 @@ async def set_legal_hold(
     found = (await connection.execute(statement.returning(owner))).scalar_one_or_none()
     if found is None:
         return False
-    action, job_id = AuditAction.SET_LEGAL_HOLD, row_id if is_job else None
+    action, job_id = "setLegalHold", row_id if is_job else None
     await record(connection, found, action, job_id=job_id, detail=f"holds={holds}")
     return True
 
@@ -281,9 +272,7 @@ async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
     )
     if (await connection.execute(shut)).rowcount == 0:
         return False
-    of_people = (sessions, sign_in_links, invitations)
-    of_account = (webhook_endpoints, signing_secrets, idempotency_records)
-    for table in (*of_people, *of_account):
+    for table in ERASED_WITH_ACCOUNT:
         await connection.execute(sa.delete(table).where(table.c.account_id == account_id))
     # Those of jobs under a legal hold go with these.
     own_voices = voices.c.account_id == account_id
@@ -299,7 +288,7 @@ async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
         sa.update(users).where(users.c.account_id == account_id).values(removed)
     )
     await forget_addresses(connection, account_id)
-    await record(connection, account_id, AuditAction.ERASE_ACCOUNT)
+    await record(connection, account_id, "eraseAccount")
     return True
 
 
@@ -322,16 +311,7 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
     Its state, times and charges stay. Answers that are kept for retries and name the job go too,
     so that a retry of its creation with the old key creates another one.
     """
-    tables = (
-        scene_lists,
-        transcripts,
-        summaries,
-        previews,
-        hidden_phrases,
-        comments,
-        webhook_events,
-    )
-    for table in tables:  # Labels and voices go with their transcripts, vectors with rows.
+    for table in ERASED_WITH_JOB:
         await connection.execute(sa.delete(table).where(table.c.job_id == job.id))
     await withdraw(connection, job.id)
     await result_changed(connection, ResultChange(job.id, frozenset(ANALYSES), Cause.ERASED))
@@ -366,6 +346,7 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
             file_name=ERASED_NAME,
             callback_url=None,
             metadata={},
+            tags=[],
             source=source.stored(),
             ingest_result=None,
             audio_track_names=None,

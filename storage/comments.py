@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from sqlalchemy import Select, delete, func, insert, select, update
 
-from storage.audit import AuditAction, current_actor, record
+from storage.audit import current_actor, record
 from storage.database import Connection
 from storage.keys import fingerprint
 from storage.records import columns, read, read_one
@@ -48,7 +48,7 @@ async def add_comment(
     made_by = actor.id if actor.kind is ActorKind.USER else None
     values = {"id": comment_id, "job_id": job_id, "time_ms": time_ms, "text": words}
     await connection.execute(insert(comments).values(values | {"made_by": made_by}))
-    await record(connection, account_id, AuditAction.ADD_COMMENT, job_id=job_id)
+    await record(connection, account_id, "addComment", job_id=job_id)
     return await read_one(connection, Comment, _comments(job_id).where(comments.c.id == comment_id))
 
 
@@ -68,7 +68,7 @@ async def resolve_comment(
         connection, Comment, _comments(job_id).where(comments.c.id == comment_id)
     )
     if changed is not None:
-        await record(connection, account_id, AuditAction.CHANGE_COMMENT, job_id=job_id)
+        await record(connection, account_id, "changeComment", job_id=job_id)
     return changed
 
 
@@ -81,7 +81,7 @@ async def delete_comment(
     )
     if found is not None:
         await connection.execute(delete(comments).where(comments.c.id == comment_id))
-        await record(connection, account_id, AuditAction.DELETE_COMMENT, job_id=job_id)
+        await record(connection, account_id, "deleteComment", job_id=job_id)
     return found
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from sqlalchemy import delete, exists, func, insert, select, update
 
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.database import Connection
 from storage.keys import lock_account
 from storage.records import columns, read, read_one
@@ -43,7 +43,7 @@ async def add_endpoint(
     }
     statement = insert(webhook_endpoints).values(values).returning(*columns(WebhookEndpoint))
     [added] = await read(connection, WebhookEndpoint, statement)
-    await record(connection, account_id, AuditAction.CREATE_ENDPOINT, target=added.id)
+    await record(connection, account_id, "createWebhookEndpoint", target=added.id)
     return added
 
 
@@ -92,7 +92,7 @@ async def change_endpoint(
         )
     if changed is None:
         return None
-    action = AuditAction.CHANGE_ENDPOINT if secret is None else AuditAction.ROTATE_ENDPOINT
+    action = "changeWebhookEndpoint" if secret is None else "rotateWebhookEndpoint"
     await record(connection, account_id, action, target=endpoint_id)
     return changed
 
@@ -108,7 +108,7 @@ async def delete_endpoint(
     )
     deleted = await read_one(connection, WebhookEndpoint, statement)
     if deleted is not None:
-        await record(connection, account_id, AuditAction.DELETE_ENDPOINT, target=endpoint_id)
+        await record(connection, account_id, "deleteWebhookEndpoint", target=endpoint_id)
     return deleted
 
 

@@ -42,6 +42,7 @@ class NewJob:
     tier: Tier = Tier.STANDARD
     callback_url: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    tags: list[str] = field(default_factory=list)
     batch_id: uuid.UUID | None = None
     batch_index: int | None = None
     upload_lifetime: timedelta | None = None
@@ -174,6 +175,7 @@ async def list_jobs(
     state: JobState | None = None,
     legacy_status: str | None = None,
     name: str | None = None,
+    tag: str | None = None,
     created_from: datetime | None = None,
     created_to: datetime | None = None,
 ) -> list[JobRecord]:
@@ -189,6 +191,8 @@ async def list_jobs(
         query = query.where(sa.tuple_(jobs.c.created_at, jobs.c.id) < sa.tuple_(*after))
     if name is not None:
         query = query.where(jobs.c.file_name.icontains(name, autoescape=True))
+    if tag is not None:
+        query = query.where(jobs.c.tags.contains([tag]))
     if created_from is not None:
         query = query.where(jobs.c.created_at >= created_from)
     if created_to is not None:

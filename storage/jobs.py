@@ -341,12 +341,11 @@ async def reopen_running_stages(
         )
 
 
-async def change_job(
-    connection: Connection, job: JobRecord, file_name: str, metadata: dict[str, Any]
-) -> None:
-    """Give a locked job another name, by which it is found from then on, and other metadata."""
+async def change_job(connection: Connection, job: JobRecord, file_name: str, **values: Any) -> None:
+    """Give a locked job another name, by which it is found from then on, and other values of its
+    columns."""
     changed = sa.update(jobs).where(jobs.c.id == job.id)
-    await connection.execute(changed.values(file_name=file_name, metadata=metadata))
+    await connection.execute(changed.values(file_name=file_name, **values))
     ingest = StageName.INGEST
     is_found = job.stages[ingest].status is StageStatus.COMPLETED
     if is_found and not await index_once(connection, job.id, ingest):

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from storage.audit import AuditAction, act_as, current_actor, record
+from storage.audit import act_as, current_actor, record
 from storage.database import Connection, run
 from storage.records import columns, read, read_one
 from storage.tables import (
@@ -92,6 +92,7 @@ class IssuedKey:
     created_at: datetime
     expires_at: datetime | None
     benefit_id: str | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ async def create_account(connection: Connection, name: str) -> Account:
             await connection.execute(sa.insert(accounts).values(id=account_id, name=name))
     except IntegrityError as error:
         raise AccountExistsError(name) from error
-    await record(connection, account_id, AuditAction.CREATE_ACCOUNT)
+    await record(connection, account_id, "createAccount")
     return await get_account(connection, str(account_id))
 
 
@@ -178,7 +179,17 @@ async def replace_vocabulary(
     statement = sa.update(accounts).where(accounts.c.id == account_id)
     await connection.execute(statement.values(vocabulary=vocabulary))
     detail = " ".join(f"{name}={len(each)}" for name, each in vocabulary.items())
-    await record(connection, account_id, AuditAction.REPLACE_VOCABULARY, detail=detail)
+    await record(connection, account_id, "replaceVocabulary", detail=detail)
+
+
+async def set_recognition(
+    connection: Connection, account_id: uuid.UUID, *, recognises: bool
+) -> None:
+    """Have the jobs that do not state it recognise people and voices from now on, or not."""
+    statement = sa.update(accounts).where(accounts.c.id == account_id)
+    await connection.execute(statement.values(recognises=recognises))
+    detail = f"recognises={recognises}"
+    await record(connection, account_id, "setRecognition", detail=detail)
 
 
 async def create_key(
@@ -188,6 +199,7 @@ async def create_key(
     expires_at: datetime | None = None,
     benefit_id: str | None = None,
     caps: KeyCaps = KeyCaps(),
+    name: str | None = None,
 ) -> IssuedKey:
     """Return a new active key for the account, with the name of the user who makes it.
 
@@ -200,9 +212,9 @@ async def create_key(
                   if each.status is KeyStatus.ACTIVE]  # fmt: skip
         if len(active) >= MOST_KEYS:
             raise TooManyKeysError(str(account_id))
-    issued = await _insert_key(connection, account_id, expires_at, benefit_id, caps)
+    issued = await _insert_key(connection, account_id, expires_at, benefit_id, caps, name)
     detail = f"expires_at={expires_at} {caps}" if expires_at or caps != KeyCaps() else None
-    await record(connection, account_id, AuditAction.CREATE_KEY, target=issued.id, detail=detail)
+    await record(connection, account_id, "createKey", target=issued.id, detail=detail)
     return issued
 
 
@@ -212,6 +224,7 @@ async def _insert_key(
     expires_at: datetime | None,
     benefit_id: str | None,
     caps: KeyCaps,
+    name: str | None,
     first_id: uuid.UUID | None = None,
 ) -> IssuedKey:
     maker = current_actor()
@@ -228,6 +241,7 @@ async def _insert_key(
             expires_at=expires_at,
             benefit_id=benefit_id,
             made_by=maker.id if maker.kind is ActorKind.USER else None,
+            name=name,
             first_id=first_id,
             max_monthly_cents=caps.max_monthly_cents,
             max_active_jobs=caps.max_active_jobs,
@@ -235,7 +249,8 @@ async def _insert_key(
         .returning(api_keys.c.created_at)
     )
     created_at = (await connection.execute(statement)).scalar_one()
-    return IssuedKey(key_id, secret, display_key(secret[-4:]), created_at, expires_at, benefit_id)
+    shown = display_key(secret[-4:])
+    return IssuedKey(key_id, secret, shown, created_at, expires_at, benefit_id, name)
 
 
 async def has_active_key(connection: Connection, account_id: uuid.UUID, secret: str) -> bool:
@@ -262,7 +277,7 @@ async def revoke_key(
     )
     owner = (await connection.execute(statement)).scalar_one_or_none()
     if owner is not None:
-        await record(connection, owner, AuditAction.REVOKE_KEY, target=key_id)
+        await record(connection, owner, "revokeKey", target=key_id)
     return owner is not None
 
 
@@ -302,7 +317,7 @@ async def create_sign_in_link(
             expires_at=sa.func.now() + SIGN_IN_LINK_LIFETIME,
         )
     )
-    await record(connection, account_id, AuditAction.CREATE_LINK, target=user_id)
+    await record(connection, account_id, "createSignInLink", target=user_id)
     return token
 
 
@@ -337,6 +352,7 @@ async def rotate_key(
             api_keys.c.benefit_id,
             api_keys.c.max_monthly_cents,
             api_keys.c.max_active_jobs,
+            api_keys.c.name,
             sa.func.coalesce(api_keys.c.first_id, api_keys.c.id).label("first_id"),
         )
     )
@@ -345,11 +361,9 @@ async def rotate_key(
         return None
     caps = KeyCaps(row.max_monthly_cents, row.max_active_jobs)
     issued = await _insert_key(
-        connection, account_id, row.expires_at, row.benefit_id, caps, row.first_id
+        connection, account_id, row.expires_at, row.benefit_id, caps, row.name, row.first_id
     )
-    await record(
-        connection, account_id, AuditAction.ROTATE_KEY, target=key_id, detail=f"by {issued.id}"
-    )
+    await record(connection, account_id, "rotateKey", target=key_id, detail=f"by {issued.id}")
     return issued
 
 
@@ -386,7 +400,7 @@ async def start_session(
             expires_at=sa.func.now() + SESSION_LIFETIME,
         )
     )
-    await record(connection, account_id, AuditAction.SIGN_IN)
+    await record(connection, account_id, "createSession")
     return session
 
 
@@ -420,7 +434,7 @@ async def end_session(connection: Connection, token: str) -> None:
         sa.delete(sessions).where(own).returning(sessions.c.account_id)
     )
     for account_id in ended.scalars():
-        await record(connection, account_id, AuditAction.SIGN_OUT)
+        await record(connection, account_id, "endSession")
 
 
 async def create_operator_link(connection: Connection) -> str:
@@ -494,7 +508,7 @@ async def end_sign_ins(connection: Connection, account_id: uuid.UUID | None) -> 
         return ended
     for table in (sign_in_links, sessions):
         await connection.execute(sa.delete(table).where(table.c.account_id == account_id))
-    await record(connection, account_id, AuditAction.END_SESSIONS, detail=str(ended))
+    await record(connection, account_id, "endSessions", detail=str(ended))
     return ended
 
 
@@ -512,7 +526,7 @@ async def set_restrictions(
             values[column] = sa.func.now() if value else None
     await connection.execute(sa.update(accounts).where(accounts.c.id == account_id).values(values))
     detail = f"suspended={suspended} throttled={throttled}"
-    await record(connection, account_id, AuditAction.RESTRICT_ACCOUNT, detail=detail)
+    await record(connection, account_id, "restrictAccount", detail=detail)
 
 
 async def set_retention(
@@ -526,7 +540,7 @@ async def set_retention(
     values = {"source_retention_seconds": source_seconds, "result_retention_days": result_days}
     await connection.execute(sa.update(accounts).where(accounts.c.id == account_id).values(values))
     detail = f"source_seconds={source_seconds} result_days={result_days}"
-    await record(connection, account_id, AuditAction.SET_RETENTION, detail=detail)
+    await record(connection, account_id, "setRetention", detail=detail)
 
 
 async def set_limits(
@@ -559,7 +573,7 @@ async def set_limits(
     except IntegrityError as error:
         raise LimitTooLowError(str(account_id)) from error
     detail = " ".join(f"{name}={value}" for name, value in values.items())
-    await record(connection, account_id, AuditAction.LIMIT_ACCOUNT, detail=detail)
+    await record(connection, account_id, "limitAccount", detail=detail)
 
 
 async def forget_old_sign_ins(connection: Connection) -> None:

@@ -175,10 +175,11 @@ _LEASED_JOBS = text(
 _WAITING_JOBS = text(
     """
     SELECT j.id AS job_id, j.file_name, a.name AS account, j.created_at,
-           j.processing_mode AS mode, j.lease_count
-      FROM (SELECT * FROM jobs WHERE state = 'queued' ORDER BY created_at LIMIT :most) AS j
+           j.processing_mode AS mode, j.priority, j.lease_count
+      FROM (SELECT * FROM jobs WHERE state = 'queued' AND NOT parked
+             ORDER BY finish_tag, created_at LIMIT :most) AS j
       JOIN accounts a ON a.id = j.account_id
-     ORDER BY j.created_at, j.id
+     ORDER BY j.finish_tag, j.created_at
     """
 )
 _ACCOUNTS = text(
@@ -295,6 +296,7 @@ class WaitingJob:
     account: str
     created_at: datetime
     mode: str
+    priority: str
     lease_count: int
 
 

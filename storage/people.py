@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Uuid, delete, func, insert, literal, null, or_, select, union_all, update
 
-from storage.audit import AuditAction, act_as, current_actor, record
+from storage.audit import act_as, current_actor, record
 from storage.database import Connection
 from storage.keys import fingerprint, lock_account, start_session
 from storage.records import columns, from_row, read, read_one
@@ -137,9 +137,7 @@ async def invite(connection: Connection, account_id: uuid.UUID, email: str, role
         "expires_at": func.now() + INVITATION_LIFETIME,
     }
     await connection.execute(insert(invitations).values(values))
-    await record(
-        connection, account_id, AuditAction.INVITE, target=values["id"], detail=f"role={role}"
-    )
+    await record(connection, account_id, "invite", target=values["id"], detail=f"role={role}")
     return token
 
 
@@ -152,7 +150,7 @@ async def withdraw_invitation(
     )
     withdrawn = (await connection.execute(statement)).rowcount == 1
     if withdrawn:
-        await record(connection, account_id, AuditAction.WITHDRAW_INVITATION, target=invitation_id)
+        await record(connection, account_id, "withdrawInvitation", target=invitation_id)
     return withdrawn
 
 
@@ -200,11 +198,7 @@ async def accept_invitation(
     await connection.execute(insert(users).values(values))
     act_as(current_actor().being(ActorKind.USER, user_id))
     await record(
-        connection,
-        row.account_id,
-        AuditAction.ACCEPT_INVITATION,
-        target=row.id,
-        detail=f"role={row.role}",
+        connection, row.account_id, "acceptInvitation", target=row.id, detail=f"role={row.role}"
     )
     return await start_session(connection, row.account_id, user_id)
 
@@ -242,7 +236,7 @@ async def _change_user(
         raise LastOwnerError(str(account_id))
     values = {"removed_at": func.now()} if role is None else {"role": role}
     await connection.execute(update(users).where(users.c.id == user_id).values(values))
-    action = AuditAction.REMOVE_USER if role is None else AuditAction.CHANGE_ROLE
+    action = "removeUser" if role is None else "changeRole"
     detail = None if role is None else f"from={present[user_id].role} role={role}"
     await record(connection, account_id, action, target=user_id, detail=detail)
     return True
@@ -269,7 +263,7 @@ async def end_session_of(
     )
     ended = (await connection.execute(statement)).rowcount == 1
     if ended:
-        await record(connection, account_id, AuditAction.SIGN_OUT, target=session_id)
+        await record(connection, account_id, "endSession", target=session_id)
     return ended
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import text, update
 
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.database import Connection, run
-from storage.tables import accounts
+from storage.tables import accounts, jobs
 from storage.types import Priority
 
 MAX_POSITION = 10_000
@@ -97,7 +97,18 @@ async def set_rules(
     if given:
         await connection.execute(update(accounts).where(accounts.c.id == account_id).values(given))
         detail = " ".join(f"{name}={value}" for name, value in given.items())
-        await record(connection, account_id, AuditAction.LIMIT_ACCOUNT, detail=detail)
+        await record(connection, account_id, "limitAccount", detail=detail)
+
+
+async def set_priority(
+    connection: Connection, job_id: uuid.UUID, priority: Priority, weight: float
+) -> None:
+    """Give a locked job that waits another priority; in the queue it goes behind the others of its
+    account that have it."""
+    own = update(jobs).where(jobs.c.id == job_id)
+    # The queue's trigger places jobs that enter the queue: it leaves and enters again.
+    await connection.execute(own.values(priority=priority, queue_weight=weight, finish_tag=None))
+    await connection.execute(own.values(state=jobs.c.state))
 
 
 async def limit_running(connection: Connection, account_id: uuid.UUID, limit: int | None) -> None:

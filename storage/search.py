@@ -298,6 +298,8 @@ class Filters:
     created_to: datetime | None = None
     job_ids: tuple[uuid.UUID, ...] | None = None
     archive_id: uuid.UUID | None = None
+    speaker: str | None = None
+    """An id, or a name that was given, in any case."""
 
     @property
     def conditions(self) -> dict[str, Any]:
@@ -309,6 +311,7 @@ class Filters:
             "created_to": self.created_to,
             "job_ids": None if self.job_ids is None else list(self.job_ids),
             "archive_id": self.archive_id,
+            "speaker": self.speaker,
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -501,7 +504,7 @@ async def rank_alike(
         account_id,
         model,
         sought[np.newaxis],
-        conditions=[f"r.{_CONDITIONS[name]}" for name in filters.conditions],
+        conditions=[_CONDITIONS[name].format(r="r") for name in filters.conditions],
         values=filters.conditions,
         least_similarity=-1.0,
         limit=FUSED_MOST + 1,
@@ -522,7 +525,7 @@ def _conditions_of_near(
     The last two are an alternative's own: ``needed`` has a query for each configuration of the
     first, then of the second.
     """
-    conditions = [f"r.{_CONDITIONS[name]}" for name in filters.conditions]
+    conditions = [_CONDITIONS[name].format(r="r") for name in filters.conditions]
     values = filters.conditions
     if not set(search_vectors.KINDS) <= set(filters.kinds):
         conditions.append("r.kind = ANY(:kinds)")
@@ -681,13 +684,16 @@ def _in_ranges(query: str, newest_id: int, labels: list[str]) -> list[str | None
 
 
 _CONDITIONS = {
-    "job_id": "job_id = :job_id",
-    "language": "language = :language",
-    "created_from": "job_created_at >= :created_from",
-    "created_to": "job_created_at < :created_to",
-    "job_ids": "job_id = ANY(CAST(:job_ids AS uuid[]))",
-    "archive_id": "job_id IN (SELECT o.job_id FROM archive_objects o"
+    "job_id": "{r}.job_id = :job_id",
+    "language": "{r}.language = :language",
+    "created_from": "{r}.job_created_at >= :created_from",
+    "created_to": "{r}.job_created_at < :created_to",
+    "job_ids": "{r}.job_id = ANY(CAST(:job_ids AS uuid[]))",
+    "archive_id": "{r}.job_id IN (SELECT o.job_id FROM archive_objects o"
     " WHERE o.archive_id = :archive_id)",
+    "speaker": "({r}.speaker = :speaker OR EXISTS (SELECT FROM speaker_labels l"
+    " WHERE (l.job_id, l.track_index, l.speaker_id) = ({r}.job_id, {r}.track_index, {r}.speaker)"
+    " AND lower(l.label) = lower(:speaker)))",
 }
 KIND_WEIGHTS = {
     SearchKind.FILE: 1.0,
@@ -761,7 +767,7 @@ def _find_statement(conditions: tuple[str, ...], *, shown: bool = True) -> TextC
     The score is the kind's weight, times the square of the share of the words that there are, and
     up to two fifths for how close they are.
     """
-    further = "".join(f" AND {_CONDITIONS[name]}" for name in conditions)
+    further = "".join(f" AND {_CONDITIONS[name].format(r='search_rows')}" for name in conditions)
     numbers = range(len(_RANGES))
     strict = [_range_query("strict", number, further, "true") for number in numbers]
     counts = ", ".join(_count("strict", number) for number in numbers)

@@ -110,6 +110,8 @@ class Account(Record):
     result_retention_days: int | None
     vocabulary: Annotated[dict[str, Any] | None, of(JSONB(none_as_null=True))]
     """Key terms and replacements of its jobs, in the form of the API; None: none."""
+    recognises: Annotated[bool, of(server_default=sa.text("false"))]
+    """Whether jobs that do not state it recognise people and voices, where the service does."""
     legal_hold_at: datetime | None
     """Nothing of it may be deleted."""
     erased_at: datetime | None
@@ -243,6 +245,10 @@ class Key(Record):
     """What jobs that it creates may cost in a month."""
     max_active_jobs: Annotated[int | None, HIDDEN] = None
     """How many of its jobs are unfinished at once."""
+    name: Annotated[str | None, doc("What it is for, as its maker wrote it.", "Newsroom")] = None
+    last_used_at: Annotated[
+        datetime | None, doc("When it was last used, to the hour; null for never.")
+    ] = None
     made_by: Annotated[str | None, COMPUTED, HIDDEN] = None
     """Address of the user; None: the operator, or a link of the account."""
 
@@ -341,6 +347,7 @@ class JobRecord(Record):
     callback_url: str | None
     # JSON, not JSONB, where the client sees the value: order and numbers stay as they came.
     metadata: Annotated[dict[str, Any], of(JSON, server_default=sa.text("'{}'"))]
+    tags: Annotated[list[str], of(server_default=sa.text("'{}'"))]
     source: Annotated[types.JobSource, of(JSONB)]
     """Where the media comes from and how its audio is aligned, as requested."""
     batch_id: uuid.UUID | None
@@ -1384,3 +1391,11 @@ ledger_entries = _table(
         "uq_ledger_entries_purchase", "purchase_id", unique=True, where="purchase_id IS NOT NULL"
     ),
 )
+
+ERASED_WITH_JOB = (
+    scene_lists, transcripts, summaries, previews, hidden_phrases, comments, webhook_events,
+)  # fmt: skip
+"""Whose rows go when a job is erased; labels and voices go with transcripts, vectors with rows."""
+ERASED_WITH_ACCOUNT = (
+    sessions, sign_in_links, invitations, webhook_endpoints, signing_secrets, idempotency_records,
+)  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -277,6 +278,23 @@ class ObjectState(StrEnum):
     FAILED = "failed"
     REFUSED = "refused"
     """It is nothing that a job could be created of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file of a collection as its reader lists it."""
+
+    key: str
+    """What the reader calls it; bytes that are no text as halves of surrogate pairs."""
+    size_bytes: int
+    etag: str | None = None
+    """Without its quotes; of a file on a disk, when it was changed, in nanoseconds."""
+    modified_at: datetime | None = None
+
+    @property
+    def version(self) -> tuple[int, str | datetime | None]:
+        """What another file under the same key differs in."""
+        return self.size_bytes, self.etag or self.modified_at
 
 
 class SourceFile(BaseModel):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import delete, func, insert, select, update
 
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.database import Connection
 from storage.keys import lock_account
 from storage.records import columns, read
@@ -145,5 +145,5 @@ async def delete_voice(connection: Connection, account_id: uuid.UUID, voice_id: 
     statement = delete(voices).where(voices.c.account_id == account_id, voices.c.id == voice_id)
     deleted = (await connection.execute(statement)).rowcount == 1
     if deleted:
-        await record(connection, account_id, AuditAction.DELETE_VOICE, target=voice_id)
+        await record(connection, account_id, "deleteVoice", target=voice_id)
     return deleted

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import Insert, insert
 
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.database import Connection, Database
 from storage.records import columns, read
 from storage.tables import (
@@ -63,7 +63,7 @@ async def rotate_signing_secret(
             .where(signing_secrets.c.account_id == account_id)
             .values(previous=signing_secrets.c.current, current=fresh, rotated_at=func.now())
         )
-    await record(connection, account_id, AuditAction.ROTATE_SECRET)
+    await record(connection, account_id, "rotateWebhookSecret")
     return await _get_signing_secret(connection, account_id)
 
 

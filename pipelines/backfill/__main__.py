@@ -26,9 +26,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from models import profiles
 from models.backends.plugins import PluginError
@@ -36,13 +37,14 @@ from models.provider import LocalModels
 from models.registry import REGISTRY, own_profile, with_others
 from models.tasks import TRANSCRIBE, Purpose, tasks_for
 from models.weights import RemoteModel, WeightsError
-from pipelines.backfill import driver, places
+from pipelines.backfill import driver
 from pipelines.backfill.items import ItemWork, SourceRules
 from pipelines.backfill.manifest import Manifest, ManifestError, read_manifest
-from pipelines.backfill.output import Output, begin_output
+from pipelines.backfill.output import Output, OutputError, begin_output
+from pipelines.collection import WORK_FOLDER, BucketAccess, Place, PlaceError, place_at
 from pipelines.execution.ray_data import forget_datasets
 from pipelines.execution.ray_start import RayStartError, start_ray
-from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
+from pipelines.ingest.headers import RAW_FAMILIES, command_words
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.source import RawConfig
 from pipelines.net.addresses import AddressPolicy
@@ -60,7 +62,7 @@ ALL_DONE, WITH_ERRORS, NOT_BEGUN, NOT_FINISHED = 0, 1, 2, 3
 
 GIB = 1024**3
 CANNOT_BEGIN = (
-    ManifestError, places.OutputError, places.PlaceError, BlocklistError, PluginError, WeightsError
+    ManifestError, OutputError, PlaceError, BlocklistError, PluginError, WeightsError
 )  # fmt: skip
 
 
@@ -69,13 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         # Addresses by options, secrets by the environment: the service's names, else boto3's.
-        access = places.S3Access(
-            endpoint_url=options.s3_endpoint_url,
+        access = BucketAccess(
+            endpoint=options.s3_endpoint_url,
             region=options.s3_region,
             access_key_id=os.environ.get("VAS_S3_ACCESS_KEY_ID"),
             secret_access_key=os.environ.get("VAS_S3_SECRET_ACCESS_KEY"),
         )
-        place = places.place_at(options.out, access)
+        place = place_at(options.out, access)
         with place.locked():
             return _backfill(options, place, access)
     except CANNOT_BEGIN as error:
@@ -89,9 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return NOT_FINISHED
 
 
-def _backfill(options: argparse.Namespace, place: places.Place, access: places.S3Access) -> int:
+def _backfill(options: argparse.Namespace, place: Place, access: BucketAccess) -> int:
     manifest = read_manifest(
-        options.manifest, access, include=options.include, outside=place.address_of("")
+        options.manifest, access, include=options.include, outside=place.address
     )
     rules = SourceRules(
         access=access,
@@ -125,13 +127,14 @@ def _backfill(options: argparse.Namespace, place: places.Place, access: places.S
             ),
             own_whisper=options.whisper_weights,
         )
-        _run(manifest, work, output, _pacing(options))
-    place.delete_folder(places.WORK_FOLDER)
+        pacing = {each.name: getattr(options, each.name) for each in fields(driver.Pacing)}
+        _run(manifest, work, output, driver.Pacing(**pacing))
+    place.files.delete_prefix(WORK_FOLDER)
     # What is in the output of this manifest decides.
     finished = output.finished()
     statuses = [finished[item.id] for item in manifest.items]
     failed = sum(status is StageStatus.FAILED for status in statuses)
-    _print(f"{len(statuses) - failed} completed, {failed} failed, {len(manifest.errors)} bad rows.")
+    _print(f"{len(statuses) - failed} completed, {failed} failed, {len(manifest.errors)} refused.")
     return WITH_ERRORS if failed or manifest.errors else ALL_DONE
 
 
@@ -141,7 +144,7 @@ def _run(manifest: Manifest, work: ItemWork, output: Output, pacing: driver.Paci
     before = len(manifest.items) - len(waiting)
     _print(
         f"{len(manifest.items)} items, {before} of them finished before; "
-        f"{len(manifest.errors)} bad rows; models: {own_profile(work.profile)}."
+        f"{len(manifest.errors)} rows refused; models: {own_profile(work.profile)}."
     )
     if not waiting:
         return
@@ -206,9 +209,7 @@ def _profile(options: argparse.Namespace) -> str:
         missing = profiles.missing_checkpoints(choice.profile, options.models_dir)
         if missing:
             names = ", ".join(checkpoint.origin for checkpoint in missing)
-            raise places.OutputError(
-                f"{options.models_dir} lacks weights of {choice.profile}: {names}."
-            )
+            raise OutputError(f"{options.models_dir} lacks weights of {choice.profile}: {names}.")
     plugged = os.environ.get("VAS_MODEL_PLUGINS", "").replace(",", " ").split()
     profile = with_others(choice.profile, options.remote_models, plugged)
     profiles.check_weights(profile, options.models_dir)
@@ -226,18 +227,6 @@ def _kind(profile: str, options: argparse.Namespace) -> dict[str, Any]:
     if plugged := sorted({row.plugin for row in REGISTRY[profile].values() if row.plugin}):
         kind["model_plugins"] = plugged
     return kind if own is None else kind | {"whisper_weights": profiles.own_digest(own)}
-
-
-def _pacing(options: argparse.Namespace) -> driver.Pacing:
-    return driver.Pacing(
-        concurrency=options.concurrency,
-        work_bytes=options.work_bytes,
-        cpus=options.cpus_an_item,
-        gpus=driver.MOST_GPUS if options.gpus is None else max(1, options.gpus),
-        part_items=options.part_items,
-        part_seconds=options.part_seconds,
-        progress_seconds=options.progress_seconds,
-    )
 
 
 def _print(line: str) -> None:
@@ -337,34 +326,15 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         default=os.environ.get("RAY_ADDRESS"),
         help="of a Ray cluster; default: RAY_ADDRESS, else a Ray of this machine's own",
     )
-    add(
-        "--concurrency",
-        "--at-once",
-        type=int,
-        help="most items under way; default: as many as --work-bytes hold",
-    )
-    add(
-        "--work-bytes",
-        type=int,
-        default=64 * GIB,
-        help="of the sources of items under way; the output's place holds about twice as much "
-        "beside the results (default: 64 GiB)",
-    )
-    add(
-        "--cpus-an-item",
-        type=_positive,
-        default=1.0,
-        help="of a task, and of a process with models (default: 1)",
-    )
-    add(
-        "--gpus",
-        type=int,
-        help="most that models are on, also of nodes that come up later; with it, auto does not "
-        "look for one (default: 8)",
-    )
-    add("--part-items", type=int, default=50, help="items of a part, at most; default: 50")
-    add("--part-seconds", type=_positive, default=30.0, help="a part's longest wait; default: 30")
-    add("--progress-seconds", type=_positive, default=10.0, help="between lines; default: 10")
+    hints = get_type_hints(driver.Pacing, include_extras=True)
+    for each in fields(driver.Pacing):
+        kind, about = get_args(hints[each.name])
+        names = [f"--{each.name.replace('_', '-')}", *_OLDER_NAMES.get(each.name, ())]
+        parse = _positive if kind is float else int
+        add(*names, type=parse, default=each.default, help=about)
+
+
+_OLDER_NAMES = {"concurrency": ["--at-once"]}
 
 
 def _positive(text: str) -> float:
@@ -383,8 +353,8 @@ def _remote_models(text: str) -> dict[str, RemoteModel]:
 
 def _raw_decoder(text: str) -> tuple[str, str]:
     family, _, command = text.partition("=")
-    if family not in RAW_FAMILY_NAMES:
-        raise argparse.ArgumentTypeError(f"{family!r} is none of {', '.join(RAW_FAMILY_NAMES)}")
+    if family not in RAW_FAMILIES:
+        raise argparse.ArgumentTypeError(f"{family!r} is none of {', '.join(RAW_FAMILIES)}")
     try:
         command_words(command)
     except ValueError as error:

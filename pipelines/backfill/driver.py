@@ -10,7 +10,7 @@ import functools
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pipelines.backfill.items import OUTCOME_NAME, FinishedItem, ItemWork, outcome_of
 from pipelines.backfill.manifest import Item
@@ -32,20 +32,32 @@ class RunStoppedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """How much at once, and when parts and lines of progress are written."""
+    """How much at once, and when parts and lines of progress are written: each field is an option
+    of the command, with its help."""
 
-    concurrency: int | None = None
-    """Most items under way; None for as many as ``work_bytes`` hold."""
-    work_bytes: int = 64 << 30
-    """Most of the sources of items that are under way."""
-    cpus: float = 1.0
-    """Of a task, and of a process with models."""
-    gpus: int = MOST_GPUS
-    """Most that models are on, also of those that the cluster will have."""
-    part_items: int = 50
-    part_seconds: float = 30.0
-    """A part is committed with so many items, or so long after the first of them was ready."""
-    progress_seconds: float = 10.0
+    concurrency: Annotated[
+        int | None, "most items under way; default: as many as --work-bytes hold"
+    ] = None
+    work_bytes: Annotated[
+        int,
+        "of the sources of items under way; the output's place holds about twice as much beside "
+        "the results (default: 64 GiB)",
+    ] = 64 << 30
+    cpus_an_item: Annotated[float, "of a task, and of a process with models (default: 1)"] = 1.0
+    gpus: Annotated[
+        int | None,
+        "most that models are on, also of nodes that come up later; with it, auto does not look "
+        "for one (default: 8)",
+    ] = None
+    part_items: Annotated[int, "items of a part, at most; default: 50"] = 50
+    part_seconds: Annotated[float, "a part's longest wait; default: 30"] = 30.0
+    """Since the first of its items was ready."""
+    progress_seconds: Annotated[float, "between lines; default: 10"] = 10.0
+
+    @property
+    def most_gpus(self) -> int:
+        """Most that models are on, also of those that the cluster will have."""
+        return MOST_GPUS if self.gpus is None else max(1, self.gpus)
 
 
 @dataclass(slots=True)
@@ -167,7 +179,7 @@ def run_items(
     Raises OutputError, and RunStoppedError also soon after ``is_stopped``; what is
     ready is committed first.
     """
-    committer = _Committer(output, work.out.work_store(), tally, pacing)
+    committer = _Committer(output, work.out.work, tally, pacing)
     reported_seconds = clock()
     with contextlib.closing(_finished(_dataset(items, work, pacing))) as finished:
         try:
@@ -205,8 +217,8 @@ def _dataset(items: Sequence[Item], work: ItemWork, pacing: Pacing) -> Dataset:
     rows = []
     for number, each in enumerate(operators):
         gpus = each.gpus(work.profile)
-        pool = ray_data.Pool(gpus, each.rows, pacing.gpus) if gpus else None
+        pool = ray_data.Pool(gpus, each.rows, pacing.most_gpus) if gpus else None
         threads = each.rows if gpus else 1
         opened = functools.partial(ItemOperator, work, operators, number, threads=threads)
-        rows.append(ray_data.StreamOperator(each.name, opened, pacing.cpus, pool))
+        rows.append(ray_data.StreamOperator(each.name, opened, pacing.cpus_an_item, pool))
     return ray_data.streamed([Unit(item) for item in items], rows)

@@ -18,9 +18,10 @@ from models.tasks import TRANSCRIBE, Purpose, tasks_for
 from pipelines import types
 from pipelines.backfill.manifest import Item
 from pipelines.backfill.output import ItemOutcome
-from pipelines.backfill.places import Place, S3Access, file_at
 from pipelines.codec import decode
+from pipelines.collection import BucketAccess, Place, PlaceError, file_at, pause_seconds
 from pipelines.execution.chain import Control, FreeRun, Mapper, Workspace
+from pipelines.ingest.headers import raw_family
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.source import ClipFile, RawConfig, SourceMedia, decoded_source
 from pipelines.net.addresses import AddressPolicy
@@ -35,18 +36,15 @@ from storage.types import SkipReason, StageName, StageStatus
 
 OUTCOME_NAME = "outcome.json"
 STILLS_FOLDER = "stills"
-STORE_PAUSES_SECONDS = (2, 5, 15, 30)
+STORE_PAUSES_SECONDS = tuple(map(pause_seconds, range(1, 6)))
 """How long an item waits, time after time, for an output that is away, before the run ends."""
-
-_RAW_SUFFIXES = {".r3d": "r3d", ".braw": "braw", ".ari": "arri", ".arx": "arri"}
-"""File suffix -> camera RAW family."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRules:
     """How sources may be reached. Picklable."""
 
-    access: S3Access = field(default_factory=S3Access)
+    access: BucketAccess = field(default_factory=BucketAccess)
     addresses: AddressPolicy = field(default_factory=AddressPolicy)
     limits: FetchLimits = field(default_factory=FetchLimits)
     raw: RawConfig = field(default_factory=RawConfig)
@@ -126,7 +124,7 @@ class ItemRun:
 
     @property
     def workspace(self) -> Workspace:
-        return Workspace(self.work.out.work_store(), self.item.folder)
+        return Workspace(self.work.out.work, self.item.folder)
 
     @property
     def runner(self) -> StageRunner:
@@ -188,7 +186,7 @@ class ItemRun:
     def _with_stills(self, scene: types.Scene, name: str) -> types.Scene:
         names = scene.still_names(f"{STILLS_FOLDER}/{self.item.folder}/{name}")
         for key, out in names.items():
-            self.work.out.write_bytes(out, self.workspace.store.read_bytes(key))
+            self.work.out.files.write_bytes(out, self.workspace.store.read_bytes(key))
         return scene.at_keys(names)
 
     def failed(self, program: str, error: types.StageError) -> ItemOutcome:
@@ -275,21 +273,17 @@ def fetch_source(
         else:
             _copy(item.source, key, store, rules.access)
     return decoded_source(
-        key,
-        named_family=_RAW_SUFFIXES.get(Path(item.name).suffix.lower()),
-        store=store,
-        config=rules.raw,
-        control=control,
+        key, named_family=raw_family(item.name), store=store, config=rules.raw, control=control
     )
 
 
-def _copy(source: str, key: str, store: ObjectStore, access: S3Access) -> None:
+def _copy(source: str, key: str, store: ObjectStore, access: BucketAccess) -> None:
     """Raises StageError FETCH_FAILED."""
-    place, name = file_at(source, access)
     try:
+        place, name = file_at(source, access)
         with store.writer(key) as sink:
-            place.copy_to(name, sink)
-    except ObjectNotFoundError:
+            place.files.copy_to(name, sink)
+    except (ObjectNotFoundError, PlaceError):
         raise types.StageError(types.StageCode.FETCH_FAILED, "There is no such file.") from None
     except (ObjectStoreUnavailableError, OSError) as error:
         # An OSError says which machine's path it was: only the reason is for the table.

@@ -8,35 +8,39 @@ then; the second of two equal rows gets the number 2, and so on.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import io
 import json
 import math
 import re
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Annotated, Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from pipelines.backfill.places import (
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
+
+from pipelines.codec import encode
+from pipelines.collection import (
+    MAX_FILE_NAME,
+    MAX_KEYTERMS,
+    MAX_SPEAKERS,
     S3_SCHEME,
+    BucketAccess,
     Place,
     PlaceError,
-    S3Access,
     file_at,
+    is_chosen,
+    name_in,
     place_at,
+    plain_file_name,
     split_s3,
 )
-from pipelines.codec import encode
 from pipelines.net.addresses import Provider
-from pipelines.net.buckets import is_chosen
 from pipelines.types import ChannelUse
 from storage.objects import ObjectNotFoundError
 from storage.types import ProcessingMode
@@ -53,37 +57,118 @@ _ROWS_AT_ONCE = 100
 """Of Parquet."""
 
 MAX_ID_CHARACTERS = 200
-MAX_NAME_CHARACTERS = 255
-MAX_KEYTERMS = 100
 MAX_KEYTERM_CHARACTERS = 100
-MAX_SPEAKERS = 20
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 """And halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
-_LANGUAGE = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
+_LANGUAGE = "^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _WEB = ("http", "https")
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 _STEM_CHARACTERS = 60
 
 
+def _refuse(reason: str) -> PydanticCustomError:
+    return PydanticCustomError("column", reason)
+
+
+def _line(text: str) -> str:
+    if _CONTROL_CHARACTERS.search(text):
+        raise _refuse("must not hold control characters")
+    return text
+
+
+def _number_as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _no_truth(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise _refuse("must be a whole number")
+    return value
+
+
+def _source(text: str) -> str:
+    scheme = _SCHEME.match(text)
+    kind = scheme.group(1).lower() if scheme else "file"
+    if kind == "s3":
+        bucket, key = split_s3(text)
+        if not key:
+            raise _refuse(f"names the bucket {bucket} and no object in it")
+    elif kind not in (*_WEB, "file"):
+        raise _refuse(f"must be a path, s3:// or http(s)://, not {kind}://")
+    elif kind in _WEB and not urlsplit(text).hostname:
+        raise _refuse("names no host")
+    elif kind == "file" and scheme:
+        _line(unquote(urlsplit(text).path))
+    elif kind == "file":
+        try:
+            Path(text).expanduser()
+        except RuntimeError as error:
+            raise _refuse(f"{text!r} is in the home of nobody on this machine") from error
+    return text
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise _refuse("is no JSON") from None
+
+
+def _split(value: Any) -> Any:
+    """Return the terms of a list, of a JSON list, or of text with semicolons between."""
+    if isinstance(value, str):
+        value = _loaded(value) if value.strip().startswith("[") else value.split(";")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _metadata(value: Any) -> str:
+    """Return an object of scalars, or such JSON; kept as JSON."""
+    if isinstance(value, str):
+        value = _loaded(value)
+    if not isinstance(value, dict):
+        raise _refuse("must be a JSON object")
+    for key, entry in value.items():
+        plain = entry is None or isinstance(entry, (str, int, float, bool))
+        if not plain or (isinstance(entry, float) and not math.isfinite(entry)):
+            raise _refuse(f"{key} must be a string, a number, a boolean or null")
+    written = json.dumps(value, ensure_ascii=False)
+    written.encode()
+    return written
+
+
+Line = Annotated[str, AfterValidator(_line)]
+Keyterm = Annotated[Line, Field(min_length=1, max_length=MAX_KEYTERM_CHARACTERS)]
+Keyterms = Annotated[
+    tuple[Keyterm, ...],
+    BeforeValidator(_split),
+    Field(max_length=MAX_KEYTERMS),
+    AfterValidator(lambda terms: tuple(filter(None, map(str.strip, terms)))),
+]
+Speakers = Annotated[int, BeforeValidator(_no_truth), Field(ge=1, le=MAX_SPEAKERS)]
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A row of the manifest, checked. ``id`` is unique; ``source`` is a path or a URL."""
+    """A row of the manifest, checked. Its fields are the columns; a row may have others."""
 
-    id: str
+    id: Annotated[Line, BeforeValidator(_number_as_text), Field(max_length=MAX_ID_CHARACTERS)]
+    """Unique; empty for a row that has none."""
     row: int
     """In the manifest, from 1."""
-    source: str
-    name: str
+    source: Annotated[Line, Field(min_length=1, max_length=4096), AfterValidator(_source)]
+    """A path or a URL."""
+    name: Annotated[Line, Field(max_length=MAX_FILE_NAME), AfterValidator(plain_file_name)] = ""
     """File name, for people."""
     mode: ProcessingMode = ProcessingMode.ALL
-    language: str | None = None
-    keyterms: tuple[str, ...] = ()
-    speakers_expected: int | None = None
+    language: Annotated[str, Field(pattern=_LANGUAGE)] | None = None
+    """A tag such as en or pt-BR."""
+    keyterms: Keyterms = ()
+    speakers_expected: Speakers | None = None
     channels: ChannelUse = ChannelUse.AUTO
-    provider: str | None = None
-    metadata: str = "{}"
+    provider: Provider | None = None
+    metadata: Annotated[str, BeforeValidator(_metadata)] = "{}"
     """A JSON object, carried along as it is."""
 
     @property
@@ -116,12 +201,12 @@ class Manifest:
 
 
 def read_manifest(
-    address: str, access: S3Access, *, include: Sequence[str] = (), outside: str | None = None
+    address: str, access: BucketAccess, *, include: Sequence[str] = (), outside: str | None = None
 ) -> Manifest:
     """Return the manifest or prefix called ``address``.
 
     ``include`` are patterns as archives have them of what counts under a prefix, ``outside``
-    is an address below which nothing counts: the output, where it lies under the prefix.
+    is an address, with a slash, below which nothing counts: the output, where it lies there.
     Raises ManifestError, and ObjectStoreUnavailableError.
     """
     kind = FORMATS.get(Path(address).suffix.lower())
@@ -130,8 +215,10 @@ def read_manifest(
             rows: Iterator[Any] = _files(place_at(address, access), include, outside)
             return _checked(rows, "")
         place, name = file_at(address, access)
-        with _opened(place, name) as file:
-            return _checked(_READERS[kind](file), place.address_of(""))
+        if place.files.size_bytes(name) > MOST_BYTES:
+            raise ManifestError(f"The manifest is larger than {MOST_BYTES} bytes.")
+        with place.files.local_copy(name) as path, path.open("rb") as file:
+            return _checked(_READERS[kind](file), place.address)
     except ObjectNotFoundError:
         raise ManifestError(f"There is no manifest {address}.") from None
     except PlaceError as error:
@@ -141,38 +228,11 @@ def read_manifest(
 def _files(place: Place, include: Sequence[str], outside: str | None) -> Iterator[dict[str, str]]:
     found = False
     for name in place.names():
-        source = place.address_of(name)
-        found = True
-        if outside is not None and source.startswith(outside.rstrip("/") + "/"):
-            continue
-        if is_chosen(name, include):
+        source, found = f"{place.address}{name}", True
+        if is_chosen(name, include) and not (outside and source.startswith(outside)):
             yield {"source": source}
     if not found:
-        raise ManifestError(f"There are no files below {place.address_of('')}.")
-
-
-@contextlib.contextmanager
-def _opened(place: Place, name: str) -> Iterator[BinaryIO]:
-    """The manifest as a file of this machine. Raises ManifestError where it is too large."""
-    with tempfile.TemporaryFile() as file:
-        place.copy_to(name, cast(BinaryIO, _Bounded(file)))
-        file.seek(0)
-        yield file
-
-
-class _Bounded(io.RawIOBase):
-    """Writes to ``file``, up to MOST_BYTES."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        if self._file.tell() + len(data) > MOST_BYTES:
-            raise ManifestError(f"The manifest is larger than {MOST_BYTES} bytes.")
-        return self._file.write(data)
+        raise ManifestError(f"There are no files below {place.address}.")
 
 
 def _csv_rows(file: BinaryIO) -> Iterator[Any]:
@@ -259,9 +319,10 @@ def _checked(rows: Iterator[Any], base: str) -> Manifest:
         try:
             items.append(_item_of(row, number, base))
         except ColumnError as error:
+            column, message = error.args
             known = row if isinstance(row, dict) else {}
             own, source = _text(known.get("id")), _text(known.get("source"))
-            errors.append(RowError(own, number, source, error.column, _writable(error.message)))
+            errors.append(RowError(own, number, source, column, _writable(message)))
     named, doubled = _with_own_ids(items)
     return Manifest(tuple(named), tuple(sorted([*errors, *doubled], key=lambda it: it.row)))
 
@@ -306,12 +367,7 @@ def _with_derived_ids(items: Sequence[Item], taken: set[str]) -> Iterator[Item]:
 
 
 class ColumnError(ValueError):
-    """A row is no item; ``column`` is at fault, or None where the row is none at all."""
-
-    def __init__(self, column: str | None, message: str) -> None:
-        super().__init__(column, message)
-        self.column = column
-        self.message = message
+    """A row is no item: the column at fault, or None where the row is none at all, and why."""
 
 
 def _item_of(row: Any, number: int, base: str) -> Item:
@@ -321,130 +377,21 @@ def _item_of(row: Any, number: int, base: str) -> Item:
         raise ColumnError(None, "The row is no JSON object.")
     if row.get(_SURPLUS):
         raise ColumnError(None, "The row has more fields than the header.")
-    values: dict[str, Any] = {}
-    for column, read in _COLUMNS.items():
-        value = row.get(column)
-        if value is None or value == "":
-            continue
-        try:
-            values[column] = read(value)
-        except (ValueError, RecursionError) as error:
-            raise ColumnError(column, f"{column}: {error}") from None
-    if "source" not in values:
-        raise ColumnError("source", "source: it is empty.")
-    source = _resolved(values.pop("source"), base)
-    if "provider" in values and not source.startswith(("http://", "https://")):
+    given = {name: row[name] for name in _COLUMNS if row.get(name) not in (None, "")}
+    try:
+        item = _ITEM.validate_python({"id": "", **given, "row": number})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        column = str(first["loc"][0])
+        raise ColumnError(column, f"{column}: {first['msg']}.") from None
+    source = _resolved(item.source, base)
+    if item.provider is not None and not source.startswith(("http://", "https://")):
         raise ColumnError("provider", "provider: only http(s) sources have one.")
-    name = values.pop("name", None) or _name_in(source)
-    return Item(id=values.pop("id", ""), row=number, source=source, name=name, **values)
+    return replace(item, source=source, name=item.name or name_in(source))
 
 
-def _line(value: Any, most: int) -> str:
-    if not isinstance(value, str):
-        raise ValueError("it must be text")  # noqa: TRY004  (one kind of error for one cause)
-    if not 1 <= len(value) <= most or _CONTROL_CHARACTERS.search(value):
-        raise ValueError(f"it must be 1 to {most} characters, none of them a control character")
-    return value
-
-
-def _id(value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    return _line(value, MAX_ID_CHARACTERS)
-
-
-def _source(value: Any) -> str:
-    text = _line(value, 4096)
-    scheme = _SCHEME.match(text)
-    kind = scheme.group(1).lower() if scheme else "file"
-    if kind == "s3":
-        try:
-            _, key = split_s3(text)
-        except PlaceError as error:
-            raise ValueError(str(error)) from None
-        if not key:
-            raise ValueError("the URL names a bucket and no object in it")
-    elif kind not in (*_WEB, "file"):
-        raise ValueError(f"{kind}:// is neither a path nor s3:// nor http(s)://")
-    elif kind in _WEB and not urlsplit(text).hostname:
-        raise ValueError("the URL names no host")
-    elif kind == "file" and scheme:
-        _line(unquote(urlsplit(text).path), 4096)
-    elif kind == "file":
-        try:
-            Path(text).expanduser()
-        except RuntimeError as error:
-            raise ValueError(f"{text!r} is in the home of nobody on this machine") from error
-    return text
-
-
-def _name(value: Any) -> str:
-    name = re.split(r"[/\\]", _line(value, MAX_NAME_CHARACTERS))[-1]
-    if name in {"", ".", ".."}:
-        raise ValueError("it names no file")
-    return name
-
-
-def _one_of(kind: type[StrEnum], value: Any) -> StrEnum:
-    if value not in list(kind):
-        raise ValueError(f"{value!r} is none of {', '.join(kind)}")
-    return kind(value)
-
-
-def _language(value: Any) -> str:
-    if not isinstance(value, str) or not _LANGUAGE.fullmatch(value):
-        raise ValueError(f"{value!r} is no language tag such as en or pt-BR")
-    return value
-
-
-def _keyterms(value: Any) -> tuple[str, ...]:
-    """Return a list, a JSON list, or text with semicolons between."""
-    if isinstance(value, str):
-        text = value.strip()
-        value = json.loads(text) if text.startswith("[") else text.split(";")
-    if not isinstance(value, list):
-        raise ValueError("it must be a list, or text with semicolons between")  # noqa: TRY004
-    terms = tuple(_line(term, MAX_KEYTERM_CHARACTERS).strip() for term in value)
-    if len(terms) > MAX_KEYTERMS:
-        raise ValueError(f"there are more than {MAX_KEYTERMS}")
-    return tuple(filter(None, terms))
-
-
-def _speakers(value: Any) -> int:
-    text = str(value)
-    if isinstance(value, bool) or not text.isdecimal() or not 1 <= int(text) <= MAX_SPEAKERS:
-        raise ValueError(f"{value!r} is no whole number from 1 to {MAX_SPEAKERS}")
-    return int(text)
-
-
-def _metadata(value: Any) -> str:
-    """Return an object of scalars, or such JSON; kept as JSON."""
-    if isinstance(value, str):
-        value = json.loads(value)
-    if not isinstance(value, dict):
-        raise ValueError("it must be a JSON object")  # noqa: TRY004
-    for key, entry in value.items():
-        plain = entry is None or isinstance(entry, (str, int, float, bool))
-        if not plain or (isinstance(entry, float) and not math.isfinite(entry)):
-            raise ValueError(f"{key} must be a string, a number, a boolean or null")
-    written = json.dumps(value, ensure_ascii=False)
-    written.encode()
-    return written
-
-
-_COLUMNS: dict[str, Callable[[Any], Any]] = {
-    "id": _id,
-    "source": _source,
-    "name": _name,
-    "mode": partial(_one_of, ProcessingMode),
-    "language": _language,
-    "keyterms": _keyterms,
-    "speakers_expected": _speakers,
-    "channels": partial(_one_of, ChannelUse),
-    "provider": lambda value: str(_one_of(Provider, value)),
-    "metadata": _metadata,
-}
-"""Column -> what reads it, raising ValueError with the end of a sentence. Others are ignored."""
+_ITEM = TypeAdapter(Item)
+_COLUMNS = [field.name for field in fields(Item) if field.name != "row"]
 
 
 def _resolved(source: str, base: str) -> str:
@@ -457,10 +404,3 @@ def _resolved(source: str, base: str) -> str:
     if scheme.group(1).lower() == "file":
         return unquote(urlsplit(source).path)
     return scheme.group(1).lower() + source[scheme.end(1) :]
-
-
-def _name_in(source: str) -> str:
-    """Return what the source's path ends with, or a plain default."""
-    path = unquote(urlsplit(source).path) if source.startswith(("http://", "https://")) else source
-    last = _CONTROL_CHARACTERS.sub("", path.rstrip("/").rsplit("/", 1)[-1])
-    return "video" if last in {"", ".", ".."} else last[-MAX_NAME_CHARACTERS:]

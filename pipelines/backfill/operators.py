@@ -304,7 +304,7 @@ class ItemOperator:
         if not isinstance(step, SearchCuts):
             return mapped()
         # The only step that stores nothing: what it found is kept for the operators that follow.
-        store, key = self._work.out.work_store(), self._key(unit, f"cuts/{digest(*items)}.json")
+        store, key = self._work.out.work, self._key(unit, f"cuts/{digest(*items)}.json")
         if not store.exists(key):
             store.write_bytes(key, encode(mapped()))
         return cast("list[Out]", [*decode(tuple[Found, ...], store.read_bytes(key))])
@@ -313,7 +313,7 @@ class ItemOperator:
         return f"{unit.item.folder}/runs/{self._work.run}/{name}"
 
     async def _worked(self, unit: Unit) -> list[Row]:
-        store = self._work.out.work_store()
+        store = self._work.out.work
         wave = Wave(store, self._key(unit, f"{unit.program}/{unit.wave}"), unit.pieces)
         lost = wave.lost(unit.position)
         with self._gate.entered(alone=lost >= WORKERS_LOST), wave.begun(unit.position):
@@ -373,12 +373,12 @@ class ItemOperator:
         return await self._ended(unit, share)
 
     def _ingested(self, unit: Unit) -> IngestResult:
-        store = self._work.out.work_store()
+        store = self._work.out.work
         return decode(IngestResult, store.read_bytes(self._key(unit, _INGESTED)))
 
     async def _ended(self, unit: Unit, found: ItemOutcome | StageError) -> list[Row]:
         """Store a program's share; join the item's where no other program goes on."""
-        run, store = self._run(unit), self._work.out.work_store()
+        run, store = self._run(unit), self._work.out.work
         share = run.failed(unit.program, found) if isinstance(found, StageError) else found
         if unit.program == INGEST:
             return self._stored(unit, share)
@@ -396,7 +396,7 @@ class ItemOperator:
     def _stored(self, unit: Unit, outcome: ItemOutcome, source_bytes: int = 0) -> list[Row]:
         outcome = replace(outcome, seconds=round(time.time() - unit.began_seconds, 3))
         key = f"{unit.item.folder}/{OUTCOME_NAME}"
-        self._work.out.work_store().write_bytes(key, encode(outcome))
+        self._work.out.work.write_bytes(key, encode(outcome))
         return [_finished(outcome, source_bytes)]
 
 
@@ -457,16 +457,3 @@ class _Gate:
                 self._inside -= 1
                 self._waiting -= alone
                 self._changed.notify_all()
-
-
-def carry_out(work: ItemWork, item: Item) -> ItemOutcome:
-    """Return an item's outcome, all of it worked out in this thread and stored. Raises
-    ObjectStoreUnavailableError where the output is away for longer than the pauses."""
-    together = functools.reduce(_joined_with, OPERATORS)
-    operator = ItemOperator(work, (together,), 0)
-    rows: list[Row] = [Unit(item)]
-    while not isinstance(row := rows.pop(), FinishedItem):
-        rows += operator(row)
-    if row.failure:
-        raise ObjectStoreUnavailableError(row.failure)
-    return outcome_of(work.out.work_store(), item.folder)

@@ -24,15 +24,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines import types
 from pipelines.backfill.manifest import Item, RowError
-from pipelines.backfill.places import OutputError, Place
 from pipelines.codec import from_json
+from pipelines.collection import Place
 from storage.objects import ObjectNotFoundError
 from storage.types import StageStatus
 
@@ -52,7 +52,7 @@ def _columns(cls: type) -> list[tuple[str, pa.DataType]]:
 
 
 def _arrow_type(hint: Any, name: str) -> pa.DataType:
-    if isinstance(hint, UnionType):  # a value or None, which every column may hold
+    if get_origin(hint) in (UnionType, Union):  # a value or None, which every column may hold
         return _arrow_type(get_args(hint)[0], name)
     if get_origin(hint) is tuple:
         return pa.list_(_arrow_type(get_args(hint)[0], name))
@@ -144,6 +144,10 @@ _PART_NAME = re.compile(r"[a-z]+/part=(\d{6,})/data\.parquet")
 _REWRITING = "_rewriting"
 
 
+class OutputError(ValueError):
+    """An output cannot be continued; the message has the reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class ItemOutcome:
     """All that came of an item. Scenes' ``thumbnail_key`` is a name in the output's place."""
@@ -199,17 +203,17 @@ class Output:
     def commit(self, outcomes: Sequence[ItemOutcome]) -> int:
         """Make the outcomes count, as the next part. Raises OutputError."""
         part = max(self.parts, default=_MANIFEST_PART) + 1
-        rows = rows_of(outcomes)
+        rows, files = rows_of(outcomes), self.place.files
         if set(_parts_of(self.place, _ITEMS)) != self.parts:
-            raise OutputError(f"Another backfill is writing to {self.place.address_of('')}.")
+            raise OutputError(f"Another backfill is writing to {self.place.address}.")
         tables = [*(table for table in _DETAILS if rows[table]), _ITEMS]
         for at, table in enumerate(tables):
             name, data = _file(table, part), parquet_of(table, rows[table])
             # Where the answer to a first attempt was lost, it is there as it is here.
-            if not self.place.create(name, data) and self.place.read_bytes(name) != data:
+            if not files.create(name, data) and files.read_bytes(name) != data:
                 for own in tables[:at]:
-                    self.place.delete(_file(own, part))
-                raise OutputError(f"Another backfill is writing to {self.place.address_of('')}.")
+                    files.delete(_file(own, part))
+                raise OutputError(f"Another backfill is writing to {self.place.address}.")
         self.parts.add(part)
         return part
 
@@ -217,10 +221,11 @@ class Output:
         """Record which rows of the manifest are bad, in place of the record before."""
         name = _file(_DETAILS[-1], _MANIFEST_PART)
         if errors:
-            rows = [row_error_values(error) for error in errors]
-            self.place.write_bytes(name, parquet_of(_DETAILS[-1], rows))
+            bad = {"stage": "manifest", "code": "BAD_ROW"}
+            rows = [{"item_id": each.id, **asdict(each), **bad} for each in errors]
+            self.place.files.write_bytes(name, parquet_of(_DETAILS[-1], rows))
         else:
-            self.place.delete(name)
+            self.place.files.delete(name)
 
     def forget_failures(self) -> int:
         """Make items that failed count no longer, so that they are done again; how many."""
@@ -231,8 +236,8 @@ class Output:
             if len(kept) == len(rows):
                 continue
             count += len(rows) - len(kept)
-            self.place.write_bytes(f"{_REWRITING}/{part:06d}", b"")
-            self.place.write_bytes(_file(_ITEMS, part), parquet_of(_ITEMS, kept))
+            self.place.files.write_bytes(f"{_REWRITING}/{part:06d}", b"")
+            self.place.files.write_bytes(_file(_ITEMS, part), parquet_of(_ITEMS, kept))
             self._finish_rewriting(part)
         return count
 
@@ -241,7 +246,7 @@ class Output:
         for table in _DETAILS:
             for part in _parts_of(self.place, table):
                 if part not in self.parts and part != _MANIFEST_PART:
-                    self.place.delete(_file(table, part))
+                    self.place.files.delete(_file(table, part))
         for name in [*self.place.names(_REWRITING)]:
             self._finish_rewriting(int(name.rsplit("/", 1)[-1]))
 
@@ -252,15 +257,15 @@ class Output:
             rows = self._rows(table, part)
             kept = [row for row in rows if row["item_id"] in listed]
             if kept:
-                self.place.write_bytes(_file(table, part), parquet_of(table, kept))
+                self.place.files.write_bytes(_file(table, part), parquet_of(table, kept))
             else:
-                self.place.delete(_file(table, part))
-        self.place.delete(f"{_REWRITING}/{part:06d}")
+                self.place.files.delete(_file(table, part))
+        self.place.files.delete(f"{_REWRITING}/{part:06d}")
 
     def _rows(self, table: str, part: int) -> list[TableRow]:
         """Of one file; a table without rows in a part has none."""
         try:
-            return rows_of_parquet(self.place.read_bytes(_file(table, part)))
+            return rows_of_parquet(self.place.files.read_bytes(_file(table, part)))
         except ObjectNotFoundError:
             return []
 
@@ -278,7 +283,7 @@ def open_output(place: Place) -> Output:
     """Return the output that was begun at ``place``. Raises OutputError where there is none."""
     found = _find_output(place)
     if found is None:
-        raise OutputError(f"There is no backfill at {place.address_of('')}.")
+        raise OutputError(f"There is no backfill at {place.address}.")
     return found
 
 
@@ -290,23 +295,23 @@ def begin_output(place: Place, settings: TableRow) -> Output:
     found = _find_output(place)
     if found is None:
         record = {"format": FORMAT, "id": str(uuid.uuid4()), "settings": settings}
-        place.write_bytes(RECORD_NAME, json.dumps(record, indent=2).encode())
+        place.files.write_bytes(RECORD_NAME, json.dumps(record, indent=2).encode())
         return open_output(place)
     for name, value in settings.items():
         before = found.settings.get(name)
         if before != value:
-            message = f"{place.address_of('')} was begun with {name} {before!r}, not {value!r}."
+            message = f"{place.address} was begun with {name} {before!r}, not {value!r}."
             raise OutputError(message)
     return found
 
 
 def _find_output(place: Place) -> Output | None:
     try:
-        record = json.loads(place.read_bytes(RECORD_NAME))
+        record = json.loads(place.files.read_bytes(RECORD_NAME))
     except ObjectNotFoundError:
         return None
     if record["format"] != FORMAT:
-        raise OutputError(f"{place.address_of('')} was written by another version of this program.")
+        raise OutputError(f"{place.address} was written by another version of this program.")
     parts = set(_parts_of(place, _ITEMS))
     return Output(place, uuid.UUID(record["id"]), record["settings"], parts)
 
@@ -388,19 +393,6 @@ def _scene_row(scene: types.Scene) -> TableRow:
     """Return a scene's fields as they are, but for the key of its still: a name in the output."""
     values = asdict(scene)
     return {"still": values.pop("thumbnail_key"), **values}
-
-
-def row_error_values(error: RowError) -> TableRow:
-    """Return a bad row of the manifest as a row of ``errors``."""
-    return {
-        "item_id": error.id,
-        "row": error.row,
-        "source": error.source,
-        "stage": "manifest",
-        "code": "BAD_ROW",
-        "column": error.column,
-        "message": error.message,
-    }
 
 
 def outcomes_of(rows: Rows) -> Iterator[ItemOutcome]:

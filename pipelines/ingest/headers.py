@@ -432,10 +432,23 @@ def labels(arguments: dict[str, Any], _: Callable[[dict[str, Any]], None]) -> di
     return wav_labels(Path(arguments["path"]))
 
 
-RAW_FAMILY_NAMES = ("r3d", "braw", "arri")
+RAW_FAMILIES = {"r3d": ("r3d",), "braw": ("braw",), "arri": ("ari", "arx")}
+"""Of camera RAW, with the extensions of their files."""
 
 _BRAW_CODECS = re.compile(rb"stsd.{12}(brxq|brhq|brst|brlt|brvn|brvl|brs2)", re.DOTALL)
 """Sample entries of Blackmagic RAW: constant bit rates and constant qualities."""
+
+
+def extension(file_name: str) -> str:
+    """Return the lower-case extension without its dot; empty if there is none."""
+    stem, dot, suffix = file_name.rpartition(".")
+    return suffix.lower() if dot and stem else ""
+
+
+def raw_family(file_name: str) -> str | None:
+    """Return the camera RAW family of a file name, or None."""
+    suffix = extension(file_name)
+    return next((name for name, known in RAW_FAMILIES.items() if suffix in known), None)
 
 
 def command_words(command: str) -> list[str]:

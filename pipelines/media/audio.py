@@ -158,6 +158,10 @@ _HOP, _WINDOW = SAMPLE_RATE_HZ * FRAME_MS // 1000, 8192
 _BLOCK_FRAMES = 256
 _SILENCE = 1e-3
 """Root mean square of a frame: -60 dB of full scale."""
+LEVEL_STEPS = 4
+"""A dB."""
+_LOUDEST = 60 * LEVEL_STEPS
+"""Full scale."""
 _WEAK = 3
 """Bits of a key that may be either way."""
 
@@ -169,7 +173,8 @@ class SoundPrint:
     """Of a track: ``bits`` (frames, BITS), ``silent`` (frames,), ``marks`` (n,): the frames that
     are looked up, ``weak`` (n, SHIFTS, 3): which bits of their keys are the least sure.
 
-    ``start_ms`` is when the first frame is in the media.
+    ``start_ms`` is when the first frame is in the media. ``levels`` (frames,) are what a waveform
+    shows: a step is 1/LEVEL_STEPS dB above _SILENCE, 0 where it is silent or muted.
     """
 
     start_ms: int
@@ -177,6 +182,7 @@ class SoundPrint:
     silent: npt.NDArray[np.bool_]
     marks: npt.NDArray[np.int32]
     weak: npt.NDArray[np.uint8]
+    levels: npt.NDArray[np.uint8]
 
     @property
     def marks_ms(self) -> npt.NDArray[np.int64]:
@@ -199,15 +205,28 @@ class SoundPrint:
 
     def muted(self, spans_ms: Iterable[tuple[int, int]]) -> SoundPrint:
         """Without what is in intervals of the media, nor what touches them."""
-        silent, bits = self.silent.copy(), self.bits.copy()
+        silent, bits, levels = self.silent.copy(), self.bits.copy(), self.levels.copy()
         reach = _FRAMES_APART + _WINDOW // _HOP + 1
         for start, end in spans_ms:
             first = (start - self.start_ms) // FRAME_MS - reach
             last = -(-(end - self.start_ms) // FRAME_MS) + reach
             silent[max(0, first) : max(0, last)] = True
-        bits[silent] = False
+        bits[silent], levels[silent] = False, 0
         kept = ~silent[self.marks]
-        return SoundPrint(self.start_ms, bits, silent, self.marks[kept], self.weak[kept])
+        marks, weak = self.marks[kept], self.weak[kept]
+        return SoundPrint(self.start_ms, bits, silent, marks, weak, levels)
+
+    def peaks(self, duration_ms: int, most: int) -> list[float]:
+        """Return the loudness of each of at most ``most`` equal parts of the media, as a share of
+        the loudest one."""
+        frames, first = max(1, duration_ms // FRAME_MS), self.start_ms // FRAME_MS
+        whole = np.zeros(frames, np.uint8)
+        inside = self.levels[max(0, -first) :][: max(0, frames - max(0, first))]
+        whole[max(0, first) :][: len(inside)] = inside
+        parts = np.array_split(whole, min(most, frames))
+        highest = np.array([part.max() for part in parts], np.float64)
+        shares = np.where(highest > 0, 10 ** ((highest - highest.max()) / LEVEL_STEPS / 20), 0)
+        return [float(share) for share in shares]
 
     def is_same(self, other: SoundPrint) -> bool:
         """Return whether it is of the same sound at the same times, however it was encoded."""
@@ -224,7 +243,8 @@ class SoundPrint:
         """Equal ones give equal bytes."""
         buffer = io.BytesIO()
         packed = np.packbits(self.bits, axis=1)
-        for array in (np.int64(self.start_ms), packed, self.silent, self.marks, self.weak):
+        arrays = np.int64(self.start_ms), packed, self.silent, self.marks, self.weak, self.levels
+        for array in arrays:
             np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=False)
         return buffer.getvalue()
 
@@ -236,24 +256,29 @@ class SoundPrint:
             np.lib.format.read_array(buffer, allow_pickle=False) for _ in range(5)
         )
         bits = np.unpackbits(packed, axis=1).astype(np.bool_)
-        return SoundPrint(int(start), bits, silent, marks, weak)
+        if buffer.tell() < len(data):
+            levels = np.lib.format.read_array(buffer, allow_pickle=False)
+        else:  # of version 0.3.0
+            levels = np.zeros(len(silent), np.uint8)
+        return SoundPrint(int(start), bits, silent, marks, weak, levels)
 
 
 def print_of(blocks: Iterable[Samples], start_ms: int = 0) -> SoundPrint:
     """Of a track whose samples come block by block."""
     parts = [*_measured(blocks)]
-    empty = np.zeros((0, BITS), np.float32), np.zeros(0, np.bool_)
-    bits, silent, sure, weak = (
+    empty = np.zeros((0, BITS), np.float32), np.zeros(0, np.bool_), np.zeros(0, np.float32)
+    bits, silent, sure, weak, levels = (
         np.concatenate(each) for each in zip(_coded(*empty), *parts, strict=True)
     )
     around = np.pad(sure, 1, constant_values=-1)
     is_mark = (sure > 0) & (sure >= np.maximum(around[:-2], around[2:]))
     marks = np.flatnonzero(is_mark).astype(np.int32)
     marks = marks[:: 1 + len(marks) // MOST_MARKS]
-    return SoundPrint(start_ms, bits, silent, marks, weak[marks])
+    return SoundPrint(start_ms, bits, silent, marks, weak[marks], levels)
 
 
-Coded = tuple[Bits, npt.NDArray[np.bool_], npt.NDArray[np.float32], npt.NDArray[np.uint8]]
+Bytes = npt.NDArray[np.uint8]
+Coded = tuple[Bits, npt.NDArray[np.bool_], npt.NDArray[np.float32], Bytes, Bytes]
 
 
 def _measured(blocks: Iterable[Samples]) -> Iterator[Coded]:
@@ -283,7 +308,8 @@ def _measured(blocks: Iterable[Samples]) -> Iterator[Coded]:
             continue
         apart = energies[:, _BANDS_APART:] - energies[:, :-_BANDS_APART]
         quiet = np.minimum(levels[_FRAMES_APART:], levels[:-_FRAMES_APART]) < _SILENCE
-        yield _coded((apart[_FRAMES_APART:] - apart[:-_FRAMES_APART]).astype(np.float32), quiet)
+        strengths = (apart[_FRAMES_APART:] - apart[:-_FRAMES_APART]).astype(np.float32)
+        yield _coded(strengths, quiet, levels[_FRAMES_APART:])
         energies, levels = energies[-_FRAMES_APART:], levels[-_FRAMES_APART:]
 
 
@@ -298,10 +324,15 @@ def _bands() -> npt.NDArray[np.float32]:
     return bands
 
 
-def _coded(strengths: npt.NDArray[np.float32], silent: npt.NDArray[np.bool_]) -> Coded:
+def _coded(
+    strengths: npt.NDArray[np.float32], silent: npt.NDArray[np.bool_], loudness: Levels
+) -> Coded:
     sizes = np.abs(strengths)
     own = [sizes[:, 1 + shift + 3 * np.arange(KEY_BITS)] for shift in SHIFTS]
     sure = np.sort(own[1], axis=1)[:, : KEY_BITS // 3].mean(axis=1)
     weak = np.stack([np.argsort(each, axis=1, kind="stable")[:, :_WEAK] for each in own], axis=1)
     bits = (strengths > 0) & ~silent[:, None]
-    return bits, silent, np.where(silent, -1, sure).astype(np.float32), weak.astype(np.uint8)
+    above_db = 20 * np.log10(np.maximum(loudness, _SILENCE / 2) / _SILENCE)
+    levels = np.clip(above_db * LEVEL_STEPS, 0, _LOUDEST).astype(np.uint8)
+    sure = np.where(silent, -1, sure).astype(np.float32)
+    return bits, silent, sure, weak.astype(np.uint8), levels

@@ -11,18 +11,17 @@ from __future__ import annotations
 import re
 import ssl
 import time
-from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
-from fnmatch import fnmatchcase
 from urllib.parse import quote, unquote_plus, urlencode
 
 import httpx
 
+from pipelines.collection import BucketAccess, Page, Problem, key_bytes
 from pipelines.markup import elements
 from pipelines.net import addresses, safe_http
+from storage.types import Member
 
 SCHEMES = ("s3", "gs")
 MAX_PREFIX_BYTES = 1024
@@ -57,33 +56,29 @@ _YEARS = (1970, 2999)
 _CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,64})</Code>")
 
 
-class BucketProblem(StrEnum):
-    """Why a bucket cannot be read. Stable identifiers."""
+class BucketProblem(Problem):
+    """Why a bucket cannot be read."""
 
-    ACCESS_DENIED = "BUCKET_ACCESS_DENIED"
-    CREDENTIALS_EXPIRED = "BUCKET_CREDENTIALS_EXPIRED"
-    CREDENTIALS_REFUSED = "BUCKET_CREDENTIALS_REFUSED"
-    NOT_FOUND = "BUCKET_NOT_FOUND"
-    OTHER_REGION = "BUCKET_OTHER_REGION"
-    OBJECT_NOT_FOUND = "BUCKET_OBJECT_NOT_FOUND"
-    OBJECT_COLD = "BUCKET_OBJECT_COLD"
-    NOT_ALLOWED = "BUCKET_NOT_ALLOWED"
-    UNREACHABLE = "BUCKET_UNREACHABLE"
-    LISTING_INVALID = "BUCKET_LISTING_INVALID"
+    ACCESS_DENIED = "BUCKET_ACCESS_DENIED", "The bucket does not let these credentials in."
+    CREDENTIALS_EXPIRED = "BUCKET_CREDENTIALS_EXPIRED", "The bucket's credentials have expired."
+    CREDENTIALS_REFUSED = (
+        "BUCKET_CREDENTIALS_REFUSED",
+        "The bucket's server does not know these credentials.",
+    )
+    NOT_FOUND = "BUCKET_NOT_FOUND", "There is no such bucket."
+    OTHER_REGION = "BUCKET_OTHER_REGION", "The bucket lies in another region."
+    OBJECT_NOT_FOUND = "BUCKET_OBJECT_NOT_FOUND", "There is no such object in the bucket."
+    OBJECT_COLD = "BUCKET_OBJECT_COLD", "The object lies in cold storage: restore it first."
+    NOT_ALLOWED = (
+        "BUCKET_NOT_ALLOWED",
+        "The bucket's endpoint leads to an address that is not allowed.",
+    )
+    UNREACHABLE = "BUCKET_UNREACHABLE", "The bucket's server cannot be reached, or is out of order."
+    LISTING_INVALID = (
+        "BUCKET_LISTING_INVALID",
+        "The bucket's server answers with what is no list of objects.",
+    )
 
-
-SENTENCES = {
-    BucketProblem.ACCESS_DENIED: "The bucket does not let these credentials in.",
-    BucketProblem.CREDENTIALS_EXPIRED: "The bucket's credentials have expired.",
-    BucketProblem.CREDENTIALS_REFUSED: "The bucket's server does not know these credentials.",
-    BucketProblem.NOT_FOUND: "There is no such bucket.",
-    BucketProblem.OTHER_REGION: "The bucket lies in another region.",
-    BucketProblem.OBJECT_NOT_FOUND: "There is no such object in the bucket.",
-    BucketProblem.OBJECT_COLD: "The object lies in cold storage: restore it first.",
-    BucketProblem.NOT_ALLOWED: "The bucket's endpoint leads to an address that is not allowed.",
-    BucketProblem.UNREACHABLE: "The bucket's server cannot be reached, or is out of order.",
-    BucketProblem.LISTING_INVALID: "The bucket's server answers with what is no list of objects.",
-}
 
 _PROBLEMS = {
     "AccessDenied": BucketProblem.ACCESS_DENIED,
@@ -111,39 +106,17 @@ _BY_STATUS = {
 }
 
 
-class ObjectProblem(StrEnum):
-    """Why an object is nothing to analyse. Stable identifiers."""
-
-    EMPTY = "OBJECT_EMPTY"
-    FOLDER = "OBJECT_IS_FOLDER"
-    KEY = "OBJECT_KEY_UNUSABLE"
-
-
 class BucketError(Exception):
     """A bucket cannot be read."""
 
     def __init__(self, problem: BucketProblem) -> None:
-        super().__init__(SENTENCES[problem])
+        super().__init__(problem.sentence)
         self.problem = problem
 
     @property
     def may_pass(self) -> bool:
         """Whether it may be different in a while, with nothing changed by anybody."""
         return self.problem is BucketProblem.UNREACHABLE
-
-
-@dataclass(frozen=True, slots=True)
-class BucketAccess:
-    """Where a client's buckets are and how they are read. Picklable."""
-
-    endpoint: str | None = None
-    """None: Amazon's for ``s3``, Google's for ``gs``."""
-    region: str | None = None
-    """None: where the bucket is found to be, at Amazon; else any."""
-    access_key_id: str | None = None
-    """None: requests are not signed, as public buckets take them."""
-    secret_access_key: str | None = field(default=None, repr=False)
-    session_token: str | None = field(default=None, repr=False)
 
 
 PUBLIC_ACCESS = BucketAccess()
@@ -185,59 +158,6 @@ class ClientBucket:
         request = AWSRequest("GET", url)
         S3SigV4QueryAuth(Credentials(*secrets), "s3", region, _SIGNED_SECONDS).add_auth(request)
         return str(request.url)
-
-
-@dataclass(frozen=True, slots=True)
-class BucketObject:
-    """An object as a bucket lists it."""
-
-    key: str
-    size_bytes: int
-    etag: str | None
-    """Without its quotes."""
-    modified_at: datetime | None
-
-    @property
-    def key_bytes(self) -> bytes:
-        """The key as the server has it, which need not be UTF-8."""
-        return self.key.encode(errors=_ANY_BYTES)
-
-    @property
-    def name(self) -> str:
-        """The last component of the key; empty for the placeholder of a folder."""
-        return self.key.rpartition("/")[2]
-
-
-def problem_of_object(found: BucketObject) -> ObjectProblem | None:
-    """Return what an object can be refused for before it is fetched."""
-    try:
-        is_text = "\0" not in found.key_bytes.decode()
-    except UnicodeDecodeError:
-        is_text = False
-    if not is_text:
-        return ObjectProblem.KEY
-    if found.key.endswith(("/", "_$folder$")):
-        return ObjectProblem.FOLDER
-    return None if found.size_bytes else ObjectProblem.EMPTY
-
-
-def is_chosen(key: str, patterns: Sequence[str]) -> bool:
-    """Return whether the part of a key behind the prefix fits one of the patterns, of whatever
-    case, or there are none. A pattern without a slash is one of the last component."""
-    whole = key.lower()
-    name = whole.rpartition("/")[2] or whole
-    return not patterns or any(
-        fnmatchcase(whole if "/" in each else name, each.lower()) for each in patterns
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class BucketPage:
-    """Some of a bucket's objects, in the order of their keys."""
-
-    objects: tuple[BucketObject, ...]
-    next_after: str | None
-    """The key that the next page begins after; None: this was the last."""
 
 
 def is_bucket_address(url: str) -> bool:
@@ -294,9 +214,7 @@ class BucketReader:
             return bucket
         return replace(bucket, access=replace(access, region=region))
 
-    def page(
-        self, bucket: ClientBucket, prefix: str, after: str, most: int = PAGE_KEYS
-    ) -> BucketPage:
+    def page(self, bucket: ClientBucket, prefix: str, after: str, most: int = PAGE_KEYS) -> Page:
         """Return the objects below ``prefix`` whose keys come after ``after`` (ListObjectsV2).
         Raises BucketError. Memory is bounded by the page."""
         query = {"list-type": "2", "encoding-type": "url", "max-keys": str(most)}
@@ -349,7 +267,7 @@ def problem_of(status: int, body: bytes) -> BucketProblem:
     return _BY_STATUS.get(status, BucketProblem.UNREACHABLE)
 
 
-def _read_page(body: bytes, after: str) -> BucketPage:
+def _read_page(body: bytes, after: str) -> Page:
     page: dict[str, str] = {}
     found: list[dict[str, str]] = []
     item: dict[str, str] = {}
@@ -368,14 +286,14 @@ def _read_page(body: bytes, after: str) -> BucketPage:
     except (LookupError, ValueError) as error:
         raise BucketError(BucketProblem.LISTING_INVALID) from error
     if page.get("IsTruncated") != "true":
-        return BucketPage(tuple(listed), None)
+        return Page(tuple(listed), None)
     # A server that does not go on would be listed without end.
-    if not listed or listed[-1].key_bytes <= after.encode(errors=_ANY_BYTES):
+    if not listed or key_bytes(listed[-1]) <= after.encode(errors=_ANY_BYTES):
         raise BucketError(BucketProblem.LISTING_INVALID)
-    return BucketPage(tuple(listed), listed[-1].key)
+    return Page(tuple(listed), listed[-1].key)
 
 
-def _object(fields: dict[str, str], is_encoded: bool) -> BucketObject:
+def _object(fields: dict[str, str], is_encoded: bool) -> Member:
     """Raises LookupError and ValueError for what no server of buckets answers."""
     key = unquote_plus(fields["Key"], errors=_ANY_BYTES) if is_encoded else fields["Key"]
     size, etag = fields["Size"], fields.get("ETag", "").strip('"')
@@ -391,4 +309,4 @@ def _object(fields: dict[str, str], is_encoded: bool) -> BucketObject:
         moment = None  # No object is of such a year: some servers write the year 1 for no time.
     if moment is not None:
         moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return BucketObject(key=key, size_bytes=int(size), etag=etag or None, modified_at=moment)
+    return Member(key=key, size_bytes=int(size), etag=etag or None, modified_at=moment)

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 import httpx
 
+from pipelines.collection import BucketAccess
 from pipelines.execution.chain import Control
 from pipelines.markup import is_web_page, page_refusal
 from pipelines.net import addresses, buckets, safe_http
@@ -177,9 +178,8 @@ def refuse_status(response: httpx.Response, *, of_bucket: bool = False) -> NoRet
         raise BrokenDownloadError(sentence, retry_after_seconds(response.headers))
     if of_bucket:
         with failures_of_transport():
-            sentence = buckets.SENTENCES[
-                buckets.problem_of(status, next(response.iter_raw(_ERROR_BYTES), b""))
-            ]
+            body = next(response.iter_raw(_ERROR_BYTES), b"")
+            sentence = buckets.problem_of(status, body).sentence
     fail(sentence)
 
 
@@ -257,7 +257,7 @@ def fetch(
     policy: addresses.AddressPolicy,
     token: str | None = None,
     provider: str | None = None,
-    access: buckets.BucketAccess = buckets.PUBLIC_ACCESS,
+    access: BucketAccess = buckets.PUBLIC_ACCESS,
     control: Control,
     resolver: safe_http.Resolver = safe_http.system_addresses,
     ssl_context: ssl.SSLContext | None = None,
@@ -490,7 +490,7 @@ def _first_url(
         fail(f"The source's URL cannot be used: {error}.")
 
 
-def _signed_url(url: str, access: buckets.BucketAccess, reader: buckets.BucketReader) -> str:
+def _signed_url(url: str, access: BucketAccess, reader: buckets.BucketReader) -> str:
     """Return where an object of a bucket can be fetched for as long as a fetch may take."""
     try:
         scheme, name, key = buckets.split_bucket_address(url)

@@ -55,8 +55,9 @@ WINDOW_SECONDS = 3.0
 STEP_SECONDS = 1.5
 LEAST_SECONDS = 1.0
 """No part of a chunk is shorter: its language would be a guess."""
-_CHANGE_COST = 4.0
-"""Natural logarithm of how much more probable a change must make the windows."""
+_CHANGE_COST, _RETURN_COST = 4.0, 3.0
+"""Natural logarithm of how much more probable a change must make the windows, and one back to the
+language that suits most of them: a sentence between two others has just two to itself."""
 _FLOOR = 0.02
 """Probability of a language that is not among those of a window: a window alone proves little."""
 _RARE = 0.001
@@ -109,13 +110,16 @@ def changes_in(windows: Sequence[tuple[float, float]], found: Sequence[Ranked]) 
 
 
 def _cheapest_path(costs: npt.NDArray[np.float64]) -> list[int]:
-    """Return the state at each step, each change costing _CHANGE_COST."""
-    total, before = costs[0], []
+    """Return the state at each step, each change costing _CHANGE_COST or _RETURN_COST; to begin in
+    another state than the usual costs their difference."""
+    change = np.full(costs.shape[1], _CHANGE_COST)
+    change[int(np.argmin(costs.sum(axis=0)))] = _RETURN_COST
+    total, before = costs[0] + change - _RETURN_COST, []
     for row in costs[1:]:
         best = int(np.argmin(total))
-        stays = total <= total[best] + _CHANGE_COST
+        stays = total <= total[best] + change
         before.append(np.where(stays, np.arange(len(total)), best))
-        total = np.where(stays, total, total[best] + _CHANGE_COST) + row
+        total = np.where(stays, total, total[best] + change) + row
     path = [int(np.argmin(total))]
     for origin in reversed(before):
         path.append(int(origin[path[-1]]))

@@ -650,7 +650,7 @@ class Transcribe(Step[ShardTask, ShardTask]):
 
     name = "Transcription"
     code = StageCode.TRANSCRIPT_FAILED
-    version = 6
+    version = 7
     workspace: Workspace
     models: ModelProvider
     choice: LanguageChoice = field(default_factory=LanguageChoice)

@@ -90,7 +90,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
 
     name = "Describing the scenes"
     code = types.StageCode.VISION_FAILED
-    version = 15
+    version = 16
     video: types.VideoSource
     workspace: Workspace
     models: ModelProvider

@@ -146,13 +146,13 @@ _PAGES: Mapping[Permission | None, str] = {
     None: "sign_out get_nothing",
     Permission.READ: """
         get_jobs get_jobs_with_slash get_job get_captions get_changes get_part get_whole get_search
-        get_archives get_compare get_vocabulary get_editors
+        get_archives get_compare get_vocabulary get_editors get_wave
     """,
     Permission.WRITE: "create_from_urls erase_job cancel_job change_archive change_vocabulary",
     Permission.BILLING: "get_account",
     Permission.MANAGE: """
         get_keys create_key rotate_key revoke_key rotate_webhook_secret add_endpoint
-        delete_endpoint rotate_endpoint
+        delete_endpoint rotate_endpoint change_recognition
     """,
     Permission.PEOPLE: """
         get_people invite withdraw_invitation change_role remove_user make_link end_session

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from pipelines.collection import BucketAccess
 from pipelines.net import addresses, buckets
 from serve_app import API_PREFIX
 from serve_app.crypto import Signer
@@ -62,7 +63,7 @@ def require_media_url(url: str, param: str, settings: Settings) -> None:
             raise addresses.InvalidUrlError("it names no object")
 
 
-def require_bucket_access(access: buckets.BucketAccess, settings: Settings) -> None:
+def require_bucket_access(access: BucketAccess, settings: Settings) -> None:
     """Raises INVALID_URL or URL_NOT_ALLOWED for its endpoint."""
     with blaming("bucketAccess.endpoint"):
         buckets.check_bucket(buckets.ClientBucket("s3", "any", access), address_policy(settings))

@@ -280,22 +280,22 @@ async def create_archive(
         planner, CreateJobFromUrlBody.model_validate({"url": f"{bucket}/a.mp4", **options})
     )
 
+    values = {
+        "url": body.url,
+        "patterns": body.patterns or [],
+        "watch_seconds": body.watchSeconds,
+        "max_active_jobs": body.maxActiveJobs,
+        "sealed_access": sealed,
+        "options": options,
+        "vocabulary": body.vocabulary,
+        "base_url": base_url(request),
+    }
+
     async def create(connection: Connection) -> Response:
         account = await keys.lock_account(connection, account_id)
         service.require_priority(body.priority, account, context.settings)
         await _require_uncapped(connection)
-        added = await archives.add_archive(
-            connection,
-            account_id,
-            url=body.url,
-            patterns=body.patterns or (),
-            watch_seconds=body.watchSeconds,
-            max_active_jobs=body.maxActiveJobs,
-            sealed_access=sealed,
-            options=options,
-            vocabulary=body.vocabulary,
-            base_url=base_url(request),
-        )
+        added = await archives.add_archive(connection, account_id, values)
         if added is None:
             raise invalid(f"An account has at most {MOST_ARCHIVES} archives.", "url")
         location = {"Location": f"{base_url(request)}/archives/{added.id}"}

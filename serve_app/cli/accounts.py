@@ -39,6 +39,7 @@ MonthCents = Annotated[
     int | None, typer.Option(min=1, max=10**9, help="Most that its jobs may cost in a month.")
 ]
 KeyJobs = Annotated[int | None, typer.Option(min=1, max=100_000, help="Most of its jobs at once.")]
+KeyName = Annotated[str | None, typer.Option(help="What it is for, as lists show it.")]
 Whose = Annotated[str | None, typer.Argument(help="Whose dashboard it is.")]
 OperatorOption = Annotated[
     bool, typer.Option("--operator", help="Of the whole service, in place of an account.")
@@ -191,6 +192,7 @@ async def create_key(
     days: Days = None,
     month_cents: MonthCents = None,
     active_jobs: KeyJobs = None,
+    name: KeyName = None,
 ) -> output.Record:
     """Create an API key; its secret is printed this once."""
     found = await keys.get_account(connection, account)
@@ -199,6 +201,7 @@ async def create_key(
         found.id,
         expires_at=None if days is None else datetime.now(UTC) + timedelta(days=days),
         caps=keys.KeyCaps(month_cents, active_jobs),
+        name=name,
     )
     return {
         **output.record_of(issued, "id"),
@@ -211,7 +214,7 @@ async def create_key(
 async def list_keys(connection: Connection, account: str) -> output.Record:
     """List an account's API keys, newest first, without their secrets."""
     found = await keys.get_account(connection, account)
-    caps = ("max_monthly_cents", "max_active_jobs")
+    caps = ("name", "last_used_at", "max_monthly_cents", "max_active_jobs")
     rows = [
         output.record_of(each, "id")
         | {"displayKey": keys.display_key(each.last_four)}

@@ -45,8 +45,8 @@ _LINES = {
     "failed": "{file}: failed: {error[code]} {error[message]}",
     "waiting": "{file}: waits: {reason}",
     "skipped": "{file}: skipped: {reason}",
-    "ended": "{completed} completed, {failed} failed, {waiting} left for later, "
-    "{before} done before, {skipped} skipped.",
+    "ended": "{completed} completed, {failed} failed, {waiting} waiting, {before} completed or "
+    "failed before, {skipped} skipped.",
 }
 
 
@@ -236,7 +236,8 @@ def watch(
     for later; the account's key is refused, or it lacks credits.
     """
     # Loads a library of pictures, which few commands need.
-    from serve_app.client.watch import OF_THE_ACCOUNT, OUTCOMES, FolderBusyError, Watcher, pausing
+    from pipelines.collection import PlaceError
+    from serve_app.client.watch import OF_THE_ACCOUNT, OUTCOMES, Watcher, pausing
 
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder.")
@@ -261,8 +262,8 @@ def watch(
                 "listJobs", limit=1
             )  # Formats need no key: a refused one is known before a file.
             watcher.run(once=once)
-        except FolderBusyError as error:
-            raise UsageError(f"Another vas watch is at work in {folder}.") from error
+        except PlaceError as error:
+            raise UsageError(str(error)) from error
         except OSError as error:
             raise UsageError(f"{error.filename or folder}: {error.strerror}.") from error
         except RequestFailedError as error:

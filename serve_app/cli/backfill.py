@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,10 +13,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from pipelines.backfill.output import ItemOutcome, Output, open_output
-from pipelines.backfill.places import S3Access, place_at
 from pipelines.codec import to_json
+from pipelines.collection import BucketAccess, place_at
 from pipelines.types import Scene
-from serve_app.cli.output import record_of
 from serve_app.deployment.data import prepared
 from serve_app.jobs.answers import Metadata, warning_document
 from serve_app.results.transcripts import track_transcript
@@ -34,16 +34,9 @@ ITEM_ENTRY = "backfillItem"
 _METADATA: TypeAdapter[dict[str, Any]] = TypeAdapter(Metadata)
 
 
-@dataclass(slots=True)
-class ImportCounts:
-    """What became of the items."""
-
-    imported: int = 0
-    there_before: int = 0
-    failed_items: int = 0
-    """Left out; the output's error table has the reasons."""
-    refused_items: int = 0
-    """Left out because their metadata is not what a job may have."""
+_ENDS = ("imported", "thereBefore", "failedItems", "refusedItems")
+"""What becomes of an item; of those that failed the output's error table has the reasons, and of
+the refused ones the metadata is not what a job may have."""
 
 
 def import_backfill(settings: Settings, address: str, account_name: str) -> dict[str, Any]:
@@ -54,8 +47,8 @@ def import_backfill(settings: Settings, address: str, account_name: str) -> dict
     output = open_output(
         place_at(
             address,
-            S3Access(
-                endpoint_url=settings.s3_endpoint_url,
+            BucketAccess(
+                endpoint=settings.s3_endpoint_url,
                 region=settings.s3_region,
                 access_key_id=settings.s3_access_key_id,
                 secret_access_key=settings.s3_secret_access_key.get_secret_value() or None,
@@ -64,12 +57,11 @@ def import_backfill(settings: Settings, address: str, account_name: str) -> dict
     )
     with prepared(settings, existing=True) as complete:
         counts = asyncio.run(_import(complete, output, account_name))
-    names = ("imported", "there_before", "failed_items", "refused_items")
-    return {"account": account_name} | record_of(counts, *names)
+    return {"account": account_name} | {end: counts[end] for end in _ENDS}
 
 
-async def _import(settings: Settings, output: Output, account_name: str) -> ImportCounts:
-    database, counts = Database(settings.database_url or "", pool_size=2), ImportCounts()
+async def _import(settings: Settings, output: Output, account_name: str) -> Counter[str]:
+    database, counts = Database(settings.database_url or "", pool_size=2), Counter[str]()
     try:
         account = await database.write(keys.get_account, account_name)
         importer = _Importer(database, settings.object_store, output, account.id, counts)
@@ -88,7 +80,7 @@ class _Importer:
     objects: ObjectStore
     output: Output
     account_id: uuid.UUID
-    counts: ImportCounts
+    counts: Counter[str]
 
     async def take(self, outcomes: Iterable[ItemOutcome]) -> None:
         """Import one part: stills first, which are not visible before their job is."""
@@ -96,22 +88,22 @@ class _Importer:
         known = await self.database.read(known_jobs, [job.id for job, _ in jobs])
         for job, outcome in jobs:
             if job.id in known:
-                self.counts.there_before += 1
+                self.counts["thereBefore"] += 1
                 continue
             copied = await asyncio.to_thread(self._with_stills, job, outcome)
             new = await self.database.write(import_job, copied)
-            self.counts.imported += new
-            self.counts.there_before += not new
+            self.counts["imported"] += new
+            self.counts["thereBefore"] += not new
 
     def _jobs(self, outcomes: Iterable[ItemOutcome]) -> Iterator[tuple[ImportedJob, ItemOutcome]]:
         for outcome in outcomes:
             if outcome.status is StageStatus.FAILED:
-                self.counts.failed_items += 1
+                self.counts["failedItems"] += 1
                 continue
             try:
                 yield self._job(outcome), outcome
             except ValidationError:
-                self.counts.refused_items += 1
+                self.counts["refusedItems"] += 1
 
     def _job(self, outcome: ItemOutcome) -> ImportedJob:
         """Raises ValidationError for metadata that no job may have."""
@@ -158,5 +150,5 @@ class _Importer:
     def _moved(self, job: ImportedJob, scene: Scene, name: str) -> Scene:
         keys = scene.still_names(f"{JOBS_PREFIX}/{job.id}/stills/{name}")
         for own, key in keys.items():
-            self.objects.write_bytes(key, self.output.place.read_bytes(own))
+            self.objects.write_bytes(key, self.output.place.files.read_bytes(own))
         return scene.at_keys(keys)

@@ -4,21 +4,22 @@ on one dark sheet.
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import math
 import statistics
-import unicodedata
 import uuid
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
+from icu4py.breakers import LineBreaker
+from PIL import Image, ImageDraw, ImageOps, UnidentifiedImageError
 
 from serve_app.client.api import ApiClient, JsonObject, RequestFailedError
+from serve_app.client.letters import Typeface
 from serve_app.client.rendering import (
     NO_CUTS,
     clock,
@@ -29,7 +30,6 @@ from serve_app.client.rendering import (
     time_range,
 )
 
-Font = ImageFont.FreeTypeFont
 Scene = Mapping[str, Any]
 
 RESULT_NAMES = r"scenes\.json|contact-sheet\.png|transcript(\.track\d+)?\.(json|srt|vtt)"
@@ -37,7 +37,6 @@ RESULT_NAMES = r"scenes\.json|contact-sheet\.png|transcript(\.track\d+)?\.(json|
 PARTIAL_NAMES = r"\.({names})-[0-9a-f]{{32}}"
 """A regular expression of what a killed ``write_atomically`` leaves of files of these ``names``."""
 
-_SPELLED = {"–": "-", "—": "-", "−": "-", "×": "x", "ß": "ss", "æ": "ae", "ø": "o", "ł": "l"}
 _CAPTIONS: tuple[Literal["srt", "vtt"], ...] = ("srt", "vtt")
 
 
@@ -149,57 +148,33 @@ def write_atomically(path: Path, data: bytes) -> Path:
     return path
 
 
-@functools.cache
-def font(size: int) -> Font:
-    """Pillow's bundled font, ``size`` pixels high; raises RuntimeError without FreeType."""
-    match ImageFont.load_default(size):
-        case ImageFont.FreeTypeFont() as typeface:
-            return typeface
-        case _:
-            raise RuntimeError("this build of Pillow has no FreeType")
-
-
-def plain(text: str) -> str:
-    """Return text in the letters that the bundled font has: which has hardly more than ASCII."""
-    spelled = "".join(_SPELLED.get(letter, letter) for letter in text)
-    apart = unicodedata.normalize("NFKD", spelled.replace("…", "\0"))
-    return "".join(c for c in apart if not unicodedata.combining(c)).replace("\0", "…")
-
-
-def shortened(text: str, typeface: Font, width: float) -> str:
+def shortened(text: str, typeface: Typeface, width: float) -> str:
     """The text, cut short with an ellipsis where it is wider than ``width`` pixels."""
-    text = plain(text)
     if typeface.getlength(text) <= width:
         return text
-    fitting = _longest_fit(text, typeface, width - typeface.getlength("…"))
-    return text[:fitting].rstrip(" ,.;:") + "…"
+
+    def cut(length: int) -> str:
+        return text[:length].rstrip(" ,.;:") + "…"
+
+    # By bisection: descriptions may be long.
+    lengths = range(1, len(text))
+    return cut(bisect_right(lengths, width, key=lambda length: typeface.getlength(cut(length))))
 
 
-def _longest_fit(text: str, typeface: Font, width: float) -> int:
-    """Return how many letters fit, by bisection: descriptions may be long."""
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if typeface.getlength(text[:middle]) <= width:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def wrapped(text: str, typeface: Font, width: float, max_lines: int) -> list[str]:
-    """Return the text in at most ``max_lines`` lines, broken between words; the rest is cut off."""
+def wrapped(text: str, typeface: Typeface, width: float, max_lines: int) -> list[str]:
+    """Return the text in at most ``max_lines`` lines, broken where its script allows; the rest is
+    cut off."""
     lines: list[str] = []
-    words = plain(text).split()
-    while words and len(lines) < max_lines - 1:
-        # How many words the line holds; at least one, however long.
+    parts = list(LineBreaker(" ".join(text.split()), "en"))
+    while parts and len(lines) < max_lines - 1:
+        # How many parts the line holds; at least one, however long.
         taken = 1
-        while taken < len(words) and typeface.getlength(" ".join(words[: taken + 1])) <= width:
+        while taken < len(parts) and typeface.getlength("".join(parts[: taken + 1])) <= width:
             taken += 1
-        lines.append(shortened(" ".join(words[:taken]), typeface, width))
-        words = words[taken:]
-    if words:
-        lines.append(shortened(" ".join(words), typeface, width))
+        lines.append(shortened("".join(parts[:taken]).rstrip(), typeface, width))
+        parts = parts[taken:]
+    if parts:
+        lines.append(shortened("".join(parts).rstrip(), typeface, width))
     return lines
 
 
@@ -274,15 +249,16 @@ def contact_sheet(
     sheet = Image.new("RGB", (grid.width, grid.height), _PAPER)
     _draw_header(sheet, scenes, title)
     if not scenes:
-        at = (sheet.width / 2, _HEADER + _EMPTY / 2)
-        ImageDraw.Draw(sheet).text(at, plain(NO_CUTS), font=font(24), fill=_TEXT, anchor="mm")
+        left = (sheet.width - Typeface(24).getlength(NO_CUTS)) / 2
+        at = (left, _HEADER + _EMPTY / 2 - 15)
+        Typeface(24).draw(ImageDraw.Draw(sheet), at, NO_CUTS, _TEXT)
     for place, (index, still) in enumerate(zip(chosen, stills, strict=True)):
         other = _opened((seconds or {}).get(index))
         sheet.paste(_card(scenes[index], still, other, grid), grid.corner(place))
     if len(chosen) < len(scenes):
         note = f"{len(chosen)} of {len(scenes)} scenes are shown, evenly chosen."
         at = (_MARGIN, sheet.height - _FOOTER + 6)
-        ImageDraw.Draw(sheet).text(at, note, font=font(17), fill=_FAINT)
+        Typeface(17).draw(ImageDraw.Draw(sheet), at, note, _FAINT)
     return sheet
 
 
@@ -309,7 +285,7 @@ def _grid_for(stills: Sequence[Image.Image | None], footer: int) -> _Grid:
 
 def _draw_header(sheet: Image.Image, scenes: Sequence[Scene], title: str) -> None:
     pen, room = ImageDraw.Draw(sheet), sheet.width - 2 * _MARGIN
-    pen.text((_MARGIN, 36), shortened(title, font(40), room), font=font(40), fill=_BRIGHT)
+    Typeface(40).draw(pen, (_MARGIN, 36), shortened(title, Typeface(40), room), _BRIGHT)
     if not scenes:
         return
     facts = [f"{len(scenes)} scene{'s' if len(scenes) != 1 else ''}"]
@@ -317,8 +293,8 @@ def _draw_header(sheet: Image.Image, scenes: Sequence[Scene], title: str) -> Non
     names = [words[0] for scene in scenes if scene.get("shotType") and (words := shot_words(scene))]
     counted = sorted({name: names.count(name) for name in names}.items(), key=lambda item: -item[1])
     facts += [clock(scenes[-1]["endTime"]), *[f"{count} {name}" for name, count in counted[:3]]]
-    line = shortened(" · ".join(facts), font(21), room)
-    pen.text((_MARGIN, 90), line, font=font(21), fill=_TEXT)
+    line = shortened(" · ".join(facts), Typeface(21), room)
+    Typeface(21).draw(pen, (_MARGIN, 90), line, _TEXT)
     _draw_timeline(sheet, scenes)
 
 
@@ -383,8 +359,8 @@ def _framed(still: Image.Image | None, grid: _Grid) -> Image.Image:
     box = (grid.card_width, grid.still_height)
     well = Image.new("RGB", box, _WELL)
     if still is None:
-        middle = (box[0] / 2, box[1] / 2)
-        ImageDraw.Draw(well).text(middle, "no still", font=font(18), fill=_FAINT, anchor="mm")
+        at = ((box[0] - Typeface(18).getlength("no still")) / 2, box[1] / 2 - 12)
+        Typeface(18).draw(ImageDraw.Draw(well), at, "no still", _FAINT)
         return well
     scale = min(box[0] / still.width, box[1] / still.height)
     size = (max(1, round(still.width * scale)), max(1, round(still.height * scale)))
@@ -396,12 +372,12 @@ def _framed(still: Image.Image | None, grid: _Grid) -> Image.Image:
 def _draw_badge(
     card: Image.Image, at: tuple[int, int], text: str, color: str, *, anchor_right: bool
 ) -> None:
-    width = round(font(17).getlength(text)) + 20
+    width = round(Typeface(17).getlength(text)) + 20
     left = at[0] - width if anchor_right else at[0]
     glass = Image.new("RGBA", (width, 30), (0, 0, 0, 0))
     pen = ImageDraw.Draw(glass)
     pen.rounded_rectangle((0, 0, width - 1, 29), radius=8, fill=(10, 12, 16, 205))
-    pen.text((width / 2, 15), text, font=font(17), fill=color, anchor="mm")
+    Typeface(17).draw(pen, (10, 4), text, color)
     card.paste(glass, (left, at[1]), glass)
 
 
@@ -411,17 +387,17 @@ def _draw_words(pen: ImageDraw.ImageDraw, scene: Scene, grid: _Grid) -> None:
     words = shot_words(scene)
     title = _largest_line(scene)
     heading = " · ".join(words) or title or f"scene {scene['index'] + 1}"
-    heading = shortened(heading[0].upper() + heading[1:], font(19), room)
-    pen.text((_PADDING, top), heading, font=font(19), fill=_BRIGHT if words or title else _FAINT)
+    heading = shortened(heading[0].upper() + heading[1:], Typeface(19), room)
+    Typeface(19).draw(pen, (_PADDING, top), heading, _BRIGHT if words or title else _FAINT)
     objects = ", ".join(map(one_line, labels_of(scene)))
     if objects:
-        line = shortened(objects, font(16), room)
-        pen.text((_PADDING, top + 28), line, font=font(16), fill=_ACCENT)
+        line = shortened(objects, Typeface(16), room)
+        Typeface(16).draw(pen, (_PADDING, top + 28), line, _ACCENT)
     text_top = top + (54 if objects else 32)
     description = one_line(str(scene.get("description") or ""))
-    lines = wrapped(description, font(16), room, _DESCRIPTION_LINES)
+    lines = wrapped(description, Typeface(16), room, _DESCRIPTION_LINES)
     for number, line in enumerate(lines):
-        pen.text((_PADDING, text_top + 24 * number), line, font=font(16), fill=_TEXT)
+        Typeface(16).draw(pen, (_PADDING, text_top + 24 * number), line, _TEXT)
 
 
 def _largest_line(scene: Scene) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -24,13 +23,24 @@ import stat
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from pipelines.collection import (
+    held_alone,
+    is_chosen,
+    is_hidden,
+    may_pass,
+    member_at,
+    pause_seconds,
+    problem_of,
+)
 from serve_app.client import api
 from serve_app.client.export import PARTIAL_NAMES, RESULT_NAMES, export_results, write_atomically
 
@@ -50,12 +60,9 @@ _OF_ANOTHER_KIND = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EINVAL})
 """Errors of opening a link, or a file for a folder, or what is no file."""
 
 LOCK_NAME = ".vas-watch.lock"
-PARTIAL_ENDINGS = (".part", ".partial", ".crdownload", ".download", ".filepart", ".tmp")
 
 MAX_ATTEMPTS = 3
 """Jobs of one file whose upload came too late."""
-RETRY_SECONDS = 30.0
-"""Pause after what may pass: an unreachable service, too many jobs."""
 LEAVE_SECONDS = 5.0
 """What a stop waits for requests under way."""
 
@@ -64,12 +71,10 @@ OUTCOMES = ("completed", "failed", "waiting", "before", "skipped")
 OF_THE_ACCOUNT = frozenset({"UNAUTHORIZED", "ACCOUNT_SUSPENDED", "INSUFFICIENT_CREDITS"})
 """Codes of errors that concern every file: they end the watch."""
 
+Version = tuple[int, str | datetime | None]
+"""Of a member of the collection."""
 Report = Callable[[api.JsonObject], None]
 """Called with ``event``, ``file`` and what belongs to it, from several threads."""
-
-
-class FolderBusyError(Exception):
-    """Another process watches the folder."""
 
 
 class StoppedError(Exception):
@@ -78,24 +83,6 @@ class StoppedError(Exception):
 
 class ForeignResultsError(Exception):
     """What lies in the place of a file's results was not made by this program."""
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """Identifies one content of a path: two files of the same name differ in it."""
-
-    size_bytes: int
-    modified_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> Version:
-        """Raises OSError."""
-        return cls.found(path.lstat())
-
-    @classmethod
-    def found(cls, status: os.stat_result) -> Version:
-        """Of a file with this status."""
-        return cls(status.st_size, status.st_mtime_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +103,8 @@ class WatchRecord:
         try:
             with opened(folder / STATE_NAME, os.O_RDONLY) as file:
                 stored = json.loads(file.read_bytes())
-            record = cls(**stored | {"version": Version(**stored["version"])})
+            found = stored["version"]["size_bytes"], str(stored["version"]["modified_ns"])
+            record = cls(**stored | {"version": found})
             own = record.idempotency_key.startswith(_KEY_BEGINNING)
         except FileNotFoundError:
             return None
@@ -131,7 +119,10 @@ class WatchRecord:
         return record
 
     def write(self, folder: Path) -> WatchRecord:
-        write_atomically(folder / STATE_NAME, f"{json.dumps(asdict(self), indent=1)}\n".encode())
+        size_bytes, modified_ns = self.version
+        version = {"size_bytes": size_bytes, "modified_ns": int(str(modified_ns))}
+        text = json.dumps(asdict(self) | {"version": version}, indent=1)
+        write_atomically(folder / STATE_NAME, f"{text}\n".encode())
         return self
 
 
@@ -168,6 +159,8 @@ class Watcher:
     _done: dict[Path, Version] = field(default_factory=dict)
     _at_work: set[Path] = field(default_factory=set)
     _later: dict[Path, float] = field(default_factory=dict)
+    _failures: Counter[Path] = field(default_factory=Counter)
+    """Of what may pass, one after the other."""
     _reasons: dict[Path, str] = field(default_factory=dict)
     """Why files are left out, or left for later: reported once."""
     _fatal: Exception | None = None
@@ -181,9 +174,11 @@ class Watcher:
     def run(self, *, once: bool = False) -> None:
         """Return after a stop, or where it is ``once``, after all that lay still was taken.
 
-        Raises FolderBusyError, ApiError of the whole account, OSError of the folder.
+        Raises PlaceError where another process watches the folder, ApiError of the whole account,
+        OSError of the folder.
         """
-        with self._only_watcher():
+        refusal = f"Another vas watch is at work in {self.folder}."
+        with held_alone(self.folder / LOCK_NAME, refusal):
             threads = [threading.Thread(target=self._serve, daemon=True)
                        for _ in range(self.concurrency)]  # fmt: skip
             for thread in threads:
@@ -201,18 +196,6 @@ class Watcher:
         if self._fatal is not None:
             raise self._fatal
 
-    @contextlib.contextmanager
-    def _only_watcher(self) -> Iterator[None]:
-        path = self.folder / LOCK_NAME
-        if path.is_symlink():
-            raise OSError(errno.ELOOP, "Is a symbolic link, remove it", str(path))
-        with opened(path, os.O_RDWR | os.O_CREAT) as lock, lock.open("rb") as held:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise FolderBusyError(str(self.folder)) from None
-            yield
-
     def _look(self) -> None:
         """Take up every file that lies still."""
         now, found = time.monotonic(), {}
@@ -220,7 +203,9 @@ class Watcher:
             names = {entry.name: entry for entry in entries}
         for name, entry in names.items():
             path = self.folder / name
-            if not self._is_taken(name) or (version := self._version(path, entry)) is None:
+            if is_hidden(name) or not is_chosen(name, [f"*{ending}" for ending in self.endings]):
+                continue
+            if (version := self._version(path, entry)) is None:
                 continue
             known, since = self._lying.get(path, (version, now))
             found[path] = (version, since if known == version else now)
@@ -237,19 +222,13 @@ class Watcher:
     def _version(self, path: Path, entry: os.DirEntry[str]) -> Version | None:
         """Return None for what is no file with content."""
         try:
-            status = entry.stat(follow_symlinks=False)
+            member = member_at(path)
         except OSError as error:
             self._report_once("skipped", path, error.strerror or str(error))
             return None
-        if stat.S_ISLNK(status.st_mode):
+        if entry.is_symlink():
             self._report_once("skipped", path, "a symbolic link")
-        file = stat.S_ISREG(status.st_mode) and status.st_size > 0
-        return Version.found(status) if file else None
-
-    def _is_taken(self, name: str) -> bool:
-        lower = name.lower()
-        hidden = lower.startswith((".", "~")) or lower.endswith(PARTIAL_ENDINGS)
-        return not hidden and lower.endswith(tuple(self.endings))
+        return None if problem_of(member) else member.version
 
     def _serve(self) -> None:
         while not self.stop.is_set():
@@ -259,9 +238,8 @@ class Watcher:
                 continue
             try:
                 self._take(path, version)
-            except (
-                api.RequestFailedError
-            ) as error:  # Of the whole account: nothing goes on from there.
+            except api.RequestFailedError as error:
+                # Of the whole account: nothing goes on from there.
                 self._fatal = error
                 self.stop.set()
             except Exception as error:
@@ -297,7 +275,7 @@ class Watcher:
     def _leave_refused(self, path: Path, error: api.RequestFailedError) -> None:
         if error.code in OF_THE_ACCOUNT:
             raise error
-        if error.status == 429 or error.status >= 500:
+        if may_pass(error.status):
             self._postpone(path, str(error))
         elif error.status == 404:
             message = f"The service does not know the job; remove {path.name}{FOLDER_ENDING}."
@@ -306,7 +284,8 @@ class Watcher:
             self._keep_error(path, {"code": error.code, "message": error.message})
 
     def _postpone(self, path: Path, reason: str) -> None:
-        self._later[path] = time.monotonic() + RETRY_SECONDS
+        self._failures[path] += 1
+        self._later[path] = time.monotonic() + pause_seconds(self._failures[path])
         self._report_once("waiting", path, reason)
 
     def _analyse_into(self, folder: Path, path: Path, version: Version) -> None:
@@ -361,7 +340,7 @@ class Watcher:
         """Return a job for the file; again and again the same one."""
         return self.client.create_job(
             path.name,
-            record.version.size_bytes,
+            record.version[0],
             record.mode,
             idempotency_key=record.idempotency_key,
         )
@@ -400,10 +379,11 @@ class Watcher:
         if record is not None:
             replace(record, state=state).write(folder)
             self._done[path] = record.version
+        del self._failures[path]
 
     def _give_up(self, path: Path, code: str, message: str, **more: Any) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self._done[path] = Version.of(path)
+            self._done[path] = member_at(path).version
         shown = {name: value for name, value in more.items() if name == "jobId"}
         self._report("failed", path, error={"code": code, "message": message}, **shown)
 
@@ -421,7 +401,7 @@ class Watcher:
 
 def _is_still(path: Path, version: Version) -> bool:
     try:
-        return Version.of(path) == version
+        return member_at(path).version == version
     except FileNotFoundError:
         return False
 

@@ -35,13 +35,14 @@ from serve_app.keys.routes import PORTAL_PATH, PORTAL_PURPOSE, entry_line
 from serve_app.media import formats
 from serve_app.pricing import PriceTable
 from serve_app.webhooks.signing import new_signing_secret
-from storage import audit, endpoints, jobs, keys, ledger, people, webhooks
+from storage import audit, endpoints, jobs, keys, ledger, people, voices, webhooks
 from storage.database import Connection
 from storage.keys import Account, KeyCaps
 from storage.ledger import DayUsage, Month
 from storage.types import EventType, ProcessingMode, Role, StageName, Tier
 
 RECEIPTS_SHOWN = 200
+MAX_KEY_NAME = 100
 KEYS_PATH = f"{PATH}/keys"
 
 _PORTAL_HEADERS = {
@@ -115,7 +116,18 @@ async def _read_account(
         "rates": LIMITS,
         "active": await jobs.count_unfinished(connection, account.id),
         "max_active": account.max_active_jobs or context.settings.max_active_jobs,
+        "voices": await voices.list_voices(connection, account.id),
     }
+
+
+@router.post(f"{PATH}/recognition")
+async def change_recognition(
+    context: Context, viewer: CurrentViewer, form: SentForm
+) -> RedirectResponse:
+    """Have new jobs recognise people and voices, or not."""
+    recognises = form.get("recognises") == "1"
+    await context.database.write(keys.set_recognition, viewer.account.id, recognises=recognises)
+    return RedirectResponse(f"{PATH}/account", status_code=303)
 
 
 @portal_router.get(f"{PORTAL_PATH}/{{account_id}}")
@@ -210,7 +222,11 @@ async def create_key(
     expires_at, caps = _key_terms(form)
     try:
         issued = await context.database.write(
-            keys.create_key, viewer.account.id, expires_at=expires_at, caps=caps
+            keys.create_key,
+            viewer.account.id,
+            expires_at=expires_at,
+            caps=caps,
+            name=form.get("name", "").strip()[:MAX_KEY_NAME] or None,
         )
     except keys.TooManyKeysError:
         raise invalid(f"An account has at most {keys.MOST_KEYS} active keys.") from None

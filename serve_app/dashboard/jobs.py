@@ -3,10 +3,11 @@
 # ruff: noqa: N803  (names of paths)
 from __future__ import annotations
 
+import json
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated, Any
 
@@ -29,18 +30,22 @@ from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import service
 from serve_app.jobs.answers import render_job, render_summary
 from serve_app.jobs.plans import JobPlan, Planner, plan_batch, plan_from_url
-from serve_app.jobs.schemas import CreateBatchBody, CreateJobFromUrlBody
+from serve_app.jobs.schemas import (
+    MOST_SOURCE_SECONDS,
+    CreateBatchBody,
+    CreateJobFromUrlBody,
+)
 from serve_app.media.source import PlayableMedia, find_media
 from serve_app.observability.metrics import record_job_end
 from serve_app.results.scenes import OverviewJson, find_overview, overview_json
 from serve_app.results.transcripts import SummarySentenceJson, default_track, find_summary
 from serve_app.uploads.access import upload_fields
 from storage import types
-from storage.cleaning import find_media_end
+from storage.cleaning import find_media_end, is_held
 from storage.duplicates import StoredDuplicate, list_duplicates
 from storage.job_records import JobRecord, list_jobs
 from storage.queue import QueuePlace, find_place
-from storage.results import Track, list_tracks
+from storage.results import Track, find_people, list_tracks
 from storage.translations import list_translations
 from storage.uploads import list_uploads
 
@@ -92,11 +97,14 @@ async def get_jobs(
     name: str = "",
     first: Annotated[str, Query(alias="from")] = "",
     last: Annotated[str, Query(alias="to")] = "",
+    zone: str = "",
+    tag: str = "",
     cursor: str = "",
     pages: Annotated[int, Query(ge=1, le=MOST_PAGES), parameters.WHOLE_NUMBER] = 1,
 ) -> Response:
     """The list, newest first, and the forms for new jobs."""
-    given = {"name": name.strip(), "from": first, "to": last, "state": state}
+    given = {"name": name.strip(), "from": first, "to": last, "zone": zone}
+    given |= {"tag": tag.strip(), "state": state}
     return await _jobs_page(request, context, viewer.account.id, given, cursor, pages)
 
 
@@ -126,7 +134,7 @@ async def _jobs_page(
         wanted = types.JobState(state) if state else None
     except (parameters.BadCursorError, ValueError):
         raise invalid("There is no such page of the list.") from None
-    since, until = days(given.get("from", ""), given.get("to", ""))
+    since, until = days(*(given.get(it, "") for it in ("from", "to", "zone")))
     limit = pages * PAGE_SIZE
     found = await context.database.read(
         list_jobs,
@@ -135,6 +143,7 @@ async def _jobs_page(
         after=None if after is None else (after.created_at, after.job_id),
         state=wanted,
         name=given.get("name") or None,
+        tag=given.get("tag") or None,
         created_from=since,
         created_to=until,
     )
@@ -147,7 +156,11 @@ async def _jobs_page(
         status=200 if problem is None else problem.status,
         rows=[(render_summary(job), _still(context.signer, job)) for job in shown],
         state=state,
-        filters={name: value for name, value in given.items() if value and name != "state"},
+        filters={
+            name: value
+            for name, value in given.items()
+            if value and name != "state" and (name != "zone" or since or until)
+        },
         cursor=cursor,
         older=last and parameters.encode_cursor(last, secret=secret, account_id=account_id),
         further=pages + 1 if last and pages < MOST_PAGES else None,
@@ -242,10 +255,18 @@ class JobView:
     media: PlayableMedia
     kept_until: datetime | None
     """When the media of an ended job is removed; None where it is gone or held."""
+    may_be_kept: bool
+    """Whether the operator permits that it is kept longer."""
     upload: str | None
     """The signed path at which a job that awaits its file takes it over tus."""
     place: QueuePlace | None
     """Of a queued job."""
+    is_held: bool
+    """By a legal hold, on it or on its account."""
+    learns_voices: bool
+    """Whether a name that a speaker gets becomes that of the voice."""
+    people: list[dict[str, Any]]
+    """Whose faces are seen in several scenes, each with a ``still``."""
     summary: list[SummarySentenceJson] | None
     overview: OverviewJson | None
     scenes: Part | None = None
@@ -279,6 +300,8 @@ async def get_job(
         uploads = await list_uploads(connection, job.id) if awaits else []
         summary = await find_summary(connection, job.id)
         seen = await find_overview(connection, job.id)
+        held = await is_held(connection, job.id)
+        faces = await find_people(connection, job.id)
         tracks = await list_tracks(connection, job.id)
         made = await list_translations(connection, job.id)
         same = await list_duplicates(connection, job.id, limit=MOST_DUPLICATES)
@@ -291,7 +314,18 @@ async def get_job(
         # Of this origin, whatever name the service has outside.
         fields = upload_fields(job, uploads, signer=signer, settings=settings, public="", direct={})
         upload = fields["resumableUploadUrl"]
-    shown = JobView(job.track_names, media, kept_until, upload, place, summary, overview)
+    people = [
+        each | {"still": still_path(context.signer, job.id, each["id"])}
+        for each in json.loads(faces or "[]")
+    ]
+    learns = job.source.voices and context.settings.voices
+    most = retention.most_source_seconds
+    longest = timedelta(seconds=MOST_SOURCE_SECONDS if most is None else most)
+    ended = job.completed_at
+    may_be_kept = bool(kept_until and ended and kept_until < ended + longest)
+    shown = JobView(
+        job.track_names, media, kept_until, may_be_kept, upload, place, held, learns, people,
+        summary, overview)  # fmt: skip
     shown.translations = [
         each.language for each in made if each.status is types.TranslationStatus.COMPLETED
     ]
@@ -306,6 +340,7 @@ async def get_job(
         running=job.state not in types.TERMINAL_STATES,
         slots=context.settings.jobs_at_once,
         kinds=list(PersonalData),
+        keep_seconds=MOST_SOURCE_SECONDS,
         skip_reasons=ENDED_WITHOUT_RESULT,
         advice=ADVICE,
     )

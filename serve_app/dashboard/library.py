@@ -46,16 +46,20 @@ async def get_search(
     job: str = "",
     first: Annotated[str, Query(alias="from")] = "",
     last: Annotated[str, Query(alias="to")] = "",
+    zone: str = "",
+    speaker: str = "",
     like: Scene = None,
 ) -> Response:
     """The best hits for the words, of one kind or of all; or scenes that look like one."""
     kinds = (SearchKind(kind),) if kind in set(SearchKind) else tuple(SearchKind)
     hits: list[SearchHitJson] = []
-    problem = None
+    since = until = problem = None
     database, account_id, pictures = context.database, viewer.account.id, context.pictures
     try:
-        since, until = days(first, last)
-        only = Filters(kinds, None, parse_job_id(job) if job else None, since, until)
+        since, until = days(first, last, zone)
+        only = Filters(
+            kinds, None, parse_job_id(job) if job else None, since, until, speaker=speaker or None
+        )
         if like:
             alike, model = likeness(like, Filters()), None if pictures is None else pictures.model
             hits, _, _ = await find_alike_page(
@@ -73,6 +77,7 @@ async def get_search(
         problem = error
     seen = await find_scenes_at(database, [_place(hit) for hit in hits]) if hits else {}
     asked = {"q": q, "like": like, "kind": kind, "job": job, "from": first, "to": last}
+    asked |= {"speaker": speaker, "zone": zone if since or until else ""}
     return await page(
         request,
         "search.html",

@@ -23,13 +23,15 @@ from serve_app.api.parameters import WHOLE_NUMBER
 from serve_app.api.urls import parse_job_id
 from serve_app.dashboard import OPERATOR_PATH, access
 from serve_app.dashboard.pages import page
-from serve_app.errors import ApiError, ErrorCode, existing
+from serve_app.errors import ApiError, ErrorCode, existing, invalid
 from serve_app.jobs import service
+from serve_app.jobs.schemas import JobChangesBody
 from serve_app.observability.metrics import record_job_end
 from serve_app.settings import Settings
 from storage import jobs, keys, metrics
 from storage.database import database_revision
 from storage.ledger import Month
+from storage.types import Priority
 
 log = logging.getLogger("vas.operator")
 
@@ -66,6 +68,18 @@ async def cancel_job(context: Context, id: str) -> Response:
         job = existing(await jobs.find_job(connection, parse_job_id(id)), "job")
         ended = await service.cancel_job(connection, job.account_id, id)
     record_job_end(context.metrics, ended.state)
+    return RedirectResponse(OPERATOR_PATH, status_code=303)
+
+
+@router.post(f"{OPERATOR_PATH}/jobs/{{id}}/priority")
+async def change_priority(context: Context, form: access.SentForm, id: str) -> Response:
+    """Give a queued job another priority, whatever its account may use."""
+    given, settings = form.get("priority", ""), context.settings
+    if given not in set(Priority):
+        raise invalid("There is no such priority.", "priority")
+    changes = JobChangesBody.model_validate({"priority": given})
+    async with context.database.transaction() as connection:
+        await service.change_job(connection, parse_job_id(id), changes, settings, by_operator=True)
     return RedirectResponse(OPERATOR_PATH, status_code=303)
 
 

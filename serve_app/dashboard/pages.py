@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import math
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
@@ -174,13 +176,20 @@ def about(seconds: float) -> str:
     return f"about {math.ceil(minutes / 30) / 2:g} h"
 
 
-def days(first: str, last: str) -> tuple[datetime | None, datetime | None]:
-    """Return when the first day begins and the last one is over, in UTC; raises INVALID_REQUEST."""
-    try:
-        since, until = (datetime.fromisoformat(f"{it}T00Z") if it else None for it in (first, last))
-        return since, until and until + timedelta(days=1)
-    except (ValueError, OverflowError):
-        raise invalid("There is no such day.", "from") from None
+def days(first: str, last: str, zone: str) -> tuple[datetime | None, datetime | None]:
+    """Return when the first day begins and the last one is over, in the reader's time zone, else in
+    UTC; raises INVALID_REQUEST."""
+    place: tzinfo = UTC
+    with contextlib.suppress(ZoneInfoNotFoundError, ValueError, OSError):
+        place = ZoneInfo(zone)
+    moments: list[datetime | None] = []
+    for text, further in ((first, 0), (last, 1)):
+        try:
+            day = date.fromisoformat(text) + timedelta(days=further) if text else None
+        except (ValueError, OverflowError):
+            raise invalid("There is no such day.", "from") from None
+        moments.append(None if day is None else datetime.combine(day, time(), place))
+    return moments[0], moments[1]
 
 
 def size(count: int) -> str:

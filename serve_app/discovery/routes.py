@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
+from pipelines.ingest.headers import RAW_FAMILIES
 from serve_app import pricing
 from serve_app.api.authentication import KeylessRoute, add_answer_headers
 from serve_app.api.envelope import API_PREFIX, Context, success
@@ -246,8 +247,8 @@ async def list_formats(request: Request, context: Context) -> Response:
     data = {
         "standard": formats.STANDARD,
         "audioOnly": formats.AUDIO_ONLY,
-        "raw": formats.RAW_FAMILIES,
-        "rawExtensions": [name for family in formats.RAW_FAMILIES.values() for name in family],
+        "raw": RAW_FAMILIES,
+        "rawExtensions": [name for family in RAW_FAMILIES.values() for name in family],
         "rawEnabled": sorted(settings.raw_decoders),
         "blocked": formats.BLOCKED,
         "unknownExtensions": formats.UNKNOWN_EXTENSIONS,

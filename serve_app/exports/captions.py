@@ -44,7 +44,7 @@ from serve_app.results.availability import require_stage
 from serve_app.results.routes import LanguageTag, TrackQuery
 from serve_app.results.transcripts import Transcript, transcript_of
 from serve_app.results.translations import in_language, require_translation
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.database import Connection, Database
 from storage.history import MOST_REVISIONS
 from storage.job_records import JobRecord
@@ -250,7 +250,7 @@ async def _json_response(
     is_whole = which == _Which() and len(tracks) > 1
     chosen = tracks[0] if is_whole else await _chosen(context.database, job, tracks, which)
     if which.original and job.source.redact:
-        read = job.account_id, AuditAction.READ_ORIGINAL
+        read = job.account_id, "read_original_transcript"
         await context.database.write(record, *read, job_id=job.id)
 
     def rendered() -> Response:

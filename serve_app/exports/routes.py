@@ -88,7 +88,6 @@ _LISTS: dict[ExportFormat, Callable[[Sequence[Section]], str]] = {
 }
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
-comparison_router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 
 @router.get(
@@ -209,7 +208,7 @@ _COMPARISON_FILES = {
 }
 
 
-@comparison_router.post(
+@router.post(
     "/comparisons",
     **answers(
         Answer[comparisons.ComparisonStatus],
@@ -237,7 +236,7 @@ async def compare_jobs(
     return success(request, comparisons.status_json(found), status=202)
 
 
-@comparison_router.get(
+@router.get(
     "/comparisons/{comparisonId}",
     **answers(
         Answer[comparisons.ComparisonStatus],

@@ -168,6 +168,7 @@ class JobSummary(TypedDict):
     priority: Priority
     stages: Stages
     metadata: EchoedMetadata
+    tags: Annotated[list[str], doc("Given at creation, or later.", ["council"])]
     fileName: FileName
     tier: Tier
     createdAt: Annotated[Timestamp, doc("When the job was created.")]

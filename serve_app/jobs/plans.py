@@ -11,11 +11,11 @@ from datetime import timedelta
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
 
 from pydantic_core import PydanticCustomError
 
-from pipelines.net.buckets import PUBLIC_ACCESS, BucketAccess, is_bucket_address
+from pipelines.collection import DEFAULT_FILE_NAME, BucketAccess, name_in
+from pipelines.net.buckets import PUBLIC_ACCESS, is_bucket_address
 from pipelines.types import WarningCode
 from serve_app.api.urls import require_bucket_access, require_callback_url, require_media_url
 from serve_app.crypto import Encrypter
@@ -29,7 +29,6 @@ from storage.job_records import JobSource, NewJob, SourceAudio, SourceClip
 from storage.types import JobState, Priority, ProcessingMode, Tier
 from storage.uploads import AUDIO_SLOT, MEDIA_SLOT, TRACK_SLOT, Upload, source_prefix
 
-DEFAULT_FILE_NAME = "video"
 MAX_UNKNOWN_FIELDS = 20
 """Of a request that are warned of."""
 
@@ -44,13 +43,17 @@ class Planner:
     base_url: str
     access: BucketAccess = PUBLIC_ACCESS
     """Of the request's addresses in buckets."""
+    archive_id: uuid.UUID | None = None
+    """Whose credentials read them, as they are then."""
 
     def reading(self, body: schemas.JobOptions) -> Planner:
-        """Return the planner of a request that may have credentials of its own."""
-        if body.bucketAccess is None:
-            return self
-        access = body.bucketAccess.access()
-        require_bucket_access(access, self.settings)
+        """Return the planner of a request that may have credentials of its own; checks these, and
+        where its webhook goes."""
+        access = self.access if body.bucketAccess is None else body.bucketAccess.access()
+        if body.bucketAccess is not None:
+            require_bucket_access(access, self.settings)
+        if body.callbackUrl is not None:
+            require_callback_url(body.callbackUrl, "callbackUrl", self.settings)
         return replace(self, access=access)
 
 
@@ -65,7 +68,6 @@ class JobPlan:
 def plan_upload(planner: Planner, body: schemas.CreateJobBody) -> JobPlan:
     """Plan of ``POST /jobs``."""
     planner = planner.reading(body)
-    callback = _callback(planner, body)
     tier = _tier(planner, body.fileName, "fileName")
     limit = planner.settings.max_upload_bytes(tier)
     if body.fileSizeBytes is not None and body.fileSizeBytes > limit:
@@ -84,18 +86,10 @@ def plan_upload(planner: Planner, body: schemas.CreateJobBody) -> JobPlan:
         slot = f"{TRACK_SLOT}{index}"
         slots.append((slot, track.fileName, None))
         audio.append(SourceAudio(slot=slot, name=track.fileName, **_track_options(track)))
-    job = NewJob(
-        account_id=planner.account_id,
+    job = replace(
+        _job(planner, body, body.fileName, tier, _source(planner, "upload", body, audio=audio)),
         state=JobState.AWAITING_UPLOAD,
-        processing_mode=ProcessingMode(body.processingMode),
-        priority=Priority(body.priority),
-        file_name=body.fileName,
-        tier=tier,
-        callback_url=callback,
-        metadata=body.metadata or {},
-        source=_source(planner, "upload", body, audio=audio),
         upload_lifetime=timedelta(seconds=planner.settings.upload_lifetime_seconds),
-        warnings=unknown_field_warnings(body),
     )
     return JobPlan(job, [_upload(job.id, *slot) for slot in slots])
 
@@ -103,42 +97,46 @@ def plan_upload(planner: Planner, body: schemas.CreateJobBody) -> JobPlan:
 def plan_from_url(planner: Planner, body: schemas.CreateJobFromUrlBody) -> JobPlan:
     """Plan of ``POST /jobs/from-url``."""
     planner = planner.reading(body)
-    callback = _callback(planner, body)
     clip = SourceClip(**_address(planner, body.url, body.downloadToken, body.provider, "url"))
-    name = body.fileName or _name_in(body.url)
+    name = body.fileName or name_in(body.url)
     tier = _tier_of_fetched(planner, body.url, body.fileName, "url", "fileName")
     audio: list[SourceAudio] = []
     if body.audioUrl is not None:
         _tier_of_fetched(planner, body.audioUrl, None, "audioUrl")
         audio.append(
             SourceAudio(
-                name=_name_in(body.audioUrl),
+                name=name_in(body.audioUrl),
                 **_address(planner, body.audioUrl, body.audioDownloadToken, None, "audioUrl"),
                 **_single_audio(body),
             )
         )
     for index, track in enumerate(body.audioTracks or []):
         audio.append(_fetched_track(planner, track, f"audioTracks[{index}].url"))
-    return JobPlan(
-        NewJob(
-            account_id=planner.account_id,
-            state=JobState.QUEUED,
-            processing_mode=ProcessingMode(body.processingMode),
-            priority=Priority(body.priority),
-            file_name=name,
-            tier=tier,
-            callback_url=callback,
-            metadata=body.metadata or {},
-            source=_source(planner, "url", body, clips=[clip], audio=audio),
-            warnings=unknown_field_warnings(body),
-        )
+    source = _source(planner, "url", body, clips=[clip], audio=audio)
+    return JobPlan(_job(planner, body, name, tier, source))
+
+
+def _job(
+    planner: Planner, body: schemas.JobOptions, name: str, tier: Tier, source: JobSource
+) -> NewJob:
+    return NewJob(
+        account_id=planner.account_id,
+        state=JobState.QUEUED,
+        processing_mode=ProcessingMode(body.processingMode),
+        priority=Priority(body.priority),
+        file_name=name,
+        tier=tier,
+        callback_url=body.callbackUrl,
+        metadata=body.metadata or {},
+        tags=body.tags or [],
+        source=source,
+        warnings=unknown_field_warnings(body),
     )
 
 
 def plan_batch(planner: Planner, body: schemas.CreateBatchBody) -> list[JobPlan]:
     """Plans of ``POST /jobs/batch``: a job a clip, or one job for a timeline."""
     planner = planner.reading(body)
-    callback = _callback(planner, body)
     batch_id = uuid.uuid4()
     clips = [_clip(planner, clip, index) for index, clip in enumerate(body.clips)]
     tiers = [
@@ -147,35 +145,31 @@ def plan_batch(planner: Planner, body: schemas.CreateBatchBody) -> list[JobPlan]
         )
         for i, c in enumerate(body.clips)
     ]
-    mode = ProcessingMode(body.processingMode)
-    warnings = unknown_field_warnings(body)
+    is_one = body.mode == "continuous"
 
     def concerns(param: str, index: int) -> bool:
-        own = body.mode == "continuous" or param.startswith(f"clips[{index}].")
-        return own or not param.startswith("clips[")
+        return is_one or param.startswith(f"clips[{index}].") or not param.startswith("clips[")
+
+    common = _job(planner, body, DEFAULT_FILE_NAME, Tier.STANDARD, _source(planner, "url", body))
 
     def job(index: int, sources: list[SourceClip], tier: Tier, metadata: dict[str, Any]) -> JobPlan:
+        changes = {"clips": tuple(sources), "continuous": is_one}
         return JobPlan(
-            NewJob(
-                account_id=planner.account_id,
-                state=JobState.QUEUED,
-                processing_mode=mode,
-                priority=Priority(body.priority),
+            replace(
+                common,
+                id=uuid.uuid4(),
                 file_name=clips[index].name or DEFAULT_FILE_NAME,
                 tier=tier,
-                callback_url=callback,
                 metadata=metadata,
-                source=_source(planner, "url", body, clips=sources).model_copy(
-                    update={"continuous": body.mode == "continuous"}
-                ),
+                source=common.source.model_copy(update=changes),
                 batch_id=batch_id,
                 batch_index=index,
-                warnings=[each for each in warnings if concerns(each["param"], index)],
+                warnings=[each for each in common.warnings if concerns(each["param"], index)],
             )
         )
 
     shared = body.metadata or {}
-    if body.mode == "continuous":
+    if is_one:
         tier = Tier.RAW if Tier.RAW in tiers else Tier.STANDARD
         with_metadata = [
             clip.model_copy(update={"metadata": given.metadata or {}})
@@ -212,12 +206,6 @@ def unknown_field_warnings(body: schemas.Body) -> list[dict[str, Any]]:
     ]
 
 
-def _callback(planner: Planner, body: schemas.JobOptions) -> str | None:
-    if body.callbackUrl is not None:
-        require_callback_url(body.callbackUrl, "callbackUrl", planner.settings)
-    return body.callbackUrl
-
-
 def _tier(planner: Planner, file_name: str, param: str) -> Tier:
     return tier_of(file_name, enabled_raw=planner.settings.raw_decoders, param=param)
 
@@ -228,7 +216,7 @@ def _tier_of_fetched(
     """By the name that the client gives, else by the one in the address."""
     if file_name is not None:
         return _tier(planner, file_name, name_param)
-    name = _name_in(url)
+    name = name_in(url)
     return _tier(planner, name if is_bucket_address(url) else in_address(name), url_param)
 
 
@@ -259,8 +247,7 @@ def _source(
         clips=tuple(clips),
         audio=tuple(audio),
         keyterms=tuple(body.keyterms or ()),
-        people=body.people,
-        voices=body.voices,
+        **body.model_dump(include={"people", "voices"}, exclude_unset=True),
         **({"redact": tuple(body.redact)} if body.redact else {}),
         language=body.language,
         languages=tuple(body.languages or ()),
@@ -277,7 +264,7 @@ def _clip(planner: Planner, clip: schemas.Clip, index: int) -> SourceClip:
     address = _address(
         planner, clip.sourceUrl, clip.downloadToken, clip.provider, f"clips[{index}].sourceUrl"
     )
-    return SourceClip(name=clip.fileName or _name_in(clip.sourceUrl), **address)
+    return SourceClip(name=clip.fileName or name_in(clip.sourceUrl), **address)
 
 
 def _address(
@@ -287,7 +274,9 @@ def _address(
     require_media_url(url, param, planner.settings)
     encrypter = planner.encrypter
     encrypted = None if token is None else base64.b64encode(encrypter.encrypt(token)).decode()
-    address = {"url": url, "provider": provider, "sealed_token": encrypted}
+    address: dict[str, Any] = {"url": url, "provider": provider, "sealed_token": encrypted}
+    if planner.archive_id is not None:
+        address["archive_id"] = planner.archive_id
     if is_bucket_address(url) and planner.access != PUBLIC_ACCESS:
         address["sealed_access"] = seal_access(encrypter, planner.access)
     return address
@@ -325,17 +314,7 @@ def _fetched_track(
     url = track.url or ""
     address = _address(planner, url, track.downloadToken, None, param)
     _tier_of_fetched(planner, url, None, param)
-    return SourceAudio(name=_name_in(url), **address, **_track_options(track))
-
-
-def _name_in(url: str) -> str:
-    """Return the file name that a URL's path ends with, or a plain default."""
-    path = url if is_bucket_address(url) else unquote(urlsplit(url).path)
-    last = path.rsplit("/", 1)[-1]
-    try:
-        return schemas.plain_file_name(last[:255])
-    except PydanticCustomError:
-        return DEFAULT_FILE_NAME
+    return SourceAudio(name=name_in(url), **address, **_track_options(track))
 
 
 def _upload(job_id: uuid.UUID, slot: str, file_name: str, declared: int | None) -> Upload:

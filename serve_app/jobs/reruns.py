@@ -24,7 +24,7 @@ from serve_app.jobs.plans import JobPlan
 from serve_app.jobs.service import create_jobs
 from serve_app.results.availability import require_stage
 from storage import history, jobs, ledger
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.cleaning import is_held
 from storage.database import Connection
 from storage.history import RerunBasis
@@ -207,6 +207,7 @@ async def _queue(
         source=source,
         tier=job.tier,
         metadata=job.metadata,
+        tags=job.tags,
         priority=Priority.LOW,
         rerun_of=job.id,
     )
@@ -224,5 +225,5 @@ async def _queue(
     except ledger.InsufficientCreditsError as error:
         raise ApiError(ErrorCode.INSUFFICIENT_CREDITS) from error
     await history.begin_rerun(connection, made.id)
-    await record(connection, job.account_id, AuditAction.RERUN_JOB, job_id=job.id, target=made.id)
+    await record(connection, job.account_id, "rerunJob", job_id=job.id, target=made.id)
     return made.id

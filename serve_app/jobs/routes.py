@@ -248,6 +248,7 @@ async def list_jobs(
         Annotated[str, Field(min_length=1, max_length=schemas.MAX_FILE_NAME)] | None,
         Query(description="Only jobs with this in the name of their file, in any case."),
     ] = None,
+    tag: Annotated[schemas.Tag | None, Query(description="Only jobs that have this tag.")] = None,
     created_from: parameters.CreatedFrom = None,
     created_to: parameters.CreatedTo = None,
 ) -> Response:
@@ -268,6 +269,7 @@ async def list_jobs(
         state=None if state is None else STATE_ALIASES.get(state) or JobState(state),
         legacy_status=status,
         name=name,
+        tag=tag,
         created_from=since,
         created_to=until,
     )
@@ -329,10 +331,12 @@ async def get_job(
 async def change_job(
     request: Request, context: Context, job: CurrentJob, body: schemas.JobChangesBody
 ) -> Response:
-    """Rename a job, or replace its metadata.
+    """Change a job.
 
-    The name keeps its suffix, which is added where the new one lacks it."""
-    changed = await context.database.write(service.change_job, job.id, body)
+    Its name keeps its suffix, which is added where the new one lacks it; metadata and tags
+    are replaced as a whole. A queued job of another priority goes behind those of its
+    account that have it. Media that was removed does not come back by a longer retention."""
+    changed = await context.database.write(service.change_job, job.id, body, context.settings)
     return success(request, render_job(changed, base_url(request)))
 
 

@@ -24,8 +24,9 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from models.contracts import SAME_LANGUAGES, SPOKEN_LANGUAGES
+from pipelines import collection
+from pipelines.collection import BucketAccess, plain_file_name
 from pipelines.net.addresses import MAX_CALLBACK_URL_LENGTH, MAX_URL_LENGTH
-from pipelines.net.buckets import BucketAccess
 from serve_app.api.schemas import NO_NUL_PATTERN, WHOLE, doc, each_once
 from serve_app.api.urls import CallbackUrl, uri
 from serve_app.jobs.answers import Metadata
@@ -34,24 +35,13 @@ from serve_app.results.redaction import RedactedKinds
 MAX_AUDIO_TRACKS = 16
 MAX_CLIPS = 100
 MAX_OFFSET_MS = 86_400_000
-MAX_KEYTERMS = 100
-MAX_SPEAKERS = 20
+MAX_SPEAKERS = collection.MAX_SPEAKERS
+MAX_KEYTERMS, MAX_FILE_NAME = collection.MAX_KEYTERMS, collection.MAX_FILE_NAME
 MAX_LANGUAGES = 10
-MAX_FILE_NAME = 255
+MOST_SOURCE_SECONDS = 365 * 86_400
 
 _LONGEST_NAME = 100
 """Characters of an unknown field's name that are shown."""
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
-
-
-def plain_file_name(value: str) -> str:
-    """Only the last path component counts, whichever way its slashes lean."""
-    if _CONTROL_CHARACTERS.search(value):
-        raise PydanticCustomError("file_name", "must not hold control characters")
-    name = re.split(r"[/\\]", value)[-1]
-    if name in {"", ".", ".."}:
-        raise PydanticCustomError("file_name", "must name a file")
-    return name
 
 
 FILE_NAME_PATTERN = r"^([^\u0000-\u001f\u007f]*[/\\])?(?!\.{1,2}$)[^/\\\u0000-\u001f\u007f]+$"
@@ -60,6 +50,16 @@ FileName = Annotated[
     str,
     Field(min_length=1, max_length=MAX_FILE_NAME, json_schema_extra={"pattern": FILE_NAME_PATTERN}),
     AfterValidator(plain_file_name),
+]
+Tag = Annotated[
+    str,
+    Field(max_length=50, pattern=r"^[^\x00-\x20\x7f]([^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?$"),
+]
+Tags = Annotated[
+    list[Tag],
+    Field(max_length=20, json_schema_extra={"uniqueItems": True}),
+    each_once("tag"),
+    doc("Words that put jobs together; lists filter by one.", ["council"]),
 ]
 MEDIA_URL_PATTERN = "^([Hh][Tt][Tt][Pp][Ss]?|[Ss]3|[Gg][Ss])://"
 MediaUrl = Annotated[str, uri(MEDIA_URL_PATTERN, MAX_URL_LENGTH)]
@@ -183,7 +183,7 @@ class RetentionOptions(Body):
     """How long a job keeps its media and its results, where not as long as its account's jobs."""
 
     sourceSeconds: Annotated[
-        Annotated[int, Field(ge=0, le=365 * 86_400), WHOLE] | None,
+        Annotated[int, Field(ge=0, le=MOST_SOURCE_SECONDS), WHOLE] | None,
         doc("Media, segments and unused stills.", 0),
     ] = None
     resultDays: Annotated[
@@ -255,6 +255,7 @@ class JobOptions(Body):
         doc("The same as the `Idempotency-Key` header."),
     ] = None
     metadata: Metadata | None = None
+    tags: Tags | None = None
     keyterms: Annotated[
         Annotated[list[Keyterm], Field(max_length=MAX_KEYTERMS)] | None,
         doc("Words that the transcription should know."),
@@ -274,13 +275,17 @@ class JobOptions(Body):
     ] = None
     people: Annotated[
         bool,
-        doc("Put faces of the same person together; refused where the service does not do it."),
+        doc(
+            "Put faces of the same person together; refused where the service does not do it. Where"
+            " not given, as the account's switch has it."
+        ),
     ] = False
     voices: Annotated[
         bool,
         doc(
             "Recognise the voices that the account has named, and keep what the speakers sound like"
-            " so that they can be named; refused where the service does not do it."
+            " so that they can be named; refused where the service does not do it. Where not given,"
+            " as the account's switch has it."
         ),
     ] = False
     speakersExpected: Annotated[
@@ -467,6 +472,12 @@ class JobChangesBody(Body):
 
     fileName: FileName | None = None
     metadata: Metadata | None = None
+    tags: Tags | None = None
+    priority: Annotated[
+        Literal["low", "normal", "high"] | None,
+        doc("Of a job that waits; refused where the account may not use it, or later."),
+    ] = None
+    retention: RetentionOptions | None = None
 
 
 class Clip(Body):

@@ -45,6 +45,7 @@ from storage.archives import list_archives
 from storage.cleaning import erase_content, is_held
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord, JobSource
+from storage.queue import set_priority
 from storage.results import TrackTranscript
 from storage.types import (
     ENDED_STATUSES,
@@ -96,10 +97,15 @@ async def create_jobs(
     created = []
     for plan in plans:
         require_priority(plan.job.priority, account, settings)
+        source = with_vocabulary(plan.job.source, vocabularies)
+        if account.recognises:
+            usual = {"people": settings.people, "voices": settings.voices}
+            usual = {name: it for name, it in usual.items() if name not in source.model_fields_set}
+            source = source.model_copy(update=usual)
         # Its share of the queue, by the rules of its account and the service.
         job = replace(
             plan.job,
-            source=with_vocabulary(plan.job.source, vocabularies),
+            source=source,
             queue_weight=settings.priority_weights[plan.job.priority] * account.queue_weight,
             running_limit=account.max_running_jobs or settings.max_running_jobs,
             capped_key_id=capped_key_id,
@@ -114,7 +120,7 @@ async def create_jobs(
             except ledger.InsufficientCreditsError as error:
                 message = None if capped_key_id is None else CREDITS_OR_CAP
                 raise ApiError(ErrorCode.INSUFFICIENT_CREDITS, message) from error
-        await audit.record(connection, account_id, audit.AuditAction.CREATE_JOB, job_id=plan.job.id)
+        await audit.record(connection, account_id, "createJob", job_id=plan.job.id)
         created.append(await get_job(connection, account_id, str(plan.job.id)))
     return created
 
@@ -217,7 +223,7 @@ async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str)
         open_stages=SkipReason.JOB_CANCELLED,
         stage_error_code="CANCELLED",
     )
-    await audit.record(connection, account_id, audit.AuditAction.CANCEL_JOB, job_id=job.id)
+    await audit.record(connection, account_id, "cancelJob", job_id=job.id)
     return await get_job(connection, account_id, job_id)
 
 
@@ -246,18 +252,24 @@ async def erase_job(
         if each.status is TranslationStatus.PENDING:
             await ledger.refund_translation(connection, account_id, job.id, each)
     await erase_content(connection, job)
-    await audit.record(connection, account_id, audit.AuditAction.ERASE_JOB, job_id=job.id)
+    await audit.record(connection, account_id, "eraseJob", job_id=job.id)
     erased = await get_job(connection, account_id, job_id)
     await _add_events(connection, erased, EventType.JOB_ERASED, subscribers)
     return erased
 
 
 async def change_job(
-    connection: Connection, job_id: uuid.UUID, changes: JobChangesBody
+    connection: Connection,
+    job_id: uuid.UUID,
+    changes: JobChangesBody,
+    settings: Settings,
+    *,
+    by_operator: bool = False,
 ) -> JobRecord:
-    """Return the job with another name, which keeps its suffix, and other metadata.
+    """Return the job with another name, which keeps its suffix, and what else is given.
 
-    Raises LEGAL_HOLD, and NOT_FOUND for one that was erased.
+    Raises LEGAL_HOLD, NOT_FOUND for one that was erased, and INVALID_REQUEST for a priority that
+    comes too late, or that the account may not use while ``by_operator`` is not set.
     """
     job = existing(await jobs.find_job(connection, job_id, for_update=True), "job")
     if job.erased_at is not None:
@@ -267,9 +279,23 @@ async def change_job(
     name, suffix = changes.fileName or job.file_name, PurePosixPath(job.file_name).suffix
     if not name.lower().endswith(suffix.lower()):  # by which players know what it is
         name = name[: MAX_FILE_NAME - len(suffix)] + suffix
-    metadata = job.metadata if changes.metadata is None else changes.metadata
-    await jobs.change_job(connection, job, name, metadata)
-    await audit.record(connection, job.account_id, audit.AuditAction.CHANGE_JOB, job_id=job.id)
+    given = changes.model_dump(include={"metadata", "tags"}, exclude_none=True)
+    if changes.retention is not None:
+        names = {"sourceSeconds": "source_retention_seconds", "resultDays": "result_retention_days"}
+        kept = changes.retention.model_dump(exclude_unset=True)
+        own = {names[name]: value for name, value in kept.items()}
+        given["source"] = job.source.model_copy(update=own).stored()
+    await jobs.change_job(connection, job, name, **given)
+    if changes.priority is not None and changes.priority != job.priority:
+        if job.state not in {JobState.AWAITING_UPLOAD, JobState.QUEUED}:
+            raise invalid("Only a job that waits can have another priority.", "priority")
+        account = await keys.get_account(connection, str(job.account_id))
+        if not by_operator:
+            require_priority(changes.priority, account, settings)
+        weight = settings.priority_weights[Priority(changes.priority)] * account.queue_weight
+        await set_priority(connection, job.id, Priority(changes.priority), weight)
+    detail = " ".join(sorted(changes.model_fields_set)) or None
+    await audit.record(connection, job.account_id, "changeJob", job_id=job.id, detail=detail)
     return await get_job(connection, job.account_id, str(job.id))
 
 

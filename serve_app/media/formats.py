@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from pipelines.ingest.headers import extension, raw_family
 from serve_app.errors import ApiError, ErrorCode
 from storage.types import Tier
 
@@ -19,11 +20,6 @@ STANDARD = _words(
     "mp4 m4v mov mkv webm avi mxf ts mts m2ts mpg mpeg m2v vob wmv asf flv f4v 3gp 3g2 ogv dv gif"
 )
 AUDIO_ONLY = _words("wav bwf mp3 m4a aac flac ogg oga opus wma aif aiff caf ac3 eac3 amr mka")
-RAW_FAMILIES: dict[str, tuple[str, ...]] = {
-    "r3d": _words("r3d"),
-    "braw": _words("braw"),
-    "arri": _words("ari arx"),
-}
 BLOCKED = _words(
     "exe dll msi com bat cmd ps1 vbs js mjs jar sh bash py pl rb php apk app dmg deb rpm scr lnk"
     " iso bin so dylib"
@@ -33,23 +29,11 @@ _OF_ADDRESSES = frozenset(_words("com php pl py rb"))
 UNKNOWN_EXTENSIONS = "accepted"
 
 
-def extension(file_name: str) -> str:
-    """Return the lower-case extension without its dot; empty if there is none."""
-    stem, dot, suffix = file_name.rpartition(".")
-    return suffix.lower() if dot and stem else ""
-
-
 def in_address(file_name: str) -> str:
     """Return the name at the end of an address, without an extension that belongs to a host or
     program."""
     suffix = extension(file_name)
     return file_name[: -len(suffix) - 1] if suffix in _OF_ADDRESSES else file_name
-
-
-def raw_family(file_name: str) -> str | None:
-    """Return the camera RAW family of a file name, or None."""
-    suffix = extension(file_name)
-    return next((name for name, known in RAW_FAMILIES.items() if suffix in known), None)
 
 
 def tier_of(file_name: str, *, enabled_raw: Collection[str], param: str) -> Tier:

@@ -17,7 +17,7 @@ from serve_app.api.schemas import NO_NUL_PATTERN, WHOLE, Answer, Timestamp, Url,
 from serve_app.api.urls import parse_job_id
 from serve_app.errors import existing, invalid
 from storage import comments
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.records import timestamp
 from storage.tables import Comment
 
@@ -134,6 +134,6 @@ async def share_job(
     ends = datetime.now(UTC) + timedelta(days=body.days)
     path = f"{SHARED_PATH}/{job.id}"
     signed = context.signer.sign_path(SHARE_PURPOSE, path, expires_at=int(ends.timestamp()))
-    await context.database.write(record, account_id, AuditAction.SHARE_JOB, job_id=job.id)
+    await context.database.write(record, account_id, "shareJob", job_id=job.id)
     link = {"url": public_url(request) + signed, "expiresAt": timestamp(ends)}
     return success(request, link, status=201)

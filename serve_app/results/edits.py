@@ -34,7 +34,7 @@ from serve_app.results.transcripts import (
     segment_json,
 )
 from storage import history, jobs
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.database import Connection
 from storage.history import (
     MOST_ACCOUNT_HISTORY_BYTES,
@@ -445,9 +445,9 @@ async def _edited(
             if revision is not None:
                 await redaction.add_muted(context, connection, locked, muted)
                 await redaction.keep_known(connection, locked, known)
-                action = AuditAction.EDIT_TRANSCRIPT
+                action = "editTranscript"
                 if reverted_to is not None:
-                    action = AuditAction.REVERT_TRANSCRIPT
+                    action = "revertTranscript"
                 detail = f"revision={revision}"
                 await record(connection, job.account_id, action, job_id=job.id, detail=detail)
                 break

@@ -25,7 +25,7 @@ from serve_app.results.routes import SpeakerId, TrackQuery
 from serve_app.results.scenes import BoxJson
 from serve_app.results.transcripts import choose_track, read_tracks, require_choice, transcript_of
 from storage import results, voices
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.cleaning import is_held, is_voice_held
 from storage.tables import Voice
 from storage.types import SkipReason, StageName
@@ -102,7 +102,7 @@ async def delete_people(request: Request, context: Context, job: CurrentJob) -> 
             stored = await results.find_people(connection, job.id, locked=True)
             if stored == known:
                 await results.delete_people(connection, job.id)
-                await record(connection, job.account_id, AuditAction.DELETE_PEOPLE, job_id=job.id)
+                await record(connection, job.account_id, "deletePeople", job_id=job.id)
                 break
         # Their pictures first: they are named until the store has removed them.
         people = [] if stored is None else decode(tuple[Person, ...], stored.encode())
@@ -164,9 +164,7 @@ async def name_voice(
         [learnt] = await voices.list_voices(connection, account_id, voice.id)
         if learnt.samples > MOST_SAMPLES:
             raise invalid(f"A voice is learnt from at most {MOST_SAMPLES} speakers.", "name")
-        await record(
-            connection, account_id, AuditAction.NAME_VOICE, job_id=job.id, target=learnt.id
-        )
+        await record(connection, account_id, "nameVoice", job_id=job.id, target=learnt.id)
     return success(request, learnt.json())
 
 

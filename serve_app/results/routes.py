@@ -41,7 +41,7 @@ from serve_app.results.transcripts import (
 from serve_app.results.translations import TranslationList, find_requested
 from storage import history, jobs, keys, ledger, translations
 from storage import results as stored
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.cleaning import is_held
 from storage.database import Connection
 from storage.job_records import JobRecord
@@ -242,7 +242,7 @@ async def _name_speaker(
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such speaker.")
         shown = await redaction.hidden_label(connection, job, label)
         await stored.name_speaker(connection, job.id, chosen.track_index, speaker_id, shown)
-        action = AuditAction.NAME_SPEAKER if label else AuditAction.RESET_SPEAKER
+        action = "nameSpeaker" if label else "resetSpeaker"
         detail = f"track={chosen.track_index} speaker={speaker_id}"
         await record(connection, job.account_id, action, job_id=job.id, detail=detail)
         tracks = await transcripts.read_tracks(connection, job, words=False)
@@ -327,9 +327,7 @@ async def redact_job(
             source = locked.source.model_copy(update={"redact": tuple(kinds)})
             await redaction.redact_again(connection, replace(locked, source=source))
             detail = f"kinds={','.join(kinds)}"
-            await record(
-                connection, job.account_id, AuditAction.REDACT_JOB, job_id=job.id, detail=detail
-            )
+            await record(connection, job.account_id, "redactJob", job_id=job.id, detail=detail)
             found = await jobs.find_job(connection, job.id)
             locked = found or locked
     answer: redaction.RedactedJob = {
@@ -454,7 +452,7 @@ async def create_translation(
                 capped_key_id=capped_key_id,
                 source=source,
             )
-            action, detail = AuditAction.CREATE_TRANSLATION, f"language={language}"
+            action, detail = "createTranslation", f"language={language}"
             await record(connection, job.account_id, action, job_id=job.id, detail=detail)
     return success(request, found.json(), status=202)
 

@@ -41,7 +41,7 @@ Scene = Annotated[
     Annotated[str, shown(_SCENE), matching(_SCENE, "scene: a job's id, a colon, a number")] | None,
     Query(
         description="A scene, `jobId:index`: the scenes whose stills look like it, 200 at "
-        "most, without it. Not together with `language`, or other `kinds` than `scene`.",
+        "most, without it. Not together with `language`, `speaker`, or other `kinds` than `scene`.",
         examples=["0b5c1f3e-6f0a-4c58-9d0e-6a1d2a7f4b11:3"],
     ),
 ]
@@ -64,6 +64,16 @@ _Job = Annotated[
         alias="jobId",
         description="Only this job; nothing is found if there is no such job.",
         json_schema_extra={"pattern": r"^[^\u0000-\u001f]*$"},
+    ),
+]
+_Speaker = Annotated[
+    str | None,
+    Query(
+        description="Only what this speaker says: a name that was given, or an id as "
+        "`speaker_0`. Not together with `like`.",
+        min_length=1,
+        max_length=100,
+        examples=["Anna"],
     ),
 ]
 _Limit = Annotated[
@@ -96,6 +106,7 @@ async def search(
     created_from: parameters.CreatedFrom = None,
     created_to: parameters.CreatedTo = None,
     job_id: _Job = None,
+    speaker: _Speaker = None,
     limit: _Limit = DEFAULT_PAGE,
     cursor: CursorQuery = None,
 ) -> Response:
@@ -119,6 +130,7 @@ async def search(
         job_id=None if job_id is None else parse_job_id(job_id),
         created_from=since,
         created_to=until,
+        speaker=speaker,
     )
     cursors = Cursors(context.signer.secret, account_id, _purpose(request))
     after = None if cursor is None else service.end_of(cursors.read(cursor, of="search"))
@@ -154,8 +166,8 @@ def likeness(like: str | None, filters: Filters) -> service.Likeness:
     if like is None:
         raise invalid("Either q or like is needed.", "q")
     is_of_scenes = filters.kinds in (tuple(SearchKind), (SearchKind.SCENE,))
-    if filters.language is not None or not is_of_scenes:
-        raise invalid("like finds scenes alone, which have no language.", "like")
+    if (filters.language, filters.speaker) != (None, None) or not is_of_scenes:
+        raise invalid("like finds scenes alone, which have no language and no speaker.", "like")
     job_id, _, index = like.partition(":")
     return service.Likeness(parse_job_id(job_id), int(index))
 

@@ -37,7 +37,7 @@ from serve_app.errors import ErrorCode, existing, invalid
 from serve_app.webhooks.sending import delivery_options, send_event
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import endpoints, webhooks
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.endpoints import MOST_ENDPOINTS
 from storage.tables import Delivery, WebhookEndpoint
 from storage.types import TERMINAL_EVENTS, DeliveryStatus, EventType
@@ -141,7 +141,7 @@ async def send_test_webhook(
     fresh = context.encrypter.encrypt(new_signing_secret())
     async with context.database.transaction() as connection:
         stored = await webhooks.get_or_create_signing_secret(connection, account_id, fresh)
-        await record(connection, account_id, AuditAction.SEND_TEST)
+        await record(connection, account_id, "sendTestWebhook")
     encrypted = [stored.current] + ([stored.previous] if stored.previous else [])
     event = {
         "type": TEST_EVENT,

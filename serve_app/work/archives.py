@@ -13,8 +13,9 @@ import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 
+from pipelines import collection
 from pipelines.net import buckets
 from serve_app.api.urls import address_policy
 from serve_app.context import AppContext
@@ -26,9 +27,9 @@ from serve_app.media.formats import tier_of
 from serve_app.work.queue import Work, work
 from storage import archives, keys
 from storage.archives import Archive, ArchiveObject, ListedObject
-from storage.audit import AuditAction, record
+from storage.audit import record
 from storage.database import UNAVAILABLE, Connection
-from storage.types import ArchiveState, ObjectState
+from storage.types import ArchiveState, Member, ObjectState
 from storage.work import Held, WorkLostError
 
 log = logging.getLogger("vas.archives")
@@ -39,16 +40,9 @@ STEPS_AT_ONCE = 4
 """Of a runner, each for another account: a slow server of one occupies no more."""
 _THREADS = ThreadPoolExecutor(STEPS_AT_ONCE, "bucket")
 """Of their own: servers that answer slowly delay nothing else."""
-MOST_FAILURES = 10
-"""Steps that failed, for whatever reason, one after the other, before the archive is paused."""
 TOO_MANY_OBJECTS = "TOO_MANY_OBJECTS"
 _LOOK_SECONDS = 2.0
 _WAIT_SECONDS = 15.0
-_LONGEST_PAUSE_SECONDS = 300.0
-_PASSING = frozenset(
-    {ErrorCode.TOO_MANY_ACTIVE_JOBS, ErrorCode.THROTTLED, ErrorCode.SERVICE_UNAVAILABLE}
-)
-"""Refusals of jobs that are waited for; others pause the archive."""
 
 
 @work(
@@ -86,9 +80,9 @@ class _Step:
     async def run(self) -> None:
         """Raises WorkLostError where the archive was paused or removed meanwhile."""
         async with self.context.database.transaction() as connection:
-            self.archive = await archives.lock_archive(connection, self.held)
-            await archives.begin_list(connection, self.archive)
-            unfetched = await archives.settle_objects(connection, self.archive.id)
+            archive = await archives.lock_archive(connection, self.held)
+            await archives.begin_list(connection, archive)
+            unfetched = await archives.settle_objects(connection, archive.id)
             self.archive = await archives.lock_archive(connection, self.held)
         listing = self.archive.list_after is not None
         is_read = listing or unfetched
@@ -110,15 +104,15 @@ class _Step:
         except ApiError as error:
             # No job can be created at present.
             async with self.context.database.transaction() as connection:
-                await archives.lock_archive(connection, self.held)
-                if error.code in _PASSING:
+                archive = await archives.lock_archive(connection, self.held)
+                if collection.may_pass(error.status):
                     await archives.release_archive(connection, self.held, _WAIT_SECONDS)
                 else:
-                    await self._pause(connection, error.code, error.message)
+                    await self._leave(connection, archive, error.code, error.message)
             return
         await self._release(created, is_read=is_read)
 
-    async def _page(self) -> buckets.BucketPage:
+    async def _page(self) -> collection.Page:
         over = threading.Event()
         loop = asyncio.get_running_loop()
         try:
@@ -126,7 +120,7 @@ class _Step:
         finally:
             over.set()
 
-    def _read_page(self, over: threading.Event) -> buckets.BucketPage:
+    def _read_page(self, over: threading.Event) -> collection.Page:
         """Return the next page of the list; the first one shows whether the bucket can be read."""
 
         def watch() -> None:
@@ -140,13 +134,13 @@ class _Step:
         after = (self.archive.list_after or b"").decode(errors="surrogateescape")
         return reader.page(bucket, prefix, after)
 
-    async def _merge(self, page: buckets.BucketPage) -> bool:
+    async def _merge(self, page: collection.Page) -> bool:
         """Keep the page; False where it pauses the archive, for objects without end."""
         _, _, prefix = buckets.split_bucket_address(self.archive.url)
         listed = [
             self._listed(each)
-            for each in page.objects
-            if buckets.is_chosen(each.key.removeprefix(prefix), self.archive.patterns)
+            for each in page.members
+            if collection.is_chosen(each.key.removeprefix(prefix), self.archive.patterns)
         ]
         after = None
         if page.next_after is not None:
@@ -157,29 +151,29 @@ class _Step:
             if await archives.merge_page(connection, locked, listed, after, most_objects=most):
                 return True
             sentence = f"The account's archives may have {most} objects, and the bucket has more."
-            await self._pause(connection, TOO_MANY_OBJECTS, sentence)
+            await self._leave(connection, locked, TOO_MANY_OBJECTS, sentence)
             return False
 
-    def _listed(self, found: buckets.BucketObject) -> ListedObject:
+    def _listed(self, found: Member) -> ListedObject:
         code, message = self._refusal(found) or (None, None)
+        key = collection.key_bytes(found)
         return ListedObject(
-            key_sha256=archives.key_digest(found.key_bytes),
             # As text that PostgreSQL keeps.
-            key=found.key_bytes.decode(errors="replace").replace("\0", "\ufffd"),
-            size_bytes=found.size_bytes,
-            etag=found.etag,
-            modified_at=found.modified_at,
+            **asdict(found) | {"key": key.decode(errors="replace").replace("\0", "\ufffd")},
+            key_sha256=archives.key_digest(key),
             error_code=code,
             error_message=message,
         )
 
-    def _refusal(self, found: buckets.BucketObject) -> tuple[str, str] | None:
+    def _refusal(self, found: Member) -> tuple[str, str] | None:
         """Code and sentence of what no job is created of."""
-        problem, settings = buckets.problem_of_object(found), self.context.settings
+        problem, settings = collection.problem_of(found), self.context.settings
         if problem is not None:
-            return problem, OBJECT_SENTENCES[problem]
+            return problem, problem.sentence
         try:
-            tier = tier_of(found.name, enabled_raw=settings.raw_decoders, param="url")
+            tier = tier_of(
+                found.key.rpartition("/")[2], enabled_raw=settings.raw_decoders, param="url"
+            )
         except ApiError as error:
             return error.code, error.message
         if (limit := settings.max_upload_bytes(tier)) < found.size_bytes:
@@ -232,7 +226,9 @@ class _Step:
         """Plans of the objects that jobs can be created of; the others are refused."""
         archive, planned = self.archive, []
         settings, encrypter = self.context.settings, self.context.encrypter
-        planner = Planner(settings, encrypter, archive.account_id, archive.base_url)
+        planner = Planner(
+            settings, encrypter, archive.account_id, archive.base_url, archive_id=archive.id
+        )
         bucket = "/".join(archive.url.split("/", 3)[:3])
         for each in waiting:
             try:
@@ -250,10 +246,7 @@ class _Step:
                     error_message=error.message,
                 )
                 continue
-            [clip] = plan.job.source.clips
-            clips = (clip.model_copy(update={"archive_id": archive.id}),)
-            source = plan.job.source.model_copy(update={"clips": clips})
-            planned.append((each, replace(plan, job=replace(plan.job, source=source))))
+            planned.append((each, plan))
         return planned
 
     async def _release(self, created: int, *, is_read: bool) -> None:
@@ -279,44 +272,37 @@ class _Step:
             if archive.sealed_access != self.archive.sealed_access:
                 # Of credentials in whose place there are others since.
                 await archives.release_archive(connection, self.held, 0)
-            elif error.may_pass:
-                await self._retry(connection, archive, error.problem, str(error))
             else:
-                await self._pause(connection, error.problem, str(error))
+                code, passes = error.problem, error.may_pass
+                await self._leave(connection, archive, code, str(error), passes=passes)
 
     async def fail(self, code: str, message: str) -> None:
-        """Have the step tried again later, or pause the archive after too many that failed.
-
-        Raises WorkLostError.
-        """
+        """Have the step tried again later. Raises WorkLostError."""
         async with self.context.database.transaction() as connection:
             archive = await archives.lock_archive(connection, self.held)
-            await self._retry(connection, archive, code, message)
+            await self._leave(connection, archive, code, message, passes=True)
 
-    async def _retry(
-        self, connection: Connection, archive: Archive, code: str, message: str
+    async def _leave(
+        self,
+        connection: Connection,
+        archive: Archive,
+        code: str,
+        message: str,
+        *,
+        passes: bool = False,
     ) -> None:
+        """Have the step tried again later where the failure ``passes``, unless too many did not;
+        else pause the archive."""
+        failure: dict[str, object] = {"error_code": code, "error_message": message}
         failures = archive.failures + 1
-        if failures >= MOST_FAILURES:
-            await self._pause(connection, code, message)
+        if passes and failures < collection.MOST_FAILURES:
+            pause_seconds = collection.pause_seconds(failures)
+            failure["failures"] = failures
+            await archives.release_archive(connection, self.held, pause_seconds, **failure)
             return
-        pause_seconds = min(2.0**failures, _LONGEST_PAUSE_SECONDS)
-        failure = {"failures": failures, "error_code": code, "error_message": message}
-        await archives.release_archive(connection, self.held, pause_seconds, **failure)
-
-    async def _pause(self, connection: Connection, code: str, message: str) -> None:
-        paused = {"state": ArchiveState.PAUSED, "failures": 0}
-        failure = {"error_code": code, "error_message": message}
-        await archives.release_archive(connection, self.held, 0, **paused, **failure)
-        await record(
-            connection, self.archive.account_id, AuditAction.PAUSE_ARCHIVE, target=self.archive.id
-        )
+        failure |= {"state": ArchiveState.PAUSED, "failures": 0}
+        await archives.release_archive(connection, self.held, 0, **failure)
+        await record(connection, archive.account_id, "pauseArchive", target=archive.id)
 
 
 _NO_FAILURE: dict[str, object] = {"failures": 0, "error_code": None, "error_message": None}
-
-OBJECT_SENTENCES = {
-    buckets.ObjectProblem.EMPTY: "The object is empty.",
-    buckets.ObjectProblem.FOLDER: "The object marks a folder and has no content.",
-    buckets.ObjectProblem.KEY: "The object's key is no text.",
-}

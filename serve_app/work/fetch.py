@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pipelines.execution.chain import Control, parts_of
 from pipelines.ingest.external_audio import ExternalFile
+from pipelines.ingest.headers import raw_family
 from pipelines.ingest.source import ClipFile, RawConfig, SourceMedia, decoded_source, naming_clip
 from pipelines.ingest.timecode import SyncMode
 from pipelines.net.fetch import FetchLimits, fetch
@@ -15,7 +16,6 @@ from pipelines.types import StageCode, StageError
 from serve_app.api.urls import address_policy
 from serve_app.context import AppContext
 from serve_app.jobs.plans import unseal_access
-from serve_app.media.formats import raw_family
 from storage.job_records import JobRecord, SourceAudio, SourceClip, SourceFile
 from storage.types import ProcessingMode
 from storage.uploads import MEDIA_SLOT, Upload, source_prefix

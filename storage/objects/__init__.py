@@ -96,6 +96,10 @@ class ObjectStore(Protocol):
         ...
 
     def writer(self, key: str) -> contextlib.AbstractContextManager[BinaryIO]: ...
+    def copy_to(self, key: str, sink: BinaryIO, *, check: Check | None = None) -> None:
+        """Write the object's bytes into ``sink``; ``check`` as for ``local_copy``."""
+        ...
+
     def local_copy(
         self, key: str, *, check: Check | None = None
     ) -> contextlib.AbstractContextManager[Path]:

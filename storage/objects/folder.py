@@ -15,6 +15,8 @@ from typing import BinaryIO
 from storage import objects
 from storage.objects.local_files import is_at
 
+_COPY_BYTES = 4 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class FolderStore:
@@ -91,6 +93,10 @@ class FolderStore:
             raise
         _fsync_folder(target.parent)
 
+    def copy_to(self, key: str, sink: BinaryIO, *, check: objects.Check | None = None) -> None:
+        with self.local_copy(key) as path, path.open("rb") as source:
+            shutil.copyfileobj(source, sink, _COPY_BYTES)
+
     @contextlib.contextmanager
     def local_copy(self, key: str, *, check: objects.Check | None = None) -> Iterator[Path]:
         """The object as a file to read; here the file itself, so do not change it."""
@@ -106,13 +112,13 @@ class FolderStore:
             yield objects.RangedCopy(path, self.size_bytes(key), None)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        """Yield keys below the folder ``prefix``, sorted."""
+        """Yield keys below the folder ``prefix``, all if it is empty, sorted."""
         for path in self._files(prefix):
             if not path.name.startswith((objects.TEMPORARY_PREFIX, objects.PARTIAL_PREFIX)):
                 yield path.relative_to(self.root).as_posix()
 
     def _files(self, prefix: str) -> Iterator[Path]:
-        top = self.path(prefix)
+        top = self.path(prefix) if prefix else self.root
         for path in sorted(top.rglob("*")):
             if path.is_file():
                 yield path

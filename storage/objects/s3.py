@@ -173,16 +173,6 @@ def _named(error: ClientError, key: str) -> Exception:
     return ObjectStoreUnavailableError(f"object store: {error.operation_name}: {code}")
 
 
-def create_object(client: Any, at: dict[str, str], data: bytes) -> bool:
-    """Put the object unless there is one; return whether it was put."""
-    try:
-        with named_errors(at["Key"]):
-            client.put_object(**at, Body=data, IfNoneMatch="*")
-    except ConflictError:
-        return False
-    return True
-
-
 def part_bytes(number: int, first: int = FIRST_PART_BYTES) -> int:
     """Size of part ``number`` (from 1): the first one's, doubled every 1000 parts.
 
@@ -765,6 +755,8 @@ class S3Store:
     place: S3Place
     cache: NodeCache | None = None
     """Of what is read as files and what is written, where its readers run on this node too."""
+    folder: str = "objects/"
+    """Where objects lie below the prefix; empty where their keys are a user's own names."""
 
     largest_put_bytes: ClassVar[int] = 5 * 1024**3
     """S3's limit for one plain PUT."""
@@ -779,7 +771,7 @@ class S3Store:
         return Partials(self._client, place.bucket, place.prefix, place.first_part_bytes)
 
     def _s3_key(self, key: str) -> str:
-        return f"{self.place.prefix}objects/{check_key(key)}"
+        return f"{self.place.prefix}{self.folder}{check_key(key)}"
 
     def _at(self, key: str) -> dict[str, str]:
         return {"Bucket": self.place.bucket, "Key": self._s3_key(key)}
@@ -850,7 +842,13 @@ class S3Store:
             stream.write(data)
 
     def create(self, key: str, data: bytes) -> bool:
-        return create_object(self._client, self._at(key), data)
+        """Put the object unless there is one; return whether it was put."""
+        try:
+            with named_errors(key):
+                self._client.put_object(**self._at(key), Body=data, IfNoneMatch="*")
+        except ConflictError:
+            return False
+        return True
 
     @contextlib.contextmanager
     def writer(self, key: str) -> Iterator[BinaryIO]:
@@ -881,20 +879,20 @@ class S3Store:
         """Return the name of an object's copy on a node."""
         return f"{self.place.endpoint_url} {self.place.bucket} {self._s3_key(key)} {etag}"
 
-    @contextlib.contextmanager
-    def local_copy(self, key: str, *, check: Check | None = None) -> Iterator[Path]:
-        """The object as a temporary file, which goes when the block ends, or as the node's copy."""
-
-        def fill(stream: BinaryIO) -> None:
+    def copy_to(self, key: str, sink: BinaryIO, *, check: Check | None = None) -> None:
+        with named_errors(key):
             self._client.download_fileobj(
-                self.place.bucket,
-                self._s3_key(key),
-                stream,
+                **self._at(key),
+                Fileobj=sink,
                 Config=_DOWNLOAD,
                 Callback=None if check is None else _throttled(check),
             )
-            stream.flush()
+        sink.flush()
 
+    @contextlib.contextmanager
+    def local_copy(self, key: str, *, check: Check | None = None) -> Iterator[Path]:
+        """The object as a temporary file, which goes when the block ends, or as the node's copy."""
+        fill = functools.partial(self.copy_to, key, check=check)
         with contextlib.ExitStack() as used:
             with named_errors(key):
                 if self.cache is None:
@@ -919,9 +917,9 @@ class S3Store:
 
     def list_keys(self, prefix: str) -> Iterator[str]:
         """Yield keys below the folder ``prefix``, sorted."""
-        top = len(f"{self.place.prefix}objects/")
-        for s3_key in self._list(f"{self._s3_key(prefix)}/"):
-            yield s3_key[top:]
+        top = f"{self.place.prefix}{self.folder}"
+        for s3_key in self._list(f"{self._s3_key(prefix)}/" if prefix else top):
+            yield s3_key[len(top) :]
 
     def _list(self, s3_prefix: str) -> Iterator[str]:
         pages = self._client.get_paginator("list_objects_v2").paginate(

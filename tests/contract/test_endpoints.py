@@ -167,7 +167,8 @@ def test_discovery_is_counted_cacheable_and_the_same_with_a_key(caller: Caller, 
 def test_keys_are_listed_without_their_secrets(caller: Caller) -> None:
     answer = caller.api.client.get("/keys", headers=caller.sign_in())
     [key] = shown(answer)
-    assert set(key) == {"id", "displayKey", "status", "expiresAt", "benefitId", "createdAt"}
+    fields = {"id", "displayKey", "status", "expiresAt", "benefitId", "createdAt"}
+    assert set(key) == fields | {"name", "lastUsedAt"}
     assert key["status"] == "active"
     assert caller.customer.key not in answer.text
 

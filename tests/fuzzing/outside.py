@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from pipelines.backfill.manifest import ManifestError, read_manifest
-from pipelines.backfill.places import S3Access
 from pipelines.codec import from_json, to_json
+from pipelines.collection import BucketAccess
 from pipelines.ingest.headers import wav_labels
 from pipelines.ingest.timecode import WavLabels, from_labels, parse_timecode
 from pipelines.net.addresses import (
@@ -323,11 +323,11 @@ def check_manifest(data: bytes) -> None:
     suffix = (".csv", ".jsonl", ".parquet")[feed.number(0, 2)]
     with _file(feed.rest(), suffix) as path:
         try:
-            found = read_manifest(str(path), S3Access())
+            found = read_manifest(str(path), BucketAccess())
         except ManifestError as error:
             str(error).encode()
             return
-        assert read_manifest(str(path), S3Access()) == found
+        assert read_manifest(str(path), BucketAccess()) == found
     ids = [item.id for item in found.items]
     assert len(set(ids)) == len(ids)
     for item in found.items:

@@ -247,6 +247,8 @@ ROUTES_OUTSIDE = {
     "/dashboard/keys": "test_pages_show_nothing_of_anothers",
     "/dashboard/vocabulary": "test_pages_show_nothing_of_anothers",
     "/dashboard/jobs/{jobId}/editors": "tests/serve_app/test_comments.py",
+    "/dashboard/jobs/{jobId}/segments/wave": "tests/serve_app/dashboard/test_library_pages.py",
+    "/dashboard/recognition": "tests/serve_app/dashboard/test_library_pages.py",
     "/dashboard/shared/{jobId}": "signed: tests/serve_app/test_comments.py",
     "/dashboard/archives": "test_pages_show_nothing_of_anothers",
     "/dashboard/archives/{id}/{action}": "tests/serve_app/dashboard/test_dashboard_pages.py",
@@ -285,6 +287,7 @@ ROUTES_OUTSIDE = {
     "/dashboard/operator": "test_an_account_learns_nothing_of_the_operators_pages",
     "/dashboard/operator/accounts": "test_an_account_learns_nothing_of_the_operators_pages",
     "/dashboard/operator/jobs/{id}/cancel": "tests/serve_app/dashboard/test_operator_pages.py",
+    "/dashboard/operator/jobs/{id}/priority": "tests/serve_app/dashboard/test_operator_pages.py",
     "/dashboard/operator/accounts/{id}/{action}": (
         "tests/serve_app/dashboard/test_operator_pages.py"
     ),

@@ -119,6 +119,7 @@ READ_PAGES = [
     "get_compare",
     "get_vocabulary",
     "get_editors",
+    "get_wave",
 ]
 WRITE_PAGES = [
     "create_from_urls", "erase_job", "cancel_job", "change_archive", "change_vocabulary"
@@ -132,6 +133,7 @@ OWNER_PAGES = [
     "add_endpoint",
     "delete_endpoint",
     "rotate_endpoint",
+    "change_recognition",
     "get_people",
     "invite",
     "withdraw_invitation",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pipelines.backfill.output import begin_output
-from pipelines.backfill.places import S3Access, place_at
+from pipelines.collection import BucketAccess, place_at
 from serve_app.cli.backfill import import_backfill
 from serve_app.cli.main import app as vas
 from storage import keys
@@ -26,7 +26,7 @@ STILL = bytes(cv2.imencode(".jpg", np.full((9, 16, 3), 90, np.uint8))[1])
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An output of two parts: three items completed, one failed, one with impossible metadata."""
     folder = tmp_path_factory.mktemp("out")
-    place = place_at(str(folder), S3Access())
+    place = place_at(str(folder), BucketAccess())
     parts = [
         [completed("full", metadata=json.dumps({"asset": 5})), failed("half")],
         [sound_only("sound"), completed("odd", metadata=json.dumps({"a key": 1}))],
@@ -37,7 +37,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for seen in (*outcome.scenes, outcome.overview):
                 if seen is not None:
                     for key in seen.still_names(""):
-                        place.write_bytes(key, STILL)
+                        place.files.write_bytes(key, STILL)
         output.commit(part)
     return folder
 

@@ -43,7 +43,6 @@ from serve_app.deployment.application import ApiReplica
 from serve_app.media.source import find_media
 from serve_app.settings import Settings
 from storage import audit, jobs, keys, results
-from storage.audit import AuditAction
 from storage.database import Connection
 from tests.databases import fresh_database
 from tests.serve_app.exports.test_clips import ingested_job
@@ -424,9 +423,7 @@ def session_with_audit_log(api: RunningApi, entries: int) -> str:
 
     async def fill(connection: Connection) -> str:
         for _ in range(entries):
-            await audit.record(
-                connection, customer.account_id, AuditAction.LIMIT_ACCOUNT, detail="x" * 10_000
-            )
+            await audit.record(connection, customer.account_id, "limitAccount", detail="x" * 10_000)
         link = await keys.create_sign_in_link(connection, customer.account_id)
         session = await keys.exchange_sign_in_link(connection, link)
         assert session is not None

@@ -64,7 +64,7 @@ from serve_app.work.redacting import redact_tracks
 from serve_app.work.runner import JobDriver
 from serve_app.work.stage_work import Calibration, StageWork
 from storage import history, jobs
-from storage.audit import AuditAction, list_entries
+from storage.audit import list_entries
 from storage.objects import ObjectStore
 from storage.results import TrackTranscript
 from storage.tables import AuditEntry, comparisons, search_rows, transcript_revisions, translations
@@ -277,7 +277,7 @@ def test_the_original_is_read_by_an_explicit_request_that_the_audit_log_has(
 
     def entries() -> list[AuditEntry]:
         found = api.transact(lambda c: list_entries(c, customer.account_id))
-        return [each for each in found if each.action == AuditAction.READ_ORIGINAL]
+        return [each for each in found if each.action == "read_original_transcript"]
 
     assert entries() == []
     original = read(api, customer, f"/jobs/{job}/transcript?original=true")

@@ -80,6 +80,26 @@ def test_everything_of_a_job_is_found(api: RunningApi, owner: tuple[Customer, li
         assert {hit["kind"] for hit in found} == {kind}
 
 
+def test_what_one_speaker_says_is_found_by_name_and_by_id(api: RunningApi) -> None:
+    customer = api.customer()
+    jobs = []
+    for _ in range(2):
+        jobs.append(created(api, customer))
+        complete(api, jobs[-1], [track(0)], [])
+    named = f"/jobs/{jobs[0]}/speakers/speaker_0"
+    api.client.put(named, json={"label": "Anna"}, headers=customer.headers)
+
+    def found(speaker: str) -> set[str]:
+        page = search(api, customer, q="morning", speaker=speaker).json()
+        return {hit["jobId"] for hit in page["data"]}
+
+    assert found("anna") == {jobs[0]}
+    assert found("speaker_0") == {*jobs}
+    assert found("Weber") == set()
+    answer = search(api, customer, like=f"{jobs[0]}:0", speaker="Anna")
+    assert (answer.status_code, answer.json()["param"]) == (400, "like")
+
+
 def test_pages_go_on_by_cursor_and_by_link(
     api: RunningApi, owner: tuple[Customer, list[str]]
 ) -> None:
@@ -294,6 +314,9 @@ def test_by_meaning_where_there_is_a_model_and_pages_go_on(
         assert len(places) == len(set(places)) >= 4
         assert found[0]["snippet"] == {"text": "Good morning.", "ranges": []}
         assert search(other, other.customer(), q="hello friends").json()["data"] == []
+        for speaker, is_found in (("speaker_0", True), ("Weber", False)):
+            page = search(other, customer, q="hello friends", speaker=speaker).json()
+            assert (page["mode"], bool(page["data"])) == ("hybrid", is_found)
         moved = search(other, other.customer(), q="hello friends", cursor=cursor)
         assert moved.json()["param"] == "cursor"
         where = ["--url", f"{other.root}/v1/api", "--key", customer.key]

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from pipelines.backfill.output import begin_output
-from pipelines.backfill.places import S3Access, place_at
+from pipelines.collection import BucketAccess, place_at
 from serve_app.cli.accounts import demo_key
 from serve_app.cli.main import app, user_sentence
 from serve_app.cli.output import UsageError
@@ -86,7 +86,7 @@ def test_a_command_that_administers_creates_no_service(
     command: str, database: str, tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = tmp_path / "results"
-    begin_output(place_at(str(results), S3Access()), {"profile": "packaged"})
+    begin_output(place_at(str(results), BucketAccess()), {"profile": "packaged"})
     words = command.format(results=results, folder=tmp_path).split()
     monkeypatch.chdir(tmp_path)
     with ExitStack() as stack:

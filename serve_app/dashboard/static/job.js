@@ -54,7 +54,8 @@ async function open({ job, seconds, track, tracks, speakers }) {
     outline(`${page}/segments/outline?track=${track}`, spoken, ["startTime", "endTime", "speaker"]),
   ]);
   const transcript = spoken && new Transcript(lines, segments, spoken);
-  const timeline = new Timeline({ seconds: Number(seconds), scenes, segments, speakers: JSON.parse(speakers), seek });
+  const wave = `${page}/segments/wave?track=${track}`;
+  const timeline = new Timeline({ seconds: Number(seconds), scenes, segments, speakers: JSON.parse(speakers), wave, seek });
   let sceneNow = null;
   let editor = null;
   let edits = 0;

@@ -1,5 +1,5 @@
 // The list of jobs, and a job that awaits its file: uploads, and states that update by themselves.
-import { api, follow, refresh } from "./page.js";
+import { api, fetched, follow, refresh } from "./page.js";
 import { sendFiles, showInterrupted } from "./uploads.js";
 
 const drop = document.getElementById("drop");
@@ -47,19 +47,38 @@ function show() {
   const further = list.querySelector("[data-further]");
   if (further) end.observe(further);
   if (!bar) return;
-  for (const box of list.querySelectorAll(".pick")) [box.hidden, box.checked] = [false, chosen.has(box.value)];
+  list.classList.add("picks");
+  for (const box of list.querySelectorAll(".pick")) box.checked = chosen.has(box.value);
   bar.hidden = !chosen.size && !told.firstChild;
   document.getElementById("count").textContent = `${chosen.size} selected`;
 }
 
-async function changeAll({ each, done }) {
+/** Save an answer of the API as a file that is named after the job. */
+async function save(path, name) {
+  const answer = await fetched(`/dashboard/api${path}`);
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await answer.blob());
+  link.download = `${name}.${path.split("format=")[1] ?? "json"}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+async function tag(path, word) {
+  const { tags } = await api(`${path}?include=none`);
+  return api(path, { method: "PATCH", body: { tags: [...new Set([...tags, word])] } });
+}
+
+async function changeAll({ each, done, save: format, word }) {
   told.replaceChildren();
   bar.disabled = true;
   for (const [id, name] of [...chosen]) {
     const line = told.appendChild(document.createElement("li"));
     line.textContent = `${name}: …`;
     try {
-      const made = await api(`/jobs/${id}/${each}`, { method: "POST", body: {} });
+      let made = {};
+      if (format !== undefined) await save(`/jobs/${id}${format}`, name);
+      else if (word) await tag(`/jobs/${id}`, word);
+      else made = await api(`/jobs/${id}/${each}`, { method: "POST", body: {} });
       line.textContent = `${name}: ${made.rerunJobId === null ? "nothing has changed since" : done}`;
       chosen.delete(id);
     } catch (error) {
@@ -75,13 +94,14 @@ list?.addEventListener("change", ({ target }) => {
   show();
 });
 bar?.addEventListener("click", async ({ target }) => {
-  const { ask, each } = target.dataset;
+  const { ask, each, save: format, tag: question } = target.dataset;
+  const word = question && chosen.size && prompt(question.replace("#", chosen.size))?.trim();
   if (target.id === "all") for (const box of list.querySelectorAll(".pick")) chosen.set(box.value, box.name);
   if (target.id === "none") {
     chosen.clear();
     told.replaceChildren();
   }
-  if (each && chosen.size && (!ask || confirm(ask.replace("#", chosen.size)))) await changeAll(target.dataset);
+  if ((each || word || format !== undefined) && chosen.size && (!ask || confirm(ask.replace("#", chosen.size)))) await changeAll({ ...target.dataset, word });
   show();
 });
 if (list) show();

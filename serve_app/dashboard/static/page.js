@@ -41,6 +41,19 @@ export function localise(part) {
   }
 }
 
+/** Replace those elements of a long list that differ: the others need no new layout. */
+function renew(mine, theirs) {
+  const [own, fresh] = [[...mine.children], [...theirs.children]];
+  for (const [n, next] of fresh.entries()) {
+    const old = own[n];
+    if (old?.isEqualNode(next)) continue;
+    if (old?.matches(".jobs") && next.matches(".jobs")) renew(old, next);
+    else if (old) old.replaceWith(document.importNode(next, true));
+    else mine.append(document.importNode(next, true));
+  }
+  for (const old of own.slice(fresh.length)) old.remove();
+}
+
 /** Fetch this page again and put in what has changed; resolves to the fetched document. */
 export async function refresh() {
   const { search } = location;
@@ -54,7 +67,8 @@ export async function refresh() {
     // What has the focus gives it to its successor, where an id says which that is.
     const held = part.contains(document.activeElement) ? document.activeElement.id : null;
     if (next && next.innerHTML !== part.innerHTML && held !== "") {
-      part.replaceChildren(...document.importNode(next, true).childNodes);
+      if (part.querySelector(".jobs")) renew(part, next);
+      else part.replaceChildren(...document.importNode(next, true).childNodes);
       if (held) document.getElementById(held)?.focus({ preventScroll: true });
     }
   }
@@ -83,14 +97,18 @@ addEventListener("online", () => showOffline(false));
 /** Forms that call an operation of the API with their fields. */
 async function post(form) {
   const said = form.querySelector("[role=status]");
-  const body = {};
-  for (const field of form.querySelectorAll("select, input:not([type=checkbox])")) body[field.name] = field.type === "number" ? Number(field.value) : field.value;
+  const body = JSON.parse(form.dataset.body ?? "{}");
+  for (const field of form.querySelectorAll("select, input:not([type=checkbox])")) {
+    const parts = field.value.split(",").map((each) => each.trim());
+    body[field.name] = field.type === "number" ? Number(field.value) : "list" in field.dataset ? [...new Set(parts)].filter(Boolean) : field.value;
+  }
   for (const { name, value, checked } of form.querySelectorAll("input[type=checkbox]")) {
     body[name] = [...(body[name] ?? []), ...(checked ? [value] : [])];
   }
   said.textContent = "Sending…";
   try {
-    const made = await api(form.dataset.post, { method: form.dataset.method ?? "POST", body });
+    const method = form.dataset.method ?? "POST";
+    const made = await api(form.dataset.post, { method, body: method === "DELETE" ? undefined : body });
     if (form.dataset.method) location.reload();
     said.textContent = form.dataset.done ?? made[form.dataset.shows];
   } catch (error) {
@@ -105,6 +123,7 @@ for (const form of document.querySelectorAll("form[data-post]")) {
   });
 }
 localise(document);
+for (const zone of document.querySelectorAll("input[name=zone]")) zone.value = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 // Back to the page that was open before the sign-in.
 const next = localStorage.getItem("vas-next");

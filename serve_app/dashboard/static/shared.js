@@ -1,4 +1,6 @@
-// A job that is shared by a link: places play.
+// A job that is shared by a link: places play, times are the reader's.
+import "./page.js";
+
 addEventListener("hashchange", () => {
   const player = document.getElementById("player");
   const time = Number(location.hash.slice(3));

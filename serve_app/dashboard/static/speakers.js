@@ -32,9 +32,13 @@ function edit(heading, job, query, renamed) {
     heading.querySelector("button").focus();
   };
   const save = async () => {
-    const path = `/jobs/${job}/speakers/${heading.dataset.speaker}${query}`;
+    const path = `/jobs/${job}/speakers/${heading.dataset.speaker}`;
+    const label = field.value.trim();
     try {
-      const speaker = await api(path, { method: "PUT", body: { label: field.value.trim() } });
+      const speaker = await api(path + query, { method: "PUT", body: { label } });
+      // Of a job that recognises voices, the speaker's is known by this name from now on.
+      if ("voices" in document.getElementById("watch").dataset)
+        await api(`${path}/voice${query}`, { method: "PUT", body: { name: label } }).catch((error) => console.warn(error.message));
       const same = document.querySelectorAll(`.speaker[data-speaker="${heading.dataset.speaker}"]`);
       for (const each of same) each.querySelector("span").textContent = speaker.label;
       renamed(speaker);

@@ -13,7 +13,7 @@ const RULER_PIXELS = 70;
 
 export class Timeline {
   /** `speakers` are the names by the ids that stand in `segments`. */
-  constructor({ seconds, scenes, segments, speakers, seek }) {
+  constructor({ seconds, scenes, segments, speakers, wave, seek }) {
     Object.assign(this, { seconds: seconds || 1, scenes, segments, seek, time: 0, zoom: 1, from: 0, due: false, chapters: [] });
     this.canvas = document.getElementById("lanes");
     this.under = document.getElementById("under");
@@ -23,6 +23,11 @@ export class Timeline {
     // What there is of the two, one below the other.
     this.lanesTop = scenes.length ? SCENES + GAP : 0;
     this.canvas.style.height = `${this.lanesTop + (this.segments.length ? LANES : 0) || SCENES}px`;
+    if (wave && this.segments.length) {
+      this.wave = new Image();
+      this.wave.addEventListener("load", () => this.draw());
+      this.wave.src = wave;
+    }
     this.listen();
     this.draw();
   }
@@ -146,6 +151,11 @@ export class Timeline {
     if (this.segments.length) pen.fillRect(0, this.lanesTop, width, LANES);
     this.paintScenes(pen, x, style);
     this.paintVoices(pen, x);
+    if (this.wave?.complete && this.wave.naturalWidth) {
+      pen.globalAlpha = 0.55;
+      pen.drawImage(this.wave, x(0), this.lanesTop, x(this.seconds) - x(0), LANES);
+      pen.globalAlpha = 1;
+    }
     pen.fillStyle = style.getPropertyValue("--quiet");
     for (const { startTime } of this.chapters.slice(1)) pen.fillRect(x(startTime), 0, 1, height);
     this.paintRuler(pen, x, height);

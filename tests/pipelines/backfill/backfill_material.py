@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from fractions import Fraction
@@ -14,7 +15,12 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
+from pipelines.backfill import operators
+from pipelines.backfill.items import FinishedItem, ItemWork, outcome_of
+from pipelines.backfill.manifest import Item
+from pipelines.backfill.output import ItemOutcome
 from pipelines.media.audio import read_blocks
+from storage.objects import ObjectStoreUnavailableError
 from tests.pipelines.media_builders import texture
 
 SPEECH = Path(__file__).resolve().parents[2] / "media" / "speech" / "two_voices.flac"
@@ -106,3 +112,16 @@ def _more_of(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> list[s
 def part_names(out: Path, table: str = "items") -> list[str]:
     """The parts that are there."""
     return sorted(path.parent.name for path in (out / table).glob("part=*/data.parquet"))
+
+
+def carry_out(work: ItemWork, item: Item) -> ItemOutcome:
+    """Return an item's outcome, all of it worked out in this thread and stored. Raises
+    ObjectStoreUnavailableError where the output is away for longer than the pauses."""
+    together = functools.reduce(operators._joined_with, operators.OPERATORS)
+    operator = operators.ItemOperator(work, (together,), 0)
+    rows: list[operators.Row] = [operators.Unit(item)]
+    while not isinstance(row := rows.pop(), FinishedItem):
+        rows += operator(row)
+    if row.failure:
+        raise ObjectStoreUnavailableError(row.failure)
+    return outcome_of(work.out.work, item.folder)

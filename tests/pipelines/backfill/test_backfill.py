@@ -31,7 +31,7 @@ from pipelines.backfill.driver import BackfillTally, Pacing, run_items
 from pipelines.backfill.items import ItemWork
 from pipelines.backfill.manifest import Item
 from pipelines.backfill.output import begin_output
-from pipelines.backfill.places import S3Access, place_at
+from pipelines.collection import BucketAccess, place_at
 from storage.types import ProcessingMode, StageStatus
 from tests.pipelines.backfill.backfill_material import (
     differences,
@@ -321,7 +321,7 @@ def test_an_item_that_ends_its_workers_fails_and_the_others_complete(
         Item(id=str(row), row=row, source=str(path), name=path.name, mode=mode)
         for row, (path, mode) in enumerate(zip(clips, modes, strict=True), start=1)
     ]
-    place = place_at(str(tmp_path / "out"), S3Access())
+    place = place_at(str(tmp_path / "out"), BucketAccess())
     output = begin_output(place, {"profile": "packaged"})
     work = ItemWork(out=place, models=DeadlyModels(), profile="packaged", run="one")
     tally = BackfillTally(total=3, finished_before=0, started_seconds=0.0)

@@ -19,13 +19,12 @@ from models.provider import LocalModels
 from models.tasks import DESCRIBE_SCENES, TRANSCRIBE, Contract, Task
 from pipelines.backfill.items import ItemWork, SourceRules
 from pipelines.backfill.manifest import Item, read_manifest
-from pipelines.backfill.operators import carry_out
 from pipelines.backfill.output import ItemOutcome
-from pipelines.backfill.places import BucketPlace, S3Access, place_at
+from pipelines.collection import BucketAccess, Place, place_at
 from pipelines.net.addresses import AddressPolicy
-from storage.objects.s3 import client_of
+from storage.objects.s3 import S3Place, S3Store, client_of
 from storage.types import ProcessingMode, StageName, StageStatus
-from tests.pipelines.backfill.backfill_material import write_clips
+from tests.pipelines.backfill.backfill_material import carry_out, write_clips
 from tests.storage.s3_server import fresh_store, s3_endpoint
 
 LOOPBACK = AddressPolicy(allowed_networks=(ip_network("127.0.0.0/8"),))
@@ -48,17 +47,24 @@ def web(clip: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def bucket(clip: Path) -> Iterator[BucketPlace]:
+def bucket(clip: Path) -> Iterator[Place]:
     """A bucket with the clip in it."""
     with s3_endpoint() as endpoint:
-        place = BucketPlace(replace(fresh_store(endpoint).place, prefix=""))
-        place.write_bytes("footage/clip.mkv", clip.read_bytes())
+        own = fresh_store(endpoint).place
+        place = place_at(f"s3://{own.bucket}", access_of(own))
+        place.files.write_bytes("footage/clip.mkv", clip.read_bytes())
         yield place
 
 
-def access_to(bucket: BucketPlace) -> S3Access:
-    place = bucket.place
-    return S3Access(place.endpoint_url, place.region, place.access_key_id, place.secret_access_key)
+def access_of(place: S3Place) -> BucketAccess:
+    return BucketAccess(
+        place.endpoint_url, place.region, place.access_key_id, place.secret_access_key
+    )
+
+
+def own_of(bucket: Place) -> S3Place:
+    assert isinstance(bucket.files, S3Store)
+    return bucket.files.place
 
 
 def item_at(source: str, mode: ProcessingMode = ProcessingMode.ALL) -> Item:
@@ -96,23 +102,23 @@ def test_a_clip_has_scenes_and_words(expected: ItemOutcome) -> None:
 
 
 def test_the_same_comes_of_it_from_the_web_and_from_a_bucket(
-    expected: ItemOutcome, web: str, bucket: BucketPlace, tmp_path: Path
+    expected: ItemOutcome, web: str, bucket: Place, tmp_path: Path
 ) -> None:
-    rules = SourceRules(access=access_to(bucket), addresses=LOOPBACK)
-    bucket_url = bucket.address_of("")
+    rules = SourceRules(access=access_of(own_of(bucket)), addresses=LOOPBACK)
+    bucket_url = bucket.address
     fetched = carry_out(work_in(str(tmp_path), rules), item_at(f"{web}/clip-0000.mkv"))
     assert results(fetched) == results(expected)
     out = work_in(f"{bucket_url}results", rules)
     copied = carry_out(out, item_at(f"{bucket_url}footage/clip.mkv"))
     assert results(copied) == results(expected)
-    assert out.out.read_bytes(copied.scenes[0].thumbnail_key).startswith(b"\xff\xd8")
+    assert out.out.files.read_bytes(copied.scenes[0].thumbnail_key).startswith(b"\xff\xd8")
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
         pytest.param("/nowhere/clip.mkv", "There is no such file.", id="no file"),
-        pytest.param("/", "The source cannot be read: Is a directory.", id="folder"),
+        pytest.param("/", "There is no such file.", id="folder"),
         pytest.param("{bucket}footage/none.mkv", "There is no such file.", id="no object"),
         pytest.param("s3://no-such-bucket-here/x", "NoSuchBucket", id="no bucket"),
         pytest.param("{web}/none.mkv", "404", id="not on the web"),
@@ -120,10 +126,10 @@ def test_the_same_comes_of_it_from_the_web_and_from_a_bucket(
     ],
 )
 def test_a_source_that_cannot_be_had_fails_ingest(
-    web: str, bucket: BucketPlace, tmp_path: Path, source: str, message: str
+    web: str, bucket: Place, tmp_path: Path, source: str, message: str
 ) -> None:
-    rules = SourceRules(access=access_to(bucket), addresses=LOOPBACK)
-    address = source.format(web=web, bucket=bucket.address_of(""))
+    rules = SourceRules(access=access_of(own_of(bucket)), addresses=LOOPBACK)
+    address = source.format(web=web, bucket=bucket.address)
     outcome = carry_out(work_in(str(tmp_path), rules), item_at(address))
     [failure] = outcome.failures
     assert (failure.stage, failure.code) == (StageName.INGEST, "FETCH_FAILED")
@@ -211,32 +217,36 @@ def test_stages_run_in_the_thread_of_the_task_which_signals_unwind(
 
 def test_an_item_whose_worker_was_lost_twice_in_this_run_fails(clip: Path, tmp_path: Path) -> None:
     work, item = work_in(str(tmp_path)), item_at(str(clip), ProcessingMode.VISION)
-    store = work.out.work_store()
+    store = work.out.work
     for run, count in (("an earlier one", 5), ("this", 2)):
         for number in range(count):
             store.write_bytes(f"{item.folder}/runs/{run}/ingest/0/begun/0/{number}", b"")
     [failure] = carry_out(work, item).failures
     assert failure.code == "PROCESSING_FAILED"
-    fresh = replace(work, run="the next one", out=place_at(str(tmp_path / "other"), S3Access()))
+    fresh = replace(work, run="the next one", out=place_at(str(tmp_path / "other"), BucketAccess()))
     assert carry_out(fresh, item).status is StageStatus.COMPLETED
 
 
-def test_manifests_and_prefixes_in_a_bucket_name_its_objects(bucket: BucketPlace) -> None:
-    bucket.write_bytes("lists/june.csv", b"source\nclip.mkv\ns3://other/clip.mkv\n/disk/clip.mkv\n")
-    bucket.write_bytes("lists/deep/.hidden/x.mkv", b"")
-    listed = read_manifest(bucket.address_of("lists/june.csv"), access_to(bucket))
+def test_manifests_and_prefixes_in_a_bucket_name_its_objects(bucket: Place) -> None:
+    bucket.files.write_bytes(
+        "lists/june.csv", b"source\nclip.mkv\ns3://other/clip.mkv\n/disk/clip.mkv\n"
+    )
+    bucket.files.write_bytes("lists/deep/.hidden/x.mkv", b"")
+    listed = read_manifest(f"{bucket.address}lists/june.csv", access_of(own_of(bucket)))
     assert [item.source for item in listed.items] == [
-        bucket.address_of("lists/clip.mkv"),
+        f"{bucket.address}lists/clip.mkv",
         "s3://other/clip.mkv",
         "/disk/clip.mkv",
     ]
-    below = read_manifest(bucket.address_of("lists"), access_to(bucket))
-    assert [item.source for item in below.items] == [bucket.address_of("lists/june.csv")]
+    below = read_manifest(f"{bucket.address}lists", access_of(own_of(bucket)))
+    assert [item.source for item in below.items] == [f"{bucket.address}lists/june.csv"]
 
 
-def test_the_bucket_holds_nothing_of_the_work_in_the_end(bucket: BucketPlace) -> None:
-    place = place_at(f"{bucket.address_of('')}emptied", access_to(bucket))
-    place.work_store().write_bytes("folder/source", b"media")
-    place.delete_folder("_work")
-    listing = client_of(bucket.place).list_objects_v2(Bucket=bucket.place.bucket, Prefix="emptied")
+def test_the_bucket_holds_nothing_of_the_work_in_the_end(bucket: Place) -> None:
+    place = place_at(f"{bucket.address}emptied", access_of(own_of(bucket)))
+    place.work.write_bytes("folder/source", b"media")
+    place.files.delete_prefix("_work")
+    listing = client_of(own_of(bucket)).list_objects_v2(
+        Bucket=own_of(bucket).bucket, Prefix="emptied"
+    )
     assert listing["KeyCount"] == 0

@@ -13,7 +13,7 @@ import pytest
 
 from pipelines.backfill import manifest
 from pipelines.backfill.manifest import Item, Manifest, ManifestError, read_manifest
-from pipelines.backfill.places import S3Access
+from pipelines.collection import BucketAccess
 from pipelines.types import ChannelUse
 from storage.objects.s3 import client_of
 from storage.types import ProcessingMode
@@ -60,7 +60,7 @@ def _quoted(value: object) -> str:
 
 
 def read(path: Path, **options: Any) -> Manifest:
-    return read_manifest(str(path), S3Access(), **options)
+    return read_manifest(str(path), BucketAccess(), **options)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "ndjson", "parquet"])
@@ -86,32 +86,40 @@ def test_a_manifest_says_the_same_in_every_format(tmp_path: Path, kind: str) -> 
 @pytest.mark.parametrize(
     ("row", "column", "message"),
     [
-        pytest.param({}, "source", "it is empty", id="no source"),
-        pytest.param({"source": "ftp://host/x"}, "source", "ftp:// is neither", id="ftp"),
+        pytest.param({}, "source", "Field required", id="no source"),
+        pytest.param({"source": "ftp://host/x"}, "source", "not ftp://", id="ftp"),
         pytest.param({"source": "s3://bucket"}, "source", "no object in it", id="bucket only"),
         pytest.param({"source": "https:///x"}, "source", "names no host", id="no host"),
         pytest.param(
-            {"source": "x", "mode": "fast"}, "mode", "none of all, transcript, vision", id="mode"
+            {"source": "x", "mode": "fast"}, "mode", "'all', 'transcript' or 'vision'", id="mode"
         ),
-        pytest.param({"source": "x", "language": "e"}, "language", "language tag", id="language"),
+        pytest.param({"source": "x", "language": "e"}, "language", "match pattern", id="language"),
         pytest.param({"source": "x", "id": "a\nb"}, "id", "control character", id="id"),
-        pytest.param({"source": "x", "name": ".."}, "name", "names no file", id="name"),
-        pytest.param({"source": "x", "keyterms": 5}, "keyterms", "must be a list", id="keyterms"),
+        pytest.param({"source": "x", "name": ".."}, "name", "must name a file", id="name"),
+        pytest.param({"source": "x", "keyterms": 5}, "keyterms", "valid tuple", id="keyterms"),
         pytest.param(
             {"source": "x", "keyterms": ["word"] * 101},
             "keyterms",
-            "more than 100",
+            "at most 100",
             id="many terms",
         ),
         pytest.param(
-            {"source": "x", "speakers_expected": "two"}, "speakers_expected", "whole", id="speakers"
+            {"source": "x", "speakers_expected": "two"},
+            "speakers_expected",
+            "valid integer",
+            id="speakers",
         ),
-        pytest.param({"source": "x", "channels": "1"}, "channels", "none of", id="channels"),
+        pytest.param(
+            {"source": "x", "channels": "1"},
+            "channels",
+            "'auto', 'separate' or 'mixed'",
+            id="channels",
+        ),
         pytest.param({"source": "x", "metadata": [1]}, "metadata", "JSON object", id="metadata"),
         pytest.param(
             {"source": "x", "metadata": {"a": {}}}, "metadata", "a must be a string", id="nested"
         ),
-        pytest.param({"source": "x", "provider": "ftp"}, "provider", "none of", id="provider"),
+        pytest.param({"source": "x", "provider": "ftp"}, "provider", "'gdrive' or", id="provider"),
         pytest.param(
             {"source": "x", "provider": "gdrive"}, "provider", "only http(s)", id="local share"
         ),
@@ -170,11 +178,10 @@ def test_every_file_below_a_folder_is_an_item(tmp_path: Path) -> None:
     for name in ("a.mp4", "deep/b.MOV", "deep/notes.txt", ".hidden/c.mp4", "out/items/d.mp4"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    everything = read(tmp_path, outside=str(tmp_path / "out"))
+    everything = read(tmp_path, outside=f"{tmp_path}/out/")
     assert [item.name for item in everything.items] == ["a.mp4", "b.MOV", "notes.txt"]
-    for include in (["*.MP4", "*.mov"], ["a.mp4", "deep/*.mov"]):  # as archives have them
-        some = read(tmp_path, include=include, outside=str(tmp_path / "out"))
-        assert [item.name for item in some.items] == ["a.mp4", "b.MOV"]
+    some = read(tmp_path, include=["deep/*.mov"], outside=f"{tmp_path}/out/")
+    assert [item.name for item in some.items] == ["b.MOV"]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +249,7 @@ def test_a_manifest_in_a_bucket_is_bounded_too(monkeypatch: pytest.MonkeyPatch) 
         client_of(place).create_bucket(Bucket=place.bucket)
         body = b'{"source": "https://example.com/a.mp4"}'
         client_of(place).put_object(Bucket=place.bucket, Key="list.jsonl", Body=body)
-        access = S3Access(endpoint, None, place.access_key_id, place.secret_access_key)
+        access = BucketAccess(endpoint, None, place.access_key_id, place.secret_access_key)
         address = f"s3://{place.bucket}/list.jsonl"
         assert len(read_manifest(address, access).items) == 1
         monkeypatch.setattr(manifest, "MOST_BYTES", len(body) - 1)

@@ -14,11 +14,10 @@ from ray.cluster_utils import Cluster
 from pipelines.backfill.driver import BackfillTally, Pacing, RunStoppedError, run_items
 from pipelines.backfill.items import ItemWork
 from pipelines.backfill.manifest import Item
-from pipelines.backfill.operators import carry_out
 from pipelines.backfill.output import begin_output, open_output
-from pipelines.backfill.places import S3Access, place_at
+from pipelines.collection import BucketAccess, place_at
 from storage.types import StageStatus
-from tests.pipelines.backfill.backfill_material import write_clips
+from tests.pipelines.backfill.backfill_material import carry_out, write_clips
 from tests.pipelines.backfill.backfill_models import MadeUpModels, Notes
 from tests.pipelines.backfill.test_backfill_operators import results
 from tests.places import PROJECT
@@ -48,7 +47,7 @@ def test_a_backfill_goes_on_over_nodes_that_come_up_and_are_lost_and_over_its_ow
     items = [Item(path.stem, n, str(path), path.name) for n, path in enumerate(clips, start=1)]
     (tmp_path / "notes").mkdir()
     notes = Notes(tmp_path / "notes")
-    place = place_at(str(tmp_path / "out"), S3Access())
+    place = place_at(str(tmp_path / "out"), BucketAccess())
     work = ItemWork(place, MadeUpModels(seconds=0.2), "gpu", "one", observe=notes)
 
     def rows(name: str) -> int:
@@ -84,7 +83,7 @@ def test_a_backfill_goes_on_over_nodes_that_come_up_and_are_lost_and_over_its_ow
     assert finished == {item.id: StageStatus.COMPLETED for item in items}
     found = [outcome for part in open_output(place).outcomes() for outcome in part]
     assert Counter(outcome.item.id for outcome in found) == Counter(item.id for item in items)
-    alone = place_at(str(tmp_path / "alone"), S3Access())
+    alone = place_at(str(tmp_path / "alone"), BucketAccess())
     work = ItemWork(alone, MadeUpModels(), "gpu", "one")
     begin_output(alone, {"profile": "gpu"}).commit([carry_out(work, item) for item in items[:2]])
     [expected] = open_output(alone).outcomes()

@@ -36,11 +36,10 @@ from pipelines.backfill.operators import (
     Row,
     Unit,
     Wave,
-    carry_out,
     operators_of,
 )
 from pipelines.backfill.output import ItemOutcome
-from pipelines.backfill.places import S3Access, place_at
+from pipelines.collection import BucketAccess, place_at
 from pipelines.execution.chain import Step
 from pipelines.execution.ray_data import Admission, UnderWay
 from pipelines.ingest.pipeline import IngestConfig
@@ -50,7 +49,7 @@ from pipelines.vision.screen_text import ReadText
 from storage.objects import ObjectStore
 from storage.objects.folder import FolderStore
 from storage.types import StageStatus
-from tests.pipelines.backfill.backfill_material import write_clips
+from tests.pipelines.backfill.backfill_material import carry_out, write_clips
 from tests.pipelines.backfill.backfill_models import MadeUpModels, Notes
 from tests.places import DEMO
 
@@ -60,7 +59,7 @@ CLIPS = 4
 def work_in(folder: Path, run: str = "this", **changes: Any) -> ItemWork:
     (folder / "notes").mkdir(parents=True, exist_ok=True)
     known: dict[str, Any] = {
-        "out": place_at(str(folder / "out"), S3Access()),
+        "out": place_at(str(folder / "out"), BucketAccess()),
         "models": MadeUpModels(),
         "ingest": IngestConfig(segment_seconds=6.0),
         "observe": Notes(folder / "notes"),
@@ -109,7 +108,7 @@ def test_what_comes_of_items_in_pools_is_what_comes_of_each_alone(
     monkeypatch.setattr(provider, "GATHERING_SECONDS", 0.0)
     alone = work_in(tmp_path / "alone", models=work.models)
     for item in items:
-        outcome = outcome_of(work.out.work_store(), item.folder)
+        outcome = outcome_of(work.out.work, item.folder)
         assert outcome.status is StageStatus.COMPLETED, outcome.stages
         assert len(outcome.scenes) == 2
         assert results(outcome) == results(carry_out(alone, item))
@@ -174,7 +173,7 @@ def test_a_piece_whose_worker_was_lost_twice_is_worked_on_alone_once_more(
         return []
 
     monkeypatch.setattr(operator, "_begun", begun)
-    store = work.out.work_store()
+    store = work.out.work
     for item, lost in itertools.product(items[:2], range(2)):
         store.write_bytes(f"{item.folder}/runs/this/ingest/0/begun/0/{lost}", b"")
     with ThreadPoolExecutor(4) as pool:

@@ -17,12 +17,13 @@ from pipelines.backfill.output import (
     SCHEMAS,
     ItemOutcome,
     Output,
+    OutputError,
     begin_output,
     open_output,
     rows_of_parquet,
 )
-from pipelines.backfill.places import OutputError, Place, PlaceError, S3Access, place_at
-from storage.objects import ObjectNotFoundError
+from pipelines.collection import BucketAccess, Place, place_at
+from storage.objects import ObjectNotFoundError, ObjectStore
 from storage.types import StageStatus
 from tests.pipelines.backfill.backfill_outcomes import completed, failed, sound_only
 from tests.storage.s3_server import fresh_store, s3_endpoint
@@ -41,9 +42,9 @@ def endpoint() -> Iterator[str]:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Where an output may lie."""
     if request.param == "folder":
-        return place_at(str(tmp_path / "out"), S3Access())
+        return place_at(str(tmp_path / "out"), BucketAccess())
     bucket = fresh_store(request.getfixturevalue("endpoint")).place
-    access = S3Access(
+    access = BucketAccess(
         bucket.endpoint_url, bucket.region, bucket.access_key_id, bucket.secret_access_key
     )
     return place_at(f"s3://{bucket.bucket}/some/prefix", access)
@@ -51,7 +52,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 def rows_at(place: Place, table: str) -> list[dict[str, Any]]:
     """What a reader of all Parquet files of a table sees."""
-    return [row for name in place.names(table) for row in rows_of_parquet(place.read_bytes(name))]
+    return [
+        row for name in place.names(table) for row in rows_of_parquet(place.files.read_bytes(name))
+    ]
 
 
 def ids_at(place: Place, table: str) -> list[str]:
@@ -83,10 +86,10 @@ class KilledError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class KilledPlace:
-    """A place whose process dies at a certain write."""
+class KilledFiles:
+    """Files whose process dies at a certain write."""
 
-    place: Place
+    place: ObjectStore
     writes_left: list[None]
 
     def write_bytes(self, name: str, data: bytes) -> None:
@@ -107,8 +110,8 @@ class KilledPlace:
 
 def dying_after(output: Output, writes: int) -> Output:
     """The output in the hands of a process that dies at the write after so many."""
-    place: Any = KilledPlace(output.place, [None] * writes)
-    return replace(output, place=place, parts=set(output.parts))
+    files: Any = KilledFiles(output.place.files, [None] * writes)
+    return replace(output, place=replace(output.place, files=files), parts=set(output.parts))
 
 
 @pytest.mark.parametrize("writes", range(len(SCHEMAS)))
@@ -173,26 +176,18 @@ def test_of_two_writers_of_one_part_the_first_counts(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = begin_output(place, SETTINGS), begin_output(place, SETTINGS)
-    create = type(place).create
+    create = type(place.files).create
 
-    def overtaken(own: Place, name: str, data: bytes) -> bool:
-        monkeypatch.setattr(type(place), "create", create)
+    def overtaken(own: ObjectStore, name: str, data: bytes) -> bool:
+        monkeypatch.setattr(type(place.files), "create", create)
         one.commit([completed("a")])
         return create(own, name, data)
 
-    monkeypatch.setattr(type(place), "create", overtaken)
+    monkeypatch.setattr(type(place.files), "create", overtaken)
     with pytest.raises(OutputError, match="Another backfill is writing"):
         other.commit([completed("b")])
     assert set(open_output(place).finished()) == {"a"}
     assert ids_at(place, "scenes") == ids_at(place, "words") == ["a"]
-
-
-def test_a_folder_is_locked(tmp_path: Path) -> None:
-    place = place_at(str(tmp_path), S3Access())
-    with place.locked(), pytest.raises(PlaceError, match="Another backfill"), place.locked():
-        pass
-    with place.locked():
-        pass
 
 
 def test_an_output_holds_results_of_one_kind(place: Place) -> None:
@@ -206,7 +201,7 @@ def test_where_nothing_was_begun_there_is_no_output(place: Place) -> None:
     with pytest.raises(OutputError, match="There is no backfill at"):
         open_output(place)
     with pytest.raises(ObjectNotFoundError):
-        place.read_bytes("items/part=000001/data.parquet")
+        place.files.read_bytes("items/part=000001/data.parquet")
 
 
 def test_outcomes_without_rows_need_no_files(place: Place) -> None:

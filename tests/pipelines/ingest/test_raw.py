@@ -15,11 +15,10 @@ import psutil
 import pytest
 
 from pipelines.execution.chain import FreeRun
-from pipelines.ingest.headers import command_words, family_of
+from pipelines.ingest.headers import RAW_FAMILIES, command_words, family_of
 from pipelines.ingest.pipeline import IngestConfig, probe, probe_source
 from pipelines.ingest.source import RawConfig, decoded_source
 from pipelines.types import StageCode, StageError, StageStoppedError
-from serve_app.media.formats import RAW_FAMILIES
 from storage.objects.folder import FolderStore
 from tests.pipelines.ingest.format_samples import H264, Sample, write_sample
 from tests.tables import every

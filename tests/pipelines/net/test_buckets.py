@@ -11,12 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from pipelines.collection import BucketAccess, key_bytes
 from pipelines.net import buckets
 from pipelines.net.addresses import PUBLIC_ONLY, InvalidUrlError
 from pipelines.net.buckets import (
-    BucketAccess,
     BucketError,
-    BucketObject,
     BucketProblem,
     BucketReader,
     ClientBucket,
@@ -24,6 +23,7 @@ from pipelines.net.buckets import (
 )
 from storage.objects.folder import FolderStore
 from storage.objects.s3 import client_of
+from storage.types import Member
 from tests.pipelines.net.fetch_servers import (
     KEY,
     LOOPBACK,
@@ -77,12 +77,12 @@ def put(bucket: ClientBucket, key: str, data: bytes = b"media") -> None:
     client_of(place).put_object(Bucket=bucket.name, Key=key, Body=data)
 
 
-def listed(bucket: ClientBucket, prefix: str = "", most: int = 1000) -> list[BucketObject]:
-    found: list[BucketObject] = []
+def listed(bucket: ClientBucket, prefix: str = "", most: int = 1000) -> list[Member]:
+    found: list[Member] = []
     after: str | None = ""
     while after is not None:
         page = READER.page(bucket, prefix, after, most)
-        found += page.objects
+        found += page.members
         after = page.next_after
     return found
 
@@ -245,7 +245,7 @@ def test_a_date_that_no_object_has_is_none(serve: Serve, text: str, found: datet
     server = serve(lambda _, connection: answer(connection, 200, body))
     [listed] = READER.page(
         ClientBucket("s3", "bucket", BucketAccess(server.url(""))), "", ""
-    ).objects
+    ).members
     assert (len(listed.key), listed.size_bytes, listed.modified_at) == (1024, 64 << 40, found)
 
 
@@ -260,7 +260,7 @@ def test_a_page_goes_on_after_a_key_that_is_no_text(serve: Serve) -> None:
     server = serve(lambda _, connection: answer(connection, 200, ENCODED))
     bucket = ClientBucket("s3", "bucket", BucketAccess(server.url("")))
     page = READER.page(bucket, "", "")
-    assert [each.key_bytes for each in page.objects] == [
+    assert [key_bytes(each) for each in page.members] == [
         b"line\nbreak and+plus.mp4",
         b"n\0ul\xff",
     ]

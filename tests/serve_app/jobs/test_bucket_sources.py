@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pipelines.collection import BucketAccess
 from pipelines.execution.chain import FreeRun
-from pipelines.net.buckets import BucketAccess
 from pipelines.types import StageError
 from serve_app.jobs.plans import seal_access
 from serve_app.work.fetch import SourceFetcher

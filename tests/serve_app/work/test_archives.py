@@ -27,10 +27,11 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from models.provider import LocalModels
+from pipelines.collection import MOST_FAILURES
 from serve_app.context import AppContext, build_context
 from serve_app.periodic import Periodic, repeated
 from serve_app.settings import Settings
-from serve_app.work.archives import MOST_FAILURES, read_archive
+from serve_app.work.archives import read_archive
 from serve_app.work.queue import WorkQueue
 from storage import archives, cleaning, keys
 from storage.objects.s3 import S3Place, client_of
