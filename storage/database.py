@@ -112,7 +112,10 @@ class DirectConnections:
                 sound = connection.pgconn.transaction_status == TransactionStatus.IDLE
             finally:
                 if sound and not self._pool.closed:
-                    self._keep(connection)
+                    self._kept.append(connection)
+                    if self._return is None:
+                        loop = asyncio.get_running_loop()
+                        self._return = loop.call_later(_KEPT_SECONDS, self._begin_return)
                 else:
                     await self._pool.putconn(connection)
         finally:
@@ -127,12 +130,6 @@ class DirectConnections:
                 await self._turns.acquire()
         except TimeoutError:
             raise PoolTimeout(f"no connection was free for {_WAIT_SECONDS} s") from None
-
-    def _keep(self, connection: DirectConnection) -> None:
-        self._kept.append(connection)
-        if self._return is None:
-            loop = asyncio.get_running_loop()
-            self._return = loop.call_later(_KEPT_SECONDS, self._begin_return)
 
     def _begin_return(self) -> None:
         self._return = None

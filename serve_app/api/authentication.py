@@ -315,7 +315,18 @@ class KeyedRoute(OperationRoute):
             add_answer_headers(
                 request, {"Deprecation": "true", "Link": f'<{successor}>; rel="successor-version"'}
             )
-        await _admit_key(request, self.bucket or Bucket.READS)
+        bucket = self.bucket or Bucket.READS
+        key = presented_key(request)
+        caller = None if key is None else await _find_caller(request, key, bucket)
+        if caller is None:
+            raise ApiError(ErrorCode.UNAUTHORIZED, headers=BEARER)
+        add_answer_headers(request, rate_headers(bucket, caller.window))
+        check_rate(bucket, caller.window)
+        if caller.suspended:
+            raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
+        request.state.account_id = caller.account_id
+        act_as(actor_of(request, ActorKind.KEY, caller.key_id))
+        note(accountId=caller.account_id)
 
 
 class CreationRoute(KeyedRoute):
@@ -328,20 +339,6 @@ class WebhookTestRoute(KeyedRoute):
     """Counted as a test webhook."""
 
     bucket = Bucket.WEBHOOK_TEST
-
-
-async def _admit_key(request: Request, bucket: Bucket) -> None:
-    key = presented_key(request)
-    caller = None if key is None else await _find_caller(request, key, bucket)
-    if caller is None:
-        raise ApiError(ErrorCode.UNAUTHORIZED, headers=BEARER)
-    add_answer_headers(request, rate_headers(bucket, caller.window))
-    check_rate(bucket, caller.window)
-    if caller.suspended:
-        raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
-    request.state.account_id = caller.account_id
-    act_as(actor_of(request, ActorKind.KEY, caller.key_id))
-    note(accountId=caller.account_id)
 
 
 async def _find_caller(request: Request, key: str, bucket: Bucket) -> access.Caller | None:

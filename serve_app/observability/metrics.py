@@ -218,19 +218,16 @@ class DatabaseMetrics:
         record(ACCOUNTS_CENTS, counts.balance_cents, {"part": "balance"})
         record(ACCOUNTS_CENTS, counts.held_cents, {"part": "held"})
         if time.monotonic() >= self._ledger_at:
-            await self._take_ledger()
+            from storage.metrics import count_ledger, ledger_mismatch
+
+            self._ledger = await count_ledger(self._database, self._ledger)
+            for kind, (entries, cents) in self._ledger.by_kind.items():
+                self._metrics.record(LEDGER_ENTRIES, entries, {"kind": kind})
+                self._metrics.record(LEDGER_CENTS, cents, {"kind": kind})
+            balance, held = await ledger_mismatch(self._database, self._ledger)
+            self._metrics.record(LEDGER_MISMATCH_CENTS, balance, {"part": "balance"})
+            self._metrics.record(LEDGER_MISMATCH_CENTS, held, {"part": "held"})
             self._ledger_at = time.monotonic() + _LEDGER_SECONDS
-
-    async def _take_ledger(self) -> None:
-        from storage.metrics import count_ledger, ledger_mismatch
-
-        self._ledger = await count_ledger(self._database, self._ledger)
-        for kind, (entries, cents) in self._ledger.by_kind.items():
-            self._metrics.record(LEDGER_ENTRIES, entries, {"kind": kind})
-            self._metrics.record(LEDGER_CENTS, cents, {"kind": kind})
-        balance, held = await ledger_mismatch(self._database, self._ledger)
-        self._metrics.record(LEDGER_MISMATCH_CENTS, balance, {"part": "balance"})
-        self._metrics.record(LEDGER_MISMATCH_CENTS, held, {"part": "held"})
 
 
 def record_disks(metrics: Metrics, data_dir: Path) -> None:

@@ -153,19 +153,16 @@ class PieceWriter:
         try:
             with self._block as stream:
                 self._loop.call_soon_threadsafe(self._opened)
-                self._write_all(stream)
+                while (piece := self._pieces.get()) is not None:
+                    if isinstance(piece, AbortedError):
+                        raise piece
+                    stream.write(piece)
+                    stream.flush()
+                    if self._observe is not None:
+                        self._observe(piece)
+                    self._loop.call_soon_threadsafe(self._one_written)
         except AbortedError:
             return
-
-    def _write_all(self, stream: BinaryIO) -> None:
-        while (piece := self._pieces.get()) is not None:
-            if isinstance(piece, AbortedError):
-                raise piece
-            stream.write(piece)
-            stream.flush()
-            if self._observe is not None:
-                self._observe(piece)
-            self._loop.call_soon_threadsafe(self._one_written)
 
     def _opened(self) -> None:
         self._is_open = True
@@ -285,7 +282,7 @@ async def put_upload(
         with limiter.enter(found.job.account_id):
             received = await take(request, context, limiter, found)
     data = {"jobId": str(found.job.id), "receivedBytes": received}
-    return success(request, data, headers=ANY_ORIGIN)
+    return success(data, headers=ANY_ORIGIN)
 
 
 def _require_whole_file(content_range: str | None) -> None:
@@ -337,7 +334,16 @@ async def keep(
     # A key of its own: a PUT that loses a race has not touched the other's file.
     key = f"{resumable_key(slot.job.id, slot.upload.slot)}-{uuid.uuid4().hex}"
     try:
-        received = await _store(request, context, limiter, slot, key)
+        arrives = functools.partial(_keep_arriving, context, slot)
+        if not await arrives(True):
+            require_awaiting((await open_slot(context, str(slot.job.id), slot.upload.slot)).job)
+        limit = slot.limit_bytes
+        if slot.upload.declared_bytes is not None:
+            limit = min(limit, slot.upload.declared_bytes)
+        rules = Rules(limit, functools.partial(_over, slot, limit))
+        writer = await PieceWriter.open(context.objects.writer(key), limiter.threads)
+        heartbeat = UploadHeartbeat(arrives, context.settings, exclusive=False)
+        received = await receive(request, writer, rules, heartbeat)
         _require_promised_size(slot, received)
     except ApiError:
         await asyncio.to_thread(context.objects.delete, key)
@@ -358,21 +364,6 @@ async def _record(context: AppContext, slot: Slot, received: int, key: str) -> N
         else:
             return
     await record_complete(context, slot.job.id, slot.upload.slot, received, key)
-
-
-async def _store(
-    request: Request, context: AppContext, limiter: UploadLimiter, slot: Slot, key: str
-) -> int:
-    keep = functools.partial(_keep_arriving, context, slot)
-    if not await keep(True):
-        require_awaiting((await open_slot(context, str(slot.job.id), slot.upload.slot)).job)
-    limit = slot.limit_bytes
-    if slot.upload.declared_bytes is not None:
-        limit = min(limit, slot.upload.declared_bytes)
-    rules = Rules(limit, functools.partial(_over, slot, limit))
-    writer = await PieceWriter.open(context.objects.writer(key), limiter.threads)
-    heartbeat = UploadHeartbeat(keep, context.settings, exclusive=False)
-    return await receive(request, writer, rules, heartbeat)
 
 
 def _over(slot: Slot, limit_bytes: int) -> ApiError:

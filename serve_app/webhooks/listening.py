@@ -81,15 +81,12 @@ def _make(authority_path: Path, server_path: Path) -> None:
     private = server_key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    _write_private(server_path, private + _pem(server))
-    authority_path.write_bytes(_pem(authority))
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    content = private + _pem(server)
+    server_path.unlink(missing_ok=True)
+    descriptor = os.open(server_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(content)
+    authority_path.write_bytes(_pem(authority))
 
 
 def _pem(certificate: x509.Certificate) -> bytes:
@@ -146,7 +143,15 @@ class Listener:
         """Judge and print one delivery; return the status to answer with."""
         with self.lock:
             try:
-                verdict = self._verdict(headers, body)
+                verified = "not verified (no --secret)"
+                if self.secrets:
+                    verify(self.secrets, headers, body, time.time())
+                    verified = "verified"
+                event_id = headers.get("webhook-id", "without webhook-id")
+                again = ", again: deduplicate by webhook-id" if event_id in self.seen else ""
+                if len(self.seen) < IDS_REMEMBERED:
+                    self.seen.add(event_id)
+                verdict = f"{event_id}  {verified}{again}"
             except VerificationError as error:
                 self.write(f"{_clock()}  NOT VERIFIED: {error}  -> {REFUSED}")
                 return REFUSED
@@ -154,17 +159,6 @@ class Listener:
             self.write(f"{_clock()}  {verdict}  -> {status}")
             self.write(_pretty(body))
             return status
-
-    def _verdict(self, headers: dict[str, str], body: bytes) -> str:
-        verified = "not verified (no --secret)"
-        if self.secrets:
-            verify(self.secrets, headers, body, time.time())
-            verified = "verified"
-        event_id = headers.get("webhook-id", "without webhook-id")
-        again = ", again: deduplicate by webhook-id" if event_id in self.seen else ""
-        if len(self.seen) < IDS_REMEMBERED:
-            self.seen.add(event_id)
-        return f"{event_id}  {verified}{again}"
 
 
 def listening_server(

@@ -290,7 +290,21 @@ class JobDriver:
         while not self.stopped:
             await asyncio.sleep(settings.heartbeat_seconds)
             try:
-                await self._extend_lease()
+                try:
+                    await self.context.database.write(
+                        jobs.extend_lease,
+                        self.lease.job_id,
+                        self.lease.token,
+                        lease=timedelta(seconds=self.context.settings.lease_seconds),
+                        progress=dict(self.progress),
+                    )
+                except LeaseLostError:
+                    job = await self.context.database.read(jobs.find_job, self.lease.job_id)
+                    if job is not None and job.state in (JobState.COMPLETED, JobState.FAILED):
+                        # As a rule its own end, with no task left to stop: ``run`` cancels this
+                        # meanwhile.
+                        await asyncio.sleep(RETURN_SECONDS)
+                    raise
                 last_success = time.monotonic()
                 if last_success - announced_at >= PROGRESS_SECONDS:
                     announced_at = last_success
@@ -307,22 +321,6 @@ class JobDriver:
                 # Where the database is away for everybody, nobody does, and the work is not lost.
                 if time.monotonic() - last_success > settings.lease_seconds + _LONGEST_OUTAGE:
                     await self.stop()
-
-    async def _extend_lease(self) -> None:
-        try:
-            await self.context.database.write(
-                jobs.extend_lease,
-                self.lease.job_id,
-                self.lease.token,
-                lease=timedelta(seconds=self.context.settings.lease_seconds),
-                progress=dict(self.progress),
-            )
-        except LeaseLostError:
-            job = await self.context.database.read(jobs.find_job, self.lease.job_id)
-            if job is not None and job.state in (JobState.COMPLETED, JobState.FAILED):
-                # As a rule its own end, with no task left to stop: ``run`` cancels this meanwhile.
-                await asyncio.sleep(RETURN_SECONDS)
-            raise
 
     async def _run_stages(self) -> None:
         held, write = (self.lease.job_id, self.lease.token), self.context.database.write

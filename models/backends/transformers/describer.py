@@ -217,7 +217,15 @@ class GreedyWriter:
         left to the same length."""
         attended = inputs["attention_mask"]
         rows, length = attended.shape
-        step = self._step(rows, length + room)
+        positions = length + room
+        if self._model.device.type == "cuda":
+            positions = -(-positions // _LENGTH_STEP) * _LENGTH_STEP
+        step = self._steps.pop((rows, positions), None)
+        if step is None:
+            while len(self._steps) >= _STEPS_KEPT:
+                del self._steps[next(iter(self._steps))]
+            step = _Step(self._model, rows, positions)
+        self._steps[rows, positions] = step
         step.cache.reset()
         logits = self._model(
             **inputs, past_key_values=step.cache, use_cache=True, logits_to_keep=1
@@ -229,17 +237,6 @@ class GreedyWriter:
             tokens = torch.tensor(written[-1], device=attended.device)
             written.append(next_tokens(step.logits(tokens), allowed))
         return [list(row) for row in zip(*written, strict=True)]
-
-    def _step(self, rows: int, positions: int) -> _Step:
-        if self._model.device.type == "cuda":
-            positions = -(-positions // _LENGTH_STEP) * _LENGTH_STEP
-        step = self._steps.pop((rows, positions), None)
-        if step is None:
-            while len(self._steps) >= _STEPS_KEPT:
-                del self._steps[next(iter(self._steps))]
-            step = _Step(self._model, rows, positions)
-        self._steps[rows, positions] = step
-        return step
 
     def forget(self) -> None:
         """Give back the memory of all steps."""
