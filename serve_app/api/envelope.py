@@ -35,7 +35,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve_app import API_PREFIX
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.observability.logs import Span, Tracing, enter_context, leave_context, traced
+from serve_app.observability.logs import (
+    Span,
+    Tracing,
+    current_context,
+    enter_context,
+    leave_context,
+    traced,
+)
 from serve_app.observability.metrics import NULL_METRICS, Metrics, record_request
 from storage.database import UNAVAILABLE
 from storage.objects import ObjectStoreUnavailableError
@@ -154,16 +161,13 @@ def public_url(request: Request) -> str:
 
 
 def success(
-    request: Request,
-    data: Any,
-    *,
-    status: int = 200,
-    headers: dict[str, str] | None = None,
-    large: bool = False,
+    data: Any, *, status: int = 200, headers: dict[str, str] | None = None, large: bool = False
 ) -> Response:
     """``{ data, requestId }``. ``large``: of a thread, beside which others go on."""
     return (LargeJSONResponse if large else ExactJSONResponse)(
-        {"data": data, "requestId": request_id(request)}, status_code=status, headers=headers
+        {"data": data, "requestId": current_context()["requestId"]},
+        status_code=status,
+        headers=headers,
     )
 
 

@@ -299,18 +299,18 @@ async def create_archive(
         if added is None:
             raise invalid(f"An account has at most {MOST_ARCHIVES} archives.", "url")
         location = {"Location": f"{base_url(request)}/archives/{added.id}"}
-        return success(request, render_archive(added, context), status=201, headers=location)
+        return success(render_archive(added, context), status=201, headers=location)
 
     return await create_once(request, "createArchive", key, create)
 
 
 @router.get("/archives", **answers(_ARCHIVES, "The archives."))
-async def list_archives(request: Request, context: Context, account_id: CurrentAccount) -> Response:
+async def list_archives(context: Context, account_id: CurrentAccount) -> Response:
     """List archives.
 
     At most 100, the oldest first."""
     found = await context.database.read(archives.list_archives, account_id)
-    return success(request, [render_archive(each, context) for each in found])
+    return success([render_archive(each, context) for each in found])
 
 
 async def _get(connection: Connection, account_id: uuid.UUID, archive_id: str) -> Archive:
@@ -320,13 +320,13 @@ async def _get(connection: Connection, account_id: uuid.UUID, archive_id: str) -
 
 @router.get("/archives/{archiveId}", **answers(Answer[ArchiveJson], "The archive."))
 async def get_archive(
-    request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
+    context: Context, account_id: CurrentAccount, archive_id: ArchiveId
 ) -> Response:
     """Read an archive.
 
     With how many of its objects are in each state."""
     found = await context.database.read(_get, account_id, archive_id)
-    return success(request, render_archive(found, context))
+    return success(render_archive(found, context))
 
 
 @router.get("/archives/{archiveId}/objects", **answers(_OBJECTS, "A page of objects."))
@@ -411,11 +411,7 @@ async def _require_uncapped(connection: Connection) -> None:
     ),
 )
 async def change_archive(
-    request: Request,
-    context: Context,
-    account_id: CurrentAccount,
-    archive_id: ArchiveId,
-    body: ArchiveChangesBody,
+    context: Context, account_id: CurrentAccount, archive_id: ArchiveId, body: ArchiveChangesBody
 ) -> Response:
     """Change an archive.
 
@@ -436,12 +432,12 @@ async def change_archive(
         changed = _found(await archives.change_archive(connection, account_id, found.id, values))
         if body.bucketAccess is not None and changed.error_code is not None:
             changed = _found(await archives.resume_archive(connection, changed))
-    return success(request, render_archive(changed, context))
+    return success(render_archive(changed, context))
 
 
 @router.post("/archives/{archiveId}/pause", **answers(Answer[ArchiveJson], "The archive."))
 async def pause_archive(
-    request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
+    context: Context, account_id: CurrentAccount, archive_id: ArchiveId
 ) -> Response:
     """Pause an archive.
 
@@ -449,7 +445,7 @@ async def pause_archive(
     async with context.database.transaction() as connection:
         found = await _get(connection, account_id, archive_id)
         found = _found(await archives.pause_archive(connection, found))
-    return success(request, render_archive(found, context))
+    return success(render_archive(found, context))
 
 
 @router.post(
@@ -457,7 +453,7 @@ async def pause_archive(
     **answers(Answer[ArchiveJson], "The archive.", ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
 )
 async def resume_archive(
-    request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
+    context: Context, account_id: CurrentAccount, archive_id: ArchiveId
 ) -> Response:
     """Resume an archive.
 
@@ -467,7 +463,7 @@ async def resume_archive(
         found = await _get(connection, account_id, archive_id)
         await _require_uncapped(connection)
         found = _found(await archives.resume_archive(connection, found))
-    return success(request, render_archive(found, context))
+    return success(render_archive(found, context))
 
 
 @router.delete(
@@ -475,7 +471,7 @@ async def resume_archive(
     **answers(Answer[ArchiveJson], "The archive that was removed."),
 )
 async def delete_archive(
-    request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
+    context: Context, account_id: CurrentAccount, archive_id: ArchiveId
 ) -> Response:
     """Remove an archive.
 
@@ -495,4 +491,4 @@ async def delete_archive(
         await keys.lock_account(connection, account_id)
         found = await _get(connection, account_id, archive_id)
         await archives.remove_archives(connection, account_id, found.id)
-    return success(request, render_archive(found, context))
+    return success(render_archive(found, context))

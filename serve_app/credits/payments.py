@@ -89,7 +89,7 @@ async def receive_event(request: Request, context: Context, provider: str) -> Re
         log.exception("payment event %s cannot be credited", event["id"])
         raise invalid(f"Event {event['id']} names no account of this service.") from error
     log.info("payment event %s (%s): changed=%s", event["id"], provider, changed)
-    return success(request, {"received": True})
+    return success({"received": True})
 
 
 async def _find_secret(context: AppContext) -> str | None:

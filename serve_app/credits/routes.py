@@ -6,7 +6,7 @@ import logging
 import uuid
 from typing import Annotated, Literal, NotRequired
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import ConfigDict, with_config
 from starlette.responses import Response
 from typing_extensions import TypedDict
@@ -82,7 +82,7 @@ class QuotaResult(TypedDict):
 
 
 @router.get("/quota", **answers(Answer[QuotaResult], "Credits, holds and this month's usage."))
-async def get_quota(request: Request, context: Context, account_id: CurrentAccount) -> Response:
+async def get_quota(context: Context, account_id: CurrentAccount) -> Response:
     """Read credits and usage.
 
     When `available` is false, the balance could not be read; other fields are missing."""
@@ -91,7 +91,7 @@ async def get_quota(request: Request, context: Context, account_id: CurrentAccou
     except DatabaseError:
         log.exception("the balance could not be read")
         quota = QuotaResult(api=Quota(available=False))
-    return success(request, quota)
+    return success(quota)
 
 
 async def _read_quota(context: AppContext, account_id: uuid.UUID) -> QuotaResult:

@@ -120,11 +120,11 @@ class PriceTableJson(TypedDict):
 
 
 @router.get("/pricing", **answers(Answer[PriceTableJson], "The price table.", **_CACHED))
-async def get_pricing(request: Request, context: Context) -> Response:
+async def get_pricing(context: Context) -> Response:
     """Read the price table.
 
     Rates in US cents per footage-hour, by tier and stage."""
-    return success(request, pricing.price_table(context.prices), headers=CACHE_HEADERS)
+    return success(pricing.price_table(context.prices), headers=CACHE_HEADERS)
 
 
 class StageCents(TypedDict):
@@ -152,7 +152,6 @@ class PriceEstimate(TypedDict):
 
 @router.get("/pricing/estimate", **answers(Answer[PriceEstimate], "The estimate.", **_CACHED))
 async def estimate_price(
-    request: Request,
     context: Context,
     duration: Annotated[
         Annotated[float, Field(ge=0, le=pricing.MAX_ESTIMATE_SECONDS), NUMBER],
@@ -201,7 +200,7 @@ async def estimate_price(
         "priorUsageSeconds": prior,
         "stages": {stage: quote.get(stage, 0) for stage in StageName},
     }
-    return success(request, estimate, headers=CACHE_HEADERS)
+    return success(estimate, headers=CACHE_HEADERS)
 
 
 class RawFamilies(TypedDict):
@@ -239,7 +238,7 @@ class Formats(TypedDict):
 
 
 @router.get("/formats", **answers(Answer[Formats], "Formats and limits.", **_CACHED))
-async def list_formats(request: Request, context: Context) -> Response:
+async def list_formats(context: Context) -> Response:
     """List formats and limits.
 
     File extensions that are taken and refused, and what the limits are."""
@@ -259,4 +258,4 @@ async def list_formats(request: Request, context: Context) -> Response:
             "uploadUrlExpirySeconds": settings.upload_lifetime_seconds,
         },
     }
-    return success(request, data, headers=CACHE_HEADERS)
+    return success(data, headers=CACHE_HEADERS)

@@ -255,10 +255,10 @@ async def _json_response(
 
     def rendered() -> Response:
         if is_whole:
-            return success(request, transcripts.combined_transcript_json(job, tracks), large=True)
+            return success(transcripts.combined_transcript_json(job, tracks), large=True)
         found = transcript_of(chosen)
         shown = transcripts.transcript_json(job, chosen, found, multi=len(tracks) > 1)
-        return success(request, shown, large=True)
+        return success(shown, large=True)
 
     # Twenty megabytes of ten hours, for which other requests do not wait.
     return await run_in_threadpool(rendered)
@@ -284,7 +284,7 @@ async def lint_captions(
 
     What is listed is left to a person: speech that is faster than may be read."""
     async with place.turn(request):
-        return success(request, await lint(context, job, track, rules, sounds, speakerLabels))
+        return success(await lint(context, job, track, rules, sounds, speakerLabels))
 
 
 async def lint(

@@ -219,7 +219,7 @@ _COMPARISON_FILES = {
     ),
 )
 async def compare_jobs(
-    request: Request, context: Context, account_id: CurrentAccount, body: ComparisonBody
+    context: Context, account_id: CurrentAccount, body: ComparisonBody
 ) -> Response:
     """Compare two cuts.
 
@@ -233,7 +233,7 @@ async def compare_jobs(
     What only one of the jobs has, scenes or a transcript, is not compared. Jobs that were analysed
     before there were fingerprints are analysed again by a rerun of `vision`."""
     found = await comparisons.request_comparison(context, account_id, body.before, body.after)
-    return success(request, comparisons.status_json(found), status=202)
+    return success(comparisons.status_json(found), status=202)
 
 
 @router.get(
@@ -293,7 +293,7 @@ async def get_comparison(
         data = comparisons.status_json(found)
         if document:
             data["result"] = comparisons.result_json(found, document, context, public_url(request))
-        return success(request, data, large=True)
+        return success(data, large=True)
 
     return await answer.prepared(request, len(document), shown)
 

@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Literal, NotRequired
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
@@ -94,9 +94,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=CreationRoute, tags=["Jobs"])
         status=202,
     ),
 )
-async def rerun_job(
-    request: Request, context: Context, job: CurrentJob, body: RerunBody
-) -> Response:
+async def rerun_job(context: Context, job: CurrentJob, body: RerunBody) -> Response:
     """Make results again.
 
     Stages whose models, versions or settings changed since are made again, by a job of their own
@@ -105,7 +103,7 @@ async def rerun_job(
     were, and if it fails they remain."""
     wanted = None if body.stages is None else frozenset(map(StageName, body.stages))
     made = await context.database.write(rerun, job.id, context, wanted=wanted, dry_run=body.dryRun)
-    return success(request, made, status=202)
+    return success(made, status=202)
 
 
 @dataclass(frozen=True, slots=True)

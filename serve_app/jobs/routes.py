@@ -118,7 +118,7 @@ async def create_job(
             public=public_url(request),
             direct=direct,
         )
-        return _created(request, data)
+        return _created(data)
 
     return await create_once(request, "createJob", key, create)
 
@@ -144,7 +144,7 @@ async def create_job_from_url(
 
     async def create(connection: Connection) -> Response:
         [job] = await create_jobs(connection, account_id, [plan], context)
-        return _created(request, render_job(job, base_url(request)))
+        return _created(render_job(job, base_url(request)))
 
     return await create_once(request, "createJobFromUrl", key, create)
 
@@ -182,13 +182,13 @@ async def create_batch(
             "mode": body.mode,
             "jobs": [render_job(job, base_url(request)) for job in jobs],
         }
-        return success(request, data, status=201)
+        return success(data, status=201)
 
     return await create_once(request, "createBatch", key, create)
 
 
-def _created(request: Request, data: Mapping[str, Any]) -> Response:
-    return success(request, data, status=201, headers={"Location": data["links"]["self"]})
+def _created(data: Mapping[str, Any]) -> Response:
+    return success(data, status=201, headers={"Location": data["links"]["self"]})
 
 
 INCLUDABLE = frozenset({"scenes", "transcript"})
@@ -313,12 +313,12 @@ async def get_job(
             data["queuePosition"] = place.position
             data["estimatedStartSeconds"] = place.start_seconds(context.settings.jobs_at_once)
     if include == "none":
-        return success(request, data)
+        return success(data)
     wanted = INCLUDABLE if include is None else frozenset(include.split(","))
 
     def shown_with_results(found: service.StoredResults) -> Response:
         processed = service.processed_data(public_url(request), context.signer, job, found)
-        return success(request, {**data, "processedData": processed}, large=True)
+        return success({**data, "processedData": processed}, large=True)
 
     seen, spoken = await context.database.read(results.stored_bytes, job.id)
     size = ("scenes" in wanted) * seen + ("transcript" in wanted) * spoken
@@ -337,7 +337,7 @@ async def change_job(
     are replaced as a whole. A queued job of another priority goes behind those of its
     account that have it. Media that was removed does not come back by a longer retention."""
     changed = await context.database.write(service.change_job, job.id, body, context.settings)
-    return success(request, render_job(changed, base_url(request)))
+    return success(render_job(changed, base_url(request)))
 
 
 @router.post("/jobs/{jobId}/cancel", **answers(*_CANCELLED))
@@ -375,10 +375,10 @@ async def erase_job(request: Request, context: Context, job: CurrentJob) -> Resp
     erased = await context.database.write(service.erase_job, job.account_id, str(job.id))
     if job.completed_at is None:
         record_job_end(context.metrics, erased.state)
-    return success(request, render_job(erased, base_url(request)), status=202)
+    return success(render_job(erased, base_url(request)), status=202)
 
 
 async def _cancel(request: Request, context: AppContext, job: JobRecord) -> Response:
     ended = await context.database.write(service.cancel_job, job.account_id, str(job.id))
     record_job_end(context.metrics, ended.state)
-    return success(request, render_job(ended, base_url(request)))
+    return success(render_job(ended, base_url(request)))

@@ -100,12 +100,12 @@ async def get_vocabulary(
     `proposals` are replacements of one to three words that people made in the transcripts that were
     corrected last (200, of some ten hours), the most frequent first: twice, or with a capital
     letter, and of words that do not stay in lower case elsewhere. Redacted jobs propose nothing."""
-    return success(request, await read_vocabulary(request, context, account_id))
+    return success(await read_vocabulary(request, context, account_id))
 
 
 @router.put("/vocabulary", **answers(Answer[VocabularyJson], "The vocabulary."))
 async def replace_vocabulary(
-    request: Request, context: Context, account_id: CurrentAccount, body: VocabularyJson
+    context: Context, account_id: CurrentAccount, body: VocabularyJson
 ) -> Response:
     """Replace the vocabulary.
 
@@ -113,7 +113,7 @@ async def replace_vocabulary(
     their archive, up to 100 in all, and its replacements where their archive has none of the same
     words. Transcripts that there are stay."""
     await context.database.write(keys.replace_vocabulary, account_id, {**body})
-    return success(request, body)
+    return success(body)
 
 
 async def read_vocabulary(

@@ -61,14 +61,12 @@ class PortalLink(TypedDict):
         links=links({"id": "$response.body#/data/0/id"}, "rotateKey"),
     ),
 )
-async def list_keys(
-    request: Request, context: envelope.Context, account_id: CurrentAccount
-) -> Response:
+async def list_keys(context: envelope.Context, account_id: CurrentAccount) -> Response:
     """List API keys.
 
     Never with their secrets."""
     found = await context.database.read(keys.list_keys, account_id)
-    return envelope.success(request, [each.json() for each in found], headers=envelope.NO_STORE)
+    return envelope.success([each.json() for each in found], headers=envelope.NO_STORE)
 
 
 @router.get(
@@ -87,12 +85,11 @@ async def get_keys_portal(
     url = envelope.public_url(request) + context.signer.sign_path(
         PORTAL_PURPOSE, path, expires_at=expires_at
     )
-    return envelope.success(request, {"url": url}, headers=envelope.NO_STORE)
+    return envelope.success({"url": url}, headers=envelope.NO_STORE)
 
 
 @router.post("/keys/{id}/rotate", **answers(Answer[RotatedKey], "The new key.", **_PRIVATE))
 async def rotate_key(
-    request: Request,
     context: envelope.Context,
     account_id: CurrentAccount,
     key_id: Annotated[Uuid, Path(alias="id", description="The key's id.")],
@@ -110,9 +107,7 @@ async def rotate_key(
         benefit_id=issued.benefit_id,
         created_at=issued.created_at,
     )
-    return envelope.success(
-        request, {**rotated.json(), "key": issued.secret}, headers=envelope.NO_STORE
-    )
+    return envelope.success({**rotated.json(), "key": issued.secret}, headers=envelope.NO_STORE)
 
 
 class SignInBody(Body):
@@ -134,7 +129,7 @@ class Session(TypedDict):
     "/sessions",
     **answers(Answer[Session], "The session.", ErrorCode.UNAUTHORIZED, status=201, **_PRIVATE),
 )
-async def create_session(request: Request, context: envelope.Context, body: SignInBody) -> Response:
+async def create_session(context: envelope.Context, body: SignInBody) -> Response:
     """Exchange a sign-in token for a session.
 
     The operator issues sign-in links (`vas sessions create`); no other credential."""
@@ -143,7 +138,7 @@ async def create_session(request: Request, context: envelope.Context, body: Sign
         message = "The sign-in link is unknown, used or too old."
         raise ApiError(ErrorCode.UNAUTHORIZED, message, headers=BEARER)
     data = {"session": session, "expiresInSeconds": int(keys.SESSION_LIFETIME.total_seconds())}
-    return envelope.success(request, data, status=201, headers=envelope.NO_STORE)
+    return envelope.success(data, status=201, headers=envelope.NO_STORE)
 
 
 MOST_ENTRIES = 1000

@@ -340,7 +340,7 @@ async def _translated(request: Request, context: AppContext, job: JobRecord) -> 
         spoken = default_track(await read_tracks(connection, job, words=False)).language
     if spoken in {None, "en"}:
         return None
-    await create_translation(request, context, job, TranslationBody(language="en"))
+    await create_translation(context, job, TranslationBody(language="en"))
     deadline = time.monotonic() + base.WAIT_SECONDS
     while time.monotonic() < deadline:
         found = await context.database.read(find_translation, job.id, "en")

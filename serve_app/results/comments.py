@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute
+from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.envelope import API_PREFIX, Context, public_url, success
 from serve_app.api.openapi import answers
 from serve_app.api.schemas import NO_NUL_PATTERN, WHOLE, Answer, Timestamp, Url, Uuid, doc
@@ -70,60 +70,50 @@ CommentId = Annotated[Uuid, Path(alias="commentId", description="The comment's i
 
 
 @router.get("/jobs/{jobId}/comments", **answers(Answer[list[Comment]], "By their places."))
-async def list_comments(request: Request, context: Context, job: CurrentJob) -> Response:
+async def list_comments(context: Context, job: CurrentJob) -> Response:
     """List a job's comments."""
     found = await context.database.read(comments.list_comments, job.id)
-    return success(request, [each.json() for each in found])
+    return success([each.json() for each in found])
 
 
 @router.post(
     "/jobs/{jobId}/comments", **answers(Answer[Comment], "The comment is added.", status=201)
 )
-async def add_comment(
-    request: Request, context: Context, account_id: CurrentAccount, job: CurrentJob,
-    body: CommentBody,
-) -> Response:  # fmt: skip
+async def add_comment(context: Context, job: CurrentJob, body: CommentBody) -> Response:
     """Comment on a place in a job's media.
 
     At most 1,000 a job. They are erased with it, and not redacted."""
-    place = account_id, job.id, round(body.time * 1000)
+    place = job.account_id, job.id, round(body.time * 1000)
     added = await context.database.write(comments.add_comment, *place, body.text)
     if added is None:
         message = f"The job was erased, or has {comments.MOST_COMMENTS} comments already."
         raise invalid(message)
-    return success(request, added.json(), status=201)
+    return success(added.json(), status=201)
 
 
 @router.patch("/jobs/{jobId}/comments/{commentId}", **answers(Answer[Comment], "The comment."))
 async def change_comment(
-    request: Request, context: Context, account_id: CurrentAccount, job: CurrentJob,
-    comment_id: CommentId, body: CommentChangesBody,
-) -> Response:  # fmt: skip
+    context: Context, job: CurrentJob, comment_id: CommentId, body: CommentChangesBody
+) -> Response:
     """Resolve a comment, or open it again."""
     known_id = parse_job_id(comment_id)
     changed = await context.database.write(
-        comments.resolve_comment, account_id, job.id, known_id, resolved=body.resolved
+        comments.resolve_comment, job.account_id, job.id, known_id, resolved=body.resolved
     )
-    return success(request, existing(changed, "comment").json())
+    return success(existing(changed, "comment").json())
 
 
 @router.delete("/jobs/{jobId}/comments/{commentId}", **answers(Answer[Comment], "As it was."))
-async def delete_comment(
-    request: Request,
-    context: Context,
-    account_id: CurrentAccount,
-    job: CurrentJob,
-    comment_id: CommentId,
-) -> Response:
+async def delete_comment(context: Context, job: CurrentJob, comment_id: CommentId) -> Response:
     """Delete a comment."""
-    of = account_id, job.id, parse_job_id(comment_id)
+    of = job.account_id, job.id, parse_job_id(comment_id)
     deleted = await context.database.write(comments.delete_comment, *of)
-    return success(request, existing(deleted, "comment").json())
+    return success(existing(deleted, "comment").json())
 
 
 @router.post("/jobs/{jobId}/share", **answers(Answer[SharedLink], "The link.", status=201))
 async def share_job(
-    request: Request, context: Context, account_id: CurrentAccount, job: CurrentJob, body: ShareBody
+    request: Request, context: Context, job: CurrentJob, body: ShareBody
 ) -> Response:
     """Make a link that shows a job.
 
@@ -134,6 +124,6 @@ async def share_job(
     ends = datetime.now(UTC) + timedelta(days=body.days)
     path = f"{SHARED_PATH}/{job.id}"
     signed = context.signer.sign_path(SHARE_PURPOSE, path, expires_at=int(ends.timestamp()))
-    await context.database.write(record, account_id, "shareJob", job_id=job.id)
+    await context.database.write(record, job.account_id, "shareJob", job_id=job.id)
     link = {"url": public_url(request) + signed, "expiresAt": timestamp(ends)}
-    return success(request, link, status=201)
+    return success(link, status=201)

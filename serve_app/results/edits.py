@@ -281,7 +281,6 @@ async def revert_transcript(
     **answers(Answer[RevisionList], "The revisions.", *OF_RESULTS),
 )
 async def list_transcript_revisions(
-    request: Request,
     context: Context,
     job: CurrentJob,
     track: TrackQuery = None,
@@ -307,7 +306,7 @@ async def list_transcript_revisions(
     if len(shown) < limit:
         shown.append({"revision": 0})
     listed = {"jobId": str(job.id), "trackIndex": chosen.track_index, "revisions": shown}
-    return success(request, listed)
+    return success(listed)
 
 
 def _ms(seconds: float | None) -> int | None:
@@ -459,7 +458,7 @@ async def _edited(
         "revision": revision,
         "changes": _changes_json(change),
     }
-    return success(request, edited)
+    return success(edited)
 
 
 def _changes_json(change: Change) -> list[TranscriptChange]:

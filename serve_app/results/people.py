@@ -82,14 +82,14 @@ async def get_people(request: Request, context: Context, job: CurrentJob) -> Res
     for person in decode(tuple[Person, ...], stored.encode(), ignore_unknown=True):
         url = root + still_path(context.signer, job.id, person.id)
         shown.append(rendered(PersonJson, person, stillUrl=url))
-    return success(request, {"jobId": str(job.id), "people": shown})
+    return success({"jobId": str(job.id), "people": shown})
 
 
 @router.delete(
     "/jobs/{jobId}/people",
     **answers(Answer[PeopleDeleted], "They are deleted.", ErrorCode.LEGAL_HOLD, *OF_RESULTS),
 )
-async def delete_people(request: Request, context: Context, job: CurrentJob) -> Response:
+async def delete_people(context: Context, job: CurrentJob) -> Response:
     """Delete who is seen.
 
     Groups, and pictures of faces; scenes and their stills stay. Without any it does nothing."""
@@ -108,7 +108,7 @@ async def delete_people(request: Request, context: Context, job: CurrentJob) -> 
         people = [] if stored is None else decode(tuple[Person, ...], stored.encode())
         await run_in_threadpool(context.objects.delete_keys, [each.still_key for each in people])
         count, known = len(people), stored
-    return success(request, {"jobId": str(job.id), "deleted": count})
+    return success({"jobId": str(job.id), "deleted": count})
 
 
 class VoiceBody(Body):
@@ -135,10 +135,8 @@ _VOICES = list_of(
     "/jobs/{jobId}/speakers/{speakerId}/voice", **answers(Answer[Voice], "The voice.", *OF_RESULTS)
 )
 async def name_voice(
-    request: Request,
     context: Context,
     job: CurrentJob,
-    account_id: CurrentAccount,
     speaker_id: SpeakerId,
     body: VoiceBody,
     track: TrackQuery = None,
@@ -154,27 +152,27 @@ async def name_voice(
         if all(each.id != speaker_id for each in transcript_of(chosen).speakers):
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such speaker.")
         label = await hidden_label(connection, job, body.name)
-        voice = await voices.find_or_add_voice(connection, account_id, body.name)
+        voice = await voices.find_or_add_voice(connection, job.account_id, body.name)
         if voice is None:
             raise invalid(f"An account has at most {MOST_VOICES} voices.", "name")
         speaker = job.id, chosen.track_index, speaker_id
         if not await voices.learn_voice(connection, replace(voice, name=label), *speaker):
             message = "The job was not created with voices, or this speaker has no turns."
             raise no_result(job, StageName.TRANSCRIPT, message, SkipReason.STAGE_SKIPPED)
-        [learnt] = await voices.list_voices(connection, account_id, voice.id)
+        [learnt] = await voices.list_voices(connection, job.account_id, voice.id)
         if learnt.samples > MOST_SAMPLES:
             raise invalid(f"A voice is learnt from at most {MOST_SAMPLES} speakers.", "name")
-        await record(connection, account_id, "nameVoice", job_id=job.id, target=learnt.id)
-    return success(request, learnt.json())
+        await record(connection, job.account_id, "nameVoice", job_id=job.id, target=learnt.id)
+    return success(learnt.json())
 
 
 @voice_router.get("/voices", **answers(_VOICES, "The voices."))
-async def list_voices(request: Request, context: Context, account_id: CurrentAccount) -> Response:
+async def list_voices(context: Context, account_id: CurrentAccount) -> Response:
     """List voices.
 
     All that the account has named, the oldest first."""
     found = await context.database.read(voices.list_voices, account_id)
-    return success(request, [each.json() for each in found])
+    return success([each.json() for each in found])
 
 
 @voice_router.delete(
@@ -182,7 +180,6 @@ async def list_voices(request: Request, context: Context, account_id: CurrentAcc
     **answers(Answer[Voice], "The voice that was deleted.", ErrorCode.LEGAL_HOLD),
 )
 async def delete_voice(
-    request: Request,
     context: Context,
     account_id: CurrentAccount,
     voice_id: Annotated[
@@ -201,4 +198,4 @@ async def delete_voice(
         if await is_voice_held(connection, known_id):
             raise ApiError(ErrorCode.LEGAL_HOLD)
         await voices.delete_voice(connection, account_id, known_id)
-    return success(request, found[0].json())
+    return success(found[0].json())

@@ -106,7 +106,7 @@ async def get_review(
             machine = chosen.redacted_revision or 0
             former = await transcripts.at_revision(context.database, job, chosen, machine)
         found = await run_in_threadpool(_review, job, chosen, former, scenes, budgetSeconds)
-    return success(request, found)
+    return success(found)
 
 
 def _review(

@@ -111,7 +111,7 @@ async def get_scenes(
             public_url(request), context.signer, job, found, boxes=include is not None
         )
         overview = {} if whole is None else {"overview": whole}
-        return success(request, {"jobId": str(job.id), "scenes": scenes, **overview}, large=True)
+        return success({"jobId": str(job.id), "scenes": scenes, **overview}, large=True)
 
     size, _ = await context.database.read(stored.stored_bytes, job.id)
     async with answer.turn(request, size):
@@ -129,7 +129,7 @@ async def list_audio_tracks(
 
     def shown(found: Sequence[TrackTranscript]) -> Response:
         tracks = [track_json(each, transcript_of(each)) for each in found]
-        return success(request, {"jobId": str(job.id), "tracks": tracks}, large=True)
+        return success({"jobId": str(job.id), "tracks": tracks}, large=True)
 
     return await _of_tracks(request, context, job, answer, shown)
 
@@ -142,7 +142,7 @@ async def list_audio_tracks_alias(
 
     def shown(found: Sequence[TrackTranscript]) -> Response:
         tracks = [track_json(each, transcript_of(each)) for each in found]
-        return success(request, tracks, large=True)
+        return success(tracks, large=True)
 
     return await _of_tracks(request, context, job, answer, shown)
 
@@ -170,7 +170,7 @@ async def get_audio_track(
     def shown(found: Sequence[TrackTranscript]) -> Response:
         track = next((each for each in found if each.track_index == index), None)
         track = existing(track, "audio track")
-        return success(request, track_json(track, transcript_of(track)), large=True)
+        return success(track_json(track, transcript_of(track)), large=True)
 
     return await _of_tracks(request, context, job, answer, shown)
 
@@ -193,7 +193,6 @@ async def _of_tracks(
     **answers(Answer[SpeakerJson], "The speaker with its label.", *OF_RESULTS),
 )
 async def name_speaker(
-    request: Request,
     context: Context,
     job: CurrentJob,
     speaker_id: SpeakerId,
@@ -206,7 +205,7 @@ async def name_speaker(
 
     An empty label gives the speaker its first one back. What is hidden of a redacted job is hidden
     in labels too."""
-    return await _name_speaker(request, context, job, speaker_id, track, body.label)
+    return await _name_speaker(context, job, speaker_id, track, body.label)
 
 
 @router.delete(
@@ -214,25 +213,16 @@ async def name_speaker(
     **answers(Answer[SpeakerJson], "The speaker with its first label.", *OF_RESULTS),
 )
 async def reset_speaker(
-    request: Request,
-    context: Context,
-    job: CurrentJob,
-    speaker_id: SpeakerId,
-    track: TrackQuery = None,
+    context: Context, job: CurrentJob, speaker_id: SpeakerId, track: TrackQuery = None
 ) -> Response:
     """Take a speaker's name back.
 
     The same as an empty label."""
-    return await _name_speaker(request, context, job, speaker_id, track, "")
+    return await _name_speaker(context, job, speaker_id, track, "")
 
 
 async def _name_speaker(
-    request: Request,
-    context: AppContext,
-    job: JobRecord,
-    speaker_id: str,
-    track: int | None,
-    label: str,
+    context: AppContext, job: JobRecord, speaker_id: str, track: int | None, label: str
 ) -> Response:
     transcripts.require_choice(job, track)
     async with context.database.transaction() as connection:
@@ -247,11 +237,11 @@ async def _name_speaker(
         await record(connection, job.account_id, action, job_id=job.id, detail=detail)
         tracks = await transcripts.read_tracks(connection, job, words=False)
     named = speakers_json(transcripts.choose_track(job, tracks, chosen.track_index))
-    return success(request, next(each for each in named if each["id"] == speaker_id))
+    return success(next(each for each in named if each["id"] == speaker_id))
 
 
 @router.get("/jobs/{jobId}/chapters", **answers(Answer[ChapterList], "The chapters.", *OF_RESULTS))
-async def get_chapters(request: Request, context: Context, job: CurrentJob) -> Response:
+async def get_chapters(context: Context, job: CurrentJob) -> Response:
     """Read the chapters.
 
     Parts of the media on one subject each, from what is said and by whom.
@@ -260,11 +250,11 @@ async def get_chapters(request: Request, context: Context, job: CurrentJob) -> R
     that was said. Empty where nothing is said."""
     chapters = await find_chapters_of(context, job)
     shown = [rendered(ChapterJson, each) for each in chapters]
-    return success(request, {"jobId": str(job.id), "chapters": shown})
+    return success({"jobId": str(job.id), "chapters": shown})
 
 
 @router.get("/jobs/{jobId}/summary", **answers(Answer[Summary], "The summary.", *OF_RESULTS))
-async def get_summary(request: Request, context: Context, job: CurrentJob) -> Response:
+async def get_summary(context: Context, job: CurrentJob) -> Response:
     """Read the summary.
 
     A few sentences that a model wrote on what is said, each with the time that it rests on.
@@ -272,7 +262,7 @@ async def get_summary(request: Request, context: Context, job: CurrentJob) -> Re
     Made with the transcript, in its language, by services that have a language model; elsewhere
     there is none."""
     sentences = await context.database.read(transcripts.read_summary, job)
-    return success(request, {"jobId": str(job.id), "sentences": sentences})
+    return success({"jobId": str(job.id), "sentences": sentences})
 
 
 class RedactionBody(Body):
@@ -291,9 +281,7 @@ class RedactionBody(Body):
         status=202,
     ),
 )
-async def redact_job(
-    request: Request, context: Context, job: CurrentJob, body: RedactionBody
-) -> Response:
+async def redact_job(context: Context, job: CurrentJob, body: RedactionBody) -> Response:
     """Hide personal data.
 
     Of a job that has ended; for one to come there is `redact` at its creation.
@@ -334,13 +322,13 @@ async def redact_job(
         "jobId": str(job.id),
         "redaction": redaction.redaction_json(locked),
     }
-    return success(request, answer, status=202)
+    return success(answer, status=202)
 
 
 @receipt_router.get(
     "/jobs/{jobId}/receipt", **answers(Answer[receipts.EnvelopeJson], "The receipt.", *OF_RESULTS)
 )
-async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Response:
+async def get_receipt(context: Context, job: CurrentJob) -> Response:
     """Read the receipt.
 
     It states from what and with what the results were made, as a statement of
@@ -367,7 +355,7 @@ async def get_receipt(request: Request, context: Context, job: CurrentJob) -> Re
         "predicateType": "urn:video-analysis-service:receipt:v2",
         "predicate": receipt,
     }
-    return success(request, context.receipts.seal(receipts.PAYLOAD_TYPE, canonical(statement)))
+    return success(context.receipts.seal(receipts.PAYLOAD_TYPE, canonical(statement)))
 
 
 def _subjects(stages: receipts.ReceiptStages) -> list[receipts.Subject]:
@@ -410,9 +398,7 @@ class TranslationBody(Body):
         status=202,
     ),
 )
-async def create_translation(
-    request: Request, context: Context, job: CurrentJob, body: TranslationBody
-) -> Response:
+async def create_translation(context: Context, job: CurrentJob, body: TranslationBody) -> Response:
     """Translate the transcript.
 
     All audio tracks are translated segment by segment, so that times stay.
@@ -454,7 +440,7 @@ async def create_translation(
             )
             action, detail = "createTranslation", f"language={language}"
             await record(connection, job.account_id, action, job_id=job.id, detail=detail)
-    return success(request, found.json(), status=202)
+    return success(found.json(), status=202)
 
 
 async def _charge(
@@ -480,14 +466,14 @@ async def _charge(
     "/jobs/{jobId}/translations",
     **answers(Answer[TranslationList], "The translations.", *OF_RESULTS),
 )
-async def list_translations(request: Request, context: Context, job: CurrentJob) -> Response:
+async def list_translations(context: Context, job: CurrentJob) -> Response:
     """List the translations.
 
     Those that were requested."""
     require_stage(job, StageName.TRANSCRIPT)
     found = await context.database.read(translations.list_translations, job.id)
     listed = [each.json() for each in found]
-    return success(request, {"jobId": str(job.id), "translations": listed})
+    return success({"jobId": str(job.id), "translations": listed})
 
 
 @translation_router.get(
@@ -500,12 +486,10 @@ async def list_translations(request: Request, context: Context, job: CurrentJob)
         *OF_RESULTS,
     ),
 )
-async def get_translation(
-    request: Request, context: Context, job: CurrentJob, language: _LanguagePath
-) -> Response:
+async def get_translation(context: Context, job: CurrentJob, language: _LanguagePath) -> Response:
     """Read what became of a translation.
 
     Its text is a transcript's: `GET …/transcript?language=`, in every format."""
     require_stage(job, StageName.TRANSCRIPT)
     found = await context.database.read(find_requested, job, language)
-    return success(request, found.json())
+    return success(found.json())

@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Container, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, Self
 
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Header
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
@@ -191,7 +191,6 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
     ),
 )
 async def ask(
-    request: Request,
     context: Context,
     account_id: CurrentAccount,
     place: AskPlace,
@@ -209,13 +208,23 @@ async def ask(
 
     As events: `passages` at once, a `sentence` each, then `answer` with all of it. An account has
     at most 2 questions at a time on a replica of the API."""
-    found = await _find(context, account_id, body)
+    filters = await _filters(context, account_id, body)
+    nearest = await _nearest(context, account_id, body.question, filters)
+    around = await search.find_around(context.database, account_id, nearest, _AROUND_MS)
+    lines = await _read(context, account_id, around)
+    places = {each.id: at for at, each in enumerate(lines)}
+    passages: list[range] = []
+    for row_id in nearest:
+        at = places.get(row_id)
+        if at is not None and not any(at in each for each in passages):
+            passages.append(_around(lines, at))
+    found = _Found(lines, passages)
     if _TYPE in (accept or ""):
         sent = NO_STORE | {"X-Accel-Buffering": "no"}
         return place.stream(
             _events(context, account_id, body, found), media_type=_TYPE, headers=sent
         )
-    return success(request, await _answer(context, account_id, body, found))
+    return success(await _answer(context, account_id, body, found))
 
 
 async def _filters(context: AppContext, account_id: uuid.UUID, body: AskBody) -> Filters:
@@ -284,20 +293,6 @@ def _passage(lines: Sequence[SearchHit]) -> CitationJson:
         shown.pop("speaker", None)
         shown.pop("speakerLabel", None)
     return {**shown, "endTime": lines[-1].end_ms / 1000}
-
-
-async def _find(context: AppContext, account_id: uuid.UUID, body: AskBody) -> _Found:
-    filters = await _filters(context, account_id, body)
-    nearest = await _nearest(context, account_id, body.question, filters)
-    around = await search.find_around(context.database, account_id, nearest, _AROUND_MS)
-    lines = await _read(context, account_id, around)
-    places = {each.id: at for at, each in enumerate(lines)}
-    passages: list[range] = []
-    for row_id in nearest:
-        at = places.get(row_id)
-        if at is not None and not any(at in each for each in passages):
-            passages.append(_around(lines, at))
-    return _Found(lines, passages)
 
 
 def _around(lines: Sequence[SearchHit], at: int) -> range:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Annotated, NotRequired
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from pydantic import Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
@@ -83,7 +83,6 @@ _DELIVERIES = list_of(
 
 @router.get("/webhooks/deliveries", **answers(_DELIVERIES, "The deliveries."))
 async def list_webhook_deliveries(
-    request: Request,
     context: Context,
     account_id: CurrentAccount,
     job_id: Annotated[
@@ -100,7 +99,7 @@ async def list_webhook_deliveries(
     The account's last 100, newest first."""
     wanted = None if job_id is None else parse_job_id(job_id)
     found = await context.database.read(list_deliveries, account_id, job_id=wanted)
-    return success(request, [_record(delivery) for delivery in found])
+    return success([_record(delivery) for delivery in found])
 
 
 def _record(delivery: Delivery) -> WebhookDelivery:
@@ -132,7 +131,7 @@ class WebhookTestResult(TypedDict):
     ),
 )
 async def send_test_webhook(
-    request: Request, context: Context, account_id: CurrentAccount, body: TestWebhookBody
+    context: Context, account_id: CurrentAccount, body: TestWebhookBody
 ) -> Response:
     """Send a test webhook.
 
@@ -165,7 +164,7 @@ async def send_test_webhook(
     }
     if outcome.failure is not None:
         result["error"] = outcome.failure
-    return success(request, result)
+    return success(result)
 
 
 SigningSecretText = Annotated[
@@ -190,39 +189,35 @@ class SigningSecret(TypedDict):
     "/webhooks/secret",
     **answers(Answer[SigningSecret], "The secret.", headers=headers("Cache-Control")),
 )
-async def get_webhook_secret(
-    request: Request, context: Context, account_id: CurrentAccount
-) -> Response:
+async def get_webhook_secret(context: Context, account_id: CurrentAccount) -> Response:
     """Read the signing secret.
 
     Made on the first call."""
     fresh = context.encrypter.encrypt(new_signing_secret())
     stored = await context.database.write(webhooks.get_or_create_signing_secret, account_id, fresh)
-    return _secret_response(request, context, stored)
+    return _secret_response(context, stored)
 
 
 @secret_router.post(
     "/webhooks/secret/rotate",
     **answers(Answer[SigningSecret], "The new secret.", headers=headers("Cache-Control")),
 )
-async def rotate_webhook_secret(
-    request: Request, context: Context, account_id: CurrentAccount
-) -> Response:
+async def rotate_webhook_secret(context: Context, account_id: CurrentAccount) -> Response:
     """Rotate the signing secret.
 
     For 24 hours deliveries are signed with both the new and the previous secret."""
     fresh = context.encrypter.encrypt(new_signing_secret())
     stored = await context.database.write(webhooks.rotate_signing_secret, account_id, fresh)
-    return _secret_response(request, context, stored)
+    return _secret_response(context, stored)
 
 
-def _secret_response(request: Request, context: AppContext, stored: EncryptedSecret) -> Response:
+def _secret_response(context: AppContext, stored: EncryptedSecret) -> Response:
     data = {
         "secret": context.encrypter.decrypt(stored.current),
         "createdAt": timestamp(stored.created_at),
         "rotatedAt": timestamp(stored.rotated_at),
     }
-    return success(request, data, headers=NO_STORE)
+    return success(data, headers=NO_STORE)
 
 
 Events = Annotated[
@@ -275,14 +270,12 @@ EndpointId = Annotated[
 
 
 @router.get("/webhooks/endpoints", **answers(_ENDPOINTS, "The endpoints."))
-async def list_webhook_endpoints(
-    request: Request, context: Context, account_id: CurrentAccount
-) -> Response:
+async def list_webhook_endpoints(context: Context, account_id: CurrentAccount) -> Response:
     """List webhook endpoints.
 
     At most 10, the oldest first."""
     found = await context.database.read(endpoints.list_endpoints, account_id)
-    return success(request, [each.json() for each in found])
+    return success([each.json() for each in found])
 
 
 @router.post(
@@ -296,7 +289,7 @@ async def list_webhook_endpoints(
     ),
 )
 async def create_webhook_endpoint(
-    request: Request, context: Context, account_id: CurrentAccount, body: NewEndpointBody
+    context: Context, account_id: CurrentAccount, body: NewEndpointBody
 ) -> Response:
     """Add a webhook endpoint.
 
@@ -313,19 +306,19 @@ async def create_webhook_endpoint(
     )
     if added is None:
         raise invalid(f"An account has at most {MOST_ENDPOINTS} endpoints.", "url")
-    return success(request, {**added.json(), "secret": secret}, status=201, headers=NO_STORE)
+    return success({**added.json(), "secret": secret}, status=201, headers=NO_STORE)
 
 
 @router.get("/webhooks/endpoints/{endpointId}", **answers(Answer[WebhookEndpoint], "The endpoint."))
 async def get_webhook_endpoint(
-    request: Request, context: Context, account_id: CurrentAccount, endpoint_id: EndpointId
+    context: Context, account_id: CurrentAccount, endpoint_id: EndpointId
 ) -> Response:
     """Read a webhook endpoint.
 
     Without its secret."""
     known_id = parse_job_id(endpoint_id)
     found = await context.database.read(endpoints.list_endpoints, account_id, known_id)
-    return success(request, existing(found[0] if found else None, "endpoint").json())
+    return success(existing(found[0] if found else None, "endpoint").json())
 
 
 @router.patch(
@@ -333,11 +326,7 @@ async def get_webhook_endpoint(
     **answers(Answer[WebhookEndpoint], "The endpoint.", ErrorCode.INVALID_CALLBACK_URL),
 )
 async def change_webhook_endpoint(
-    request: Request,
-    context: Context,
-    account_id: CurrentAccount,
-    endpoint_id: EndpointId,
-    body: EndpointChangesBody,
+    context: Context, account_id: CurrentAccount, endpoint_id: EndpointId, body: EndpointChangesBody
 ) -> Response:
     """Change a webhook endpoint.
 
@@ -348,7 +337,7 @@ async def change_webhook_endpoint(
         changed = await endpoints.change_endpoint(
             connection, account_id, parse_job_id(endpoint_id), url=body.url, event_types=body.events
         )
-    return success(request, existing(changed, "endpoint").json())
+    return success(existing(changed, "endpoint").json())
 
 
 @router.delete(
@@ -356,14 +345,14 @@ async def change_webhook_endpoint(
     **answers(Answer[WebhookEndpoint], "The endpoint that was deleted."),
 )
 async def delete_webhook_endpoint(
-    request: Request, context: Context, account_id: CurrentAccount, endpoint_id: EndpointId
+    context: Context, account_id: CurrentAccount, endpoint_id: EndpointId
 ) -> Response:
     """Delete a webhook endpoint.
 
     With its deliveries, sent or not."""
     async with context.database.transaction() as connection:
         deleted = await endpoints.delete_endpoint(connection, account_id, parse_job_id(endpoint_id))
-    return success(request, existing(deleted, "endpoint").json())
+    return success(existing(deleted, "endpoint").json())
 
 
 @router.post(
@@ -375,7 +364,7 @@ async def delete_webhook_endpoint(
     ),
 )
 async def rotate_webhook_endpoint(
-    request: Request, context: Context, account_id: CurrentAccount, endpoint_id: EndpointId
+    context: Context, account_id: CurrentAccount, endpoint_id: EndpointId
 ) -> Response:
     """Rotate an endpoint's secret.
 
@@ -388,4 +377,4 @@ async def rotate_webhook_endpoint(
         secret=context.encrypter.encrypt(secret),
     )
     rotated = existing(changed, "endpoint").json()
-    return success(request, {**rotated, "secret": secret}, headers=NO_STORE)
+    return success({**rotated, "secret": secret}, headers=NO_STORE)
