@@ -233,36 +233,35 @@ class ResultAnswer:
     """An answer with results. Where these are large it has a place among files, and is prepared in
     the account's turn: small ones are polled, and wait for no large one."""
 
-    downloads: Downloads
+    request: Request
     account_id: uuid.UUID
     resources: ExitStack
 
-    async def prepared(
-        self, request: Request, characters: int, prepare: Callable[[], Prepared]
-    ) -> Prepared:
+    async def prepared(self, characters: int, prepare: Callable[[], Prepared]) -> Prepared:
         """Return what ``prepare`` returns, in a thread, of stored results of so many
         ``characters``.
 
         Raises RATE_LIMITED where there is no place.
         """
-        async with self._turn(request, characters):
+        async with self._turn(characters):
             return await run_in_threadpool(prepare)
 
-    def turn(self, request: Request, stored_bytes: int) -> AbstractAsyncContextManager[None]:
+    def turn(self, stored_bytes: int) -> AbstractAsyncContextManager[None]:
         """The account's turn to have results read and prepared that take so many bytes in the
         database: what is refused must not have been read.
 
         Raises RATE_LIMITED where there is no place.
         """
-        return self._turn(request, stored_bytes * _CHARACTERS_A_BYTE)
+        return self._turn(stored_bytes * _CHARACTERS_A_BYTE)
 
     @asynccontextmanager
-    async def _turn(self, request: Request, characters: int) -> AsyncIterator[None]:
+    async def _turn(self, characters: int) -> AsyncIterator[None]:
         if characters < LARGE_CHARACTERS:
             yield
             return
-        place = self.resources.enter_context(self.downloads.place(self.account_id))
-        async with place.turn(request):
+        files = downloads_of(self.request, Download.FILE)
+        place = self.resources.enter_context(files.place(self.account_id))
+        async with place.turn(self.request):
             yield
 
 
@@ -270,7 +269,7 @@ async def _result_answer(
     request: Request, account_id: CurrentAccount
 ) -> AsyncIterator[ResultAnswer]:
     with ExitStack() as resources:
-        yield ResultAnswer(downloads_of(request, Download.FILE), account_id, resources)
+        yield ResultAnswer(request, account_id, resources)
 
 
 # FastAPI ends these once the answer is sent, or its client is gone.

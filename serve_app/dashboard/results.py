@@ -355,7 +355,7 @@ async def get_compare(
             document = await context.database.read(get_document, asked.id)
             if document is not None:
                 make = partial(comparisons.result_json, asked, document, context, "")
-                found = await answer.prepared(request, len(document), make)
+                found = await answer.prepared(len(document), make)
     listed = await context.database.read(list_jobs, viewer.account.id, limit=_JOBS_SHOWN)
     shown = await page(
         request,

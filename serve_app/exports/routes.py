@@ -287,7 +287,7 @@ async def get_comparison(
             raise no_result(job, StageName.VISION, "The comparison is being made.")
         kind, name = ComparisonFormat(format), job.file_name
         write = partial(_file, kind, name, ingested, document)
-        return await answer.prepared(request, len(document), write)
+        return await answer.prepared(len(document), write)
 
     def shown() -> Response:
         data = comparisons.status_json(found)
@@ -295,7 +295,7 @@ async def get_comparison(
             data["result"] = comparisons.result_json(found, document, context, public_url(request))
         return success(data, large=True)
 
-    return await answer.prepared(request, len(document), shown)
+    return await answer.prepared(len(document), shown)
 
 
 def _file(

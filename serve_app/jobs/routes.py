@@ -322,7 +322,7 @@ async def get_job(
 
     seen, spoken = await context.database.read(results.stored_bytes, job.id)
     size = ("scenes" in wanted) * seen + ("transcript" in wanted) * spoken
-    async with answer.turn(request, size):
+    async with answer.turn(size):
         stored = await context.database.read(service.read_results, job, wanted)
         return await run_in_threadpool(shown_with_results, stored)
 

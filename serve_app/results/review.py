@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -76,7 +76,6 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 @router.get("/jobs/{jobId}/review", **answers(Answer[JobReview], "What to check.", *OF_RESULTS))
 async def get_review(
-    request: Request,
     context: Context,
     job: CurrentJob,
     answer: LargeResults,
@@ -94,7 +93,7 @@ async def get_review(
     words and of cuts."""
     transcripts.require_choice(job, track)
     seen, spoken = await context.database.read(results.stored_bytes, job.id)
-    async with answer.turn(request, seen + spoken):
+    async with answer.turn(seen + spoken):
         async with context.database.statement() as connection:
             tracks = await transcripts.read_tracks(connection, job)
             chosen = transcripts.choose_track(job, tracks, track)

@@ -114,15 +114,13 @@ async def get_scenes(
         return success({"jobId": str(job.id), "scenes": scenes, **overview}, large=True)
 
     size, _ = await context.database.read(stored.stored_bytes, job.id)
-    async with answer.turn(request, size):
+    async with answer.turn(size):
         found = await context.database.read(read_seen, job)
         return await run_in_threadpool(shown, found)
 
 
 @router.get("/jobs/{jobId}/audioTracks", **answers(Answer[AudioTrackList], "The audio tracks."))
-async def list_audio_tracks(
-    request: Request, context: Context, job: CurrentJob, answer: LargeResults
-) -> Response:
+async def list_audio_tracks(context: Context, job: CurrentJob, answer: LargeResults) -> Response:
     """List the audio tracks.
 
     Of a multi-track job, each with its own transcript."""
@@ -131,12 +129,12 @@ async def list_audio_tracks(
         tracks = [track_json(each, transcript_of(each)) for each in found]
         return success({"jobId": str(job.id), "tracks": tracks}, large=True)
 
-    return await _of_tracks(request, context, job, answer, shown)
+    return await _of_tracks(context, job, answer, shown)
 
 
 @router.get("/jobs/{jobId}/audio-tracks", include_in_schema=False)
 async def list_audio_tracks_alias(
-    request: Request, context: Context, job: CurrentJob, answer: LargeResults
+    context: Context, job: CurrentJob, answer: LargeResults
 ) -> Response:
     """The bare list, at the address where published clients look for it."""
 
@@ -144,7 +142,7 @@ async def list_audio_tracks_alias(
         tracks = [track_json(each, transcript_of(each)) for each in found]
         return success(tracks, large=True)
 
-    return await _of_tracks(request, context, job, answer, shown)
+    return await _of_tracks(context, job, answer, shown)
 
 
 @router.get("/jobs/{jobId}/audio-tracks/{trackIndex}", include_in_schema=False)
@@ -155,7 +153,6 @@ async def list_audio_tracks_alias(
     ),
 )
 async def get_audio_track(
-    request: Request,
     context: Context,
     job: CurrentJob,
     answer: LargeResults,
@@ -172,18 +169,17 @@ async def get_audio_track(
         track = existing(track, "audio track")
         return success(track_json(track, transcript_of(track)), large=True)
 
-    return await _of_tracks(request, context, job, answer, shown)
+    return await _of_tracks(context, job, answer, shown)
 
 
 async def _of_tracks(
-    request: Request,
     context: AppContext,
     job: JobRecord,
     answer: ResultAnswer,
     shown: Callable[[Sequence[TrackTranscript]], Response],
 ) -> Response:
     _, size = await context.database.read(stored.stored_bytes, job.id)
-    async with answer.turn(request, size):
+    async with answer.turn(size):
         found = await context.database.read(transcripts.read_audio_tracks, job)
         return await run_in_threadpool(shown, found)
 
