@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlencode
 
 from cryptography.exceptions import InvalidSignature
@@ -93,21 +94,6 @@ class PublicKeyJson(TypedDict):
     use: str
 
 
-class EnvelopeSignature(TypedDict):
-    """One signature of an envelope."""
-
-    keyid: str
-    sig: str
-
-
-class Envelope(TypedDict):
-    """A DSSE envelope: a payload in base64, its media type, and who signed both."""
-
-    payloadType: str
-    payload: str
-    signatures: list[EnvelopeSignature]
-
-
 @dataclass(frozen=True, slots=True)
 class ReceiptSigner:
     """Ed25519 (RFC 8032) with a key derived from the service's secret, so that it is kept, backed
@@ -115,8 +101,9 @@ class ReceiptSigner:
 
     secret: bytes
 
-    def seal(self, payload_type: str, payload: bytes) -> Envelope:
-        """Return ``payload`` in a DSSE envelope, signed; always the same one of a payload."""
+    def seal(self, payload_type: str, payload: bytes) -> dict[str, Any]:
+        """Return ``payload`` in a DSSE envelope: in base64, with its media type and who signed
+        both; always the same one of a payload."""
         signature = self._key().sign(pre_authentication(payload_type, payload))
         return {
             "payloadType": payload_type,
@@ -147,7 +134,7 @@ def pre_authentication(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
 
 
-def open_envelope(envelope: Envelope, keys: Mapping[str, str]) -> bytes:
+def open_envelope(envelope: Mapping[str, Any], keys: Mapping[str, str]) -> bytes:
     """Return the payload that one of ``keys``, ``x`` by ``kid``, signed; raises BadSignatureError
     where none did, and for what is no envelope."""
     try:

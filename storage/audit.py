@@ -115,10 +115,9 @@ async def list_entries(
     return await read(connection, AuditEntry, query.limit(limit))
 
 
-async def read_chain(
-    connection: Connection, account_id: uuid.UUID, *, after: int = 0
-) -> AsyncIterator[AuditEntry]:
-    """Yield all entries of an account after position ``after``, in order, page by page."""
+async def read_chain(connection: Connection, account_id: uuid.UUID) -> AsyncIterator[AuditEntry]:
+    """Yield all entries of an account, in order, page by page."""
+    after = 0
     while entries := await list_entries(connection, account_id, after=after):
         for entry in entries:
             yield entry

@@ -110,13 +110,13 @@ JOB_QUERY = sa.select(*columns(JobRecord), _CLIPS, _SCENE_COUNT, _TRACKS_COMPLET
 
 def job_record(row: Mapping[str, Any] | sa.RowMapping) -> JobRecord:
     """Return a row of JOB_QUERY as a record; its other columns are left out."""
-    own_stages = {name: _stage(row["stages"][name]) for name in StageName}
+    own_stages = {
+        name: from_row(StageRecord, raw | {"seconds": float(raw["seconds"] or 0.0)})
+        for name in StageName
+        for raw in [row["stages"][name]]
+    }
     source = JobSource.model_validate(row["source"])
     return from_row(JobRecord, {**row, "source": source, "stages": own_stages})
-
-
-def _stage(raw: dict[str, Any]) -> StageRecord:
-    return from_row(StageRecord, raw | {"seconds": float(raw["seconds"] or 0.0)})
 
 
 _FETCH_FAILED = "FETCH_FAILED"

@@ -304,16 +304,12 @@ class Filters:
     @property
     def conditions(self) -> dict[str, Any]:
         """Those that are given, beside the kinds."""
-        given = {
-            "job_id": self.job_id,
-            "language": self.language,
-            "created_from": self.created_from,
-            "created_to": self.created_to,
-            "job_ids": None if self.job_ids is None else list(self.job_ids),
-            "archive_id": self.archive_id,
-            "speaker": self.speaker,
+        given = {name: getattr(self, name) for name in _CONDITIONS}
+        return {
+            name: [*value] if isinstance(value, tuple) else value
+            for name, value in given.items()
+            if value is not None
         }
-        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

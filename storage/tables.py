@@ -71,9 +71,9 @@ def _check(condition: str, name: str) -> sa.CheckConstraint:
     return sa.CheckConstraint(condition, name=name)
 
 
-def _index(name: str, *columns: str, where: str | None = None, **options: Any) -> sa.Index:
+def _index(name: str, columns: str, where: str | None = None, **options: Any) -> sa.Index:
     """Return an index of the rows ``where`` something holds; a column may be "… DESC"."""
-    parts = [sa.text(column) if " " in column else column for column in columns]
+    parts = [sa.text(each) if " " in each else each for each in columns.split(", ")]
     return sa.Index(
         name, *parts, postgresql_where=None if where is None else sa.text(where), **options
     )
@@ -163,14 +163,9 @@ users = table_of(
     # They stay: the audit log and keys refer to them.
     _time("removed_at", nullable=True),
     _check("(issuer IS NULL) = (subject IS NULL)", "subject_has_issuer"),
-    _index("uq_users_email", "account_id", "email", unique=True, where="removed_at IS NULL"),
+    _index("uq_users_email", "account_id, email", unique=True, where="removed_at IS NULL"),
     _index(
-        "uq_users_subject",
-        "issuer",
-        "subject",
-        "account_id",
-        unique=True,
-        where="removed_at IS NULL",
+        "uq_users_subject", "issuer, subject, account_id", unique=True, where="removed_at IS NULL"
     ),
     _index("ix_users_email", "email", where="removed_at IS NULL"),
 )
@@ -447,56 +442,45 @@ jobs = table_of(
     _check("completed_at IS NULL OR held_cents = 0", "ended_holds_nothing"),
     _index("ix_jobs_rerun_of", "rerun_of", where="rerun_of IS NOT NULL"),
     # Newest first with a stable tie-break: the order of GET /jobs and its cursor.
-    _index("ix_jobs_listing", "account_id", "created_at DESC", "id DESC"),
+    _index("ix_jobs_listing", "account_id, created_at DESC, id DESC"),
     # Those that failed or were cancelled among many that did not: lists by state.
     _index(
         "ix_jobs_unsuccessful",
-        "account_id",
-        "state",
-        "created_at DESC",
-        "id DESC",
+        "account_id, state, created_at DESC, id DESC",
         where="state IN ('failed', 'cancelled', 'expired')",
     ),
     # What runners lease, in order; small, because only waiting jobs are in it.
-    _index("ix_jobs_turns", "finish_tag", "created_at", where="state = 'queued' AND NOT parked"),
+    _index("ix_jobs_turns", "finish_tag, created_at", where="state = 'queued' AND NOT parked"),
     # The last tag of an account and priority, and how many jobs an account has in the queue.
     _index(
         "ix_jobs_tagged",
-        "account_id",
-        "parked",
-        "priority",
-        "finish_tag",
+        "account_id, parked, priority, finish_tag",
         where="completed_at IS NULL AND finish_tag IS NOT NULL",
     ),
     _index(
-        "ix_jobs_parked",
-        "account_id",
-        "finish_tag",
-        "created_at",
-        where="state = 'queued' AND parked",
+        "ix_jobs_parked", "account_id, finish_tag, created_at", where="state = 'queued' AND parked"
     ),
     # How long the oldest has waited; what versions before 0.3.0 lease by.
     _index("ix_jobs_waiting", "created_at", where="state = 'queued'"),
     _index("ix_jobs_leased", "lease_expires_at", where="state = 'processing'"),
     _index("ix_jobs_uploading", "upload_expires_at", where="state = 'awaiting_upload'"),
-    _index("ix_jobs_capped_key", "capped_key_id", "created_at", where="capped_key_id IS NOT NULL"),
+    _index("ix_jobs_capped_key", "capped_key_id, created_at", where="capped_key_id IS NOT NULL"),
     # Counting an account's unfinished jobs must not read its history.
     _index("ix_jobs_unredacted", "redact_after", where="redact_after IS NOT NULL"),
     _index("ix_jobs_uncompared", "compare_after", where="compare_after IS NOT NULL"),
     _index("ix_jobs_unfinished", "account_id", where="completed_at IS NULL"),
     # A month's usage is the sum over its quoted jobs.
-    _index("ix_jobs_usage", "account_id", "quoted_at", where="quoted_at IS NOT NULL"),
+    _index("ix_jobs_usage", "account_id, quoted_at", where="quoted_at IS NOT NULL"),
     # What ended of late, for operators.
-    _index("ix_jobs_ended", "state", "completed_at", where="completed_at IS NOT NULL"),
+    _index("ix_jobs_ended", "state, completed_at", where="completed_at IS NOT NULL"),
     # First rounds come so long after the end, which depends on how it ended; later ones by date.
     _index(
         "ix_jobs_uncleaned",
-        "state",
-        "completed_at",
+        "state, completed_at",
         where="completed_at IS NOT NULL AND cleaned_at IS NULL AND cleaning_after IS NULL",
     ),
     # Results whose time is over, by their account's retention, or by their own.
-    _index("ix_jobs_kept", "account_id", "completed_at", where="erased_at IS NULL"),
+    _index("ix_jobs_kept", "account_id, completed_at", where="erased_at IS NULL"),
     _index("ix_jobs_own_days", "completed_at", where=f"erased_at IS NULL AND {OWN_DAYS}"),
     _index("ix_jobs_cleaning", "cleaning_after", where="cleaning_after IS NOT NULL"),
 )
@@ -698,7 +682,7 @@ work = table_of(
     _time("due_at", now=True),
     sa.PrimaryKeyConstraint("kind", "subject_id", "part"),
     # The earliest of each account.
-    _index("ix_work_due", "kind", "account_id", "due_at"),
+    _index("ix_work_due", "kind, account_id, due_at"),
     # All of a subject that is erased.
     _index("ix_work_subject_id", "subject_id"),
 )
@@ -846,7 +830,7 @@ comparisons = table_of(
     _check("(state = 'failed') = (error IS NOT NULL)", "failed_has_error"),
     _check("(state = 'completed') = (document IS NOT NULL)", "completed_has_document"),
     _check("(state = 'pending') = (completed_at IS NULL)", "ended_has_time"),
-    _index("uq_comparisons_pair", "account_id", "before_id", "after_id", unique=True),
+    _index("uq_comparisons_pair", "account_id, before_id, after_id", unique=True),
     _index("ix_comparisons_before_id", "before_id"),
     _index("ix_comparisons_after_id", "after_id"),
 )
@@ -958,7 +942,7 @@ voices = table_of(
     Voice,
     "voices",
     sa.Column("account_id", sa.ForeignKey("accounts.id"), nullable=False),
-    _index("uq_voices_account_id_name", "account_id", "name", unique=True),
+    _index("uq_voices_account_id_name", "account_id, name", unique=True),
     _check("name <> ''", "name_not_empty"),
 )
 
@@ -1055,15 +1039,12 @@ webhook_events = table_of(
     # From endpoint to endpoint in steps, then an endpoint's due events in order.
     _index(
         "ix_webhook_events_due",
-        "endpoint",
-        "next_attempt_at",
+        "endpoint, next_attempt_at",
         where="status IN ('in_flight', 'pending_retry')",
     ),
     _index("ix_webhook_events_leased", "endpoint", where="lease_token IS NOT NULL"),
-    _index(
-        "ix_webhook_events_subscribed", "endpoint_id", "job_id", where="endpoint_id IS NOT NULL"
-    ),
-    _index("ix_webhook_events_log", "account_id", "created_at DESC", "id DESC"),
+    _index("ix_webhook_events_subscribed", "endpoint_id, job_id", where="endpoint_id IS NOT NULL"),
+    _index("ix_webhook_events_log", "account_id, created_at DESC, id DESC"),
 )
 
 rate_limits = _table(
@@ -1145,7 +1126,7 @@ audit_log = table_of(
     AuditEntry,
     "audit_log",
     sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
-    _index("uq_audit_log_place", "account_id", "position", unique=True),
+    _index("uq_audit_log_place", "account_id, position", unique=True),
 )
 
 
@@ -1242,8 +1223,8 @@ archive_objects = table_of(
     sa.Column("archive_id", sa.ForeignKey("archives.id"), nullable=False),
     sa.PrimaryKeyConstraint("archive_id", "key_sha256"),
     _check("state <> 'running' OR job_id IS NOT NULL", "running_has_job"),
-    _index("ix_archive_objects_position", "archive_id", "position"),
-    _index("ix_archive_objects_state", "archive_id", "state", "position"),
+    _index("ix_archive_objects_position", "archive_id, position"),
+    _index("ix_archive_objects_state", "archive_id, state, position"),
     _index("ix_archive_objects_job_id", "job_id", where="job_id IS NOT NULL"),
 )
 
@@ -1292,7 +1273,7 @@ purchases = table_of(
     sa.UniqueConstraint("provider", "reference", name="uq_purchases_payment"),
     # What a ledger entry of the purchase must agree with.
     sa.UniqueConstraint("id", "account_id", "amount_cents", name="uq_purchases_entry"),
-    _index("ix_purchases_account", "account_id", "receipt_number"),
+    _index("ix_purchases_account", "account_id, receipt_number"),
 )
 
 refunds = _table(
@@ -1311,7 +1292,7 @@ refunds = _table(
     _check("taken_cents BETWEEN 0 AND amount_cents", "taken_within_amount"),
     _check("reversed_at IS NULL OR taken_cents = 0", "reversed_takes_nothing"),
     sa.UniqueConstraint("provider", "reference", name="uq_refunds_refund"),
-    _index("ix_refunds_payment", "provider", "payment_reference"),
+    _index("ix_refunds_payment", "provider, payment_reference"),
     # What is still to be taken: looked at whenever an account gets credits back.
     _index(
         "ix_refunds_outstanding",
@@ -1377,16 +1358,15 @@ ledger_entries = _table(
         ["purchases.id", "purchases.account_id", "purchases.amount_cents"],
         name="fk_ledger_entries_purchase",
     ),
-    _index("ix_ledger_entries_account", "account_id", "id"),
+    _index("ix_ledger_entries_account", "account_id, id"),
     _index("ix_ledger_entries_job", "job_id", where="job_id IS NOT NULL"),
     _index(
         "ix_ledger_entries_capped_key",
-        "capped_key_id",
-        "created_at",
+        "capped_key_id, created_at",
         where="capped_key_id IS NOT NULL",
     ),
     # A stage is charged at most once, whatever the code does.
-    _index("uq_ledger_entries_charge", "job_id", "stage", unique=True, where="kind = 'charge'"),
+    _index("uq_ledger_entries_charge", "job_id, stage", unique=True, where="kind = 'charge'"),
     _index(
         "uq_ledger_entries_purchase", "purchase_id", unique=True, where="purchase_id IS NOT NULL"
     ),

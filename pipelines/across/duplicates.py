@@ -387,7 +387,11 @@ def _same_file(
     mine: MediaPrint, other: MediaPrint, shots: Sequence[Duplicate], sounds: Sequence[Duplicate]
 ) -> Iterator[Duplicate]:
     shown = _coverage(shots, [_shown_ms(each) for each in (mine, other)], 2_000)
-    heard = _coverage(sounds, [_heard_ms(each) for each in (mine, other)], 5_000)
+    heard_ms = [
+        max((int((~each.silent).sum()) * FRAME_MS for each in media.sounds.values()), default=0)
+        for media in (mine, other)
+    ]
+    heard = _coverage(sounds, heard_ms, 5_000)
     chosen: Sequence[Duplicate] = shots
     by_pictures = (
         shown is not None
@@ -441,10 +445,6 @@ def _shown_ms(media: MediaPrint) -> int:
     shots = media.shots
     each = np.repeat((shots.ends_ms - shots.starts_ms) / shots.counts, shots.counts)
     return int(each[~shots.plain].sum())
-
-
-def _heard_ms(media: MediaPrint) -> int:
-    return max((int((~each.silent).sum()) * FRAME_MS for each in media.sounds.values()), default=0)
 
 
 def _changes(media: MediaPrint, shots: Sequence[Duplicate]) -> int:

@@ -260,11 +260,9 @@ def redact_texts(
     kinds: Kinds,
     recognizer: FindEntities,
     known: Known | None = None,
-    *,
-    english: bool = True,
 ) -> list[str]:
     """Return the texts with marks."""
-    found = find_personal_data(texts, kinds, english=english, recognizer=recognizer, known=known)
+    found = find_personal_data(texts, kinds, english=True, recognizer=recognizer, known=known)
     return [_marked(text, own) for text, own in zip(texts, found, strict=True)]
 
 

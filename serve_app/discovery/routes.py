@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -69,7 +68,9 @@ async def get_open_api(
     OpenAPI 3.1, not wrapped in the usual envelope."""
     body, etag = await run_in_threadpool(_document, request.app)
     answer_headers = CACHE_HEADERS | {"ETag": etag}
-    if _matches(request.headers.getlist("if-none-match"), etag):
+    conditions = request.headers.getlist("if-none-match")
+    known = {part.strip().removeprefix("W/") for line in conditions for part in line.split(",")}
+    if etag in known or "*" in known:
         return Response(status_code=304, headers=answer_headers)
     return Response(body, media_type="application/json", headers=answer_headers)
 
@@ -79,11 +80,6 @@ def _document(app: FastAPI) -> tuple[bytes, str]:
     """Return the document as served, and its ETag."""
     body = json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
     return body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-
-
-def _matches(conditions: Iterable[str], etag: str) -> bool:
-    known = {part.strip().removeprefix("W/") for line in conditions for part in line.split(",")}
-    return etag in known or "*" in known
 
 
 class RateJson(TypedDict):
