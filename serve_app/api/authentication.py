@@ -386,25 +386,22 @@ class SessionRoute(OperationRoute):
     auth = Auth.SESSION
 
     async def _admit(self, request: Request) -> None:
-        await _admit_session(request, self.permission, self.bucket or Bucket.READS)
-
-
-async def _admit_session(request: Request, permission: Permission | None, bucket: Bucket) -> None:
-    tokens = _bearer_tokens(request)
-    found = None
-    if len(tokens) == 1 and _SESSION_FORM.fullmatch(tokens[0]):
-        context: AppContext = request.app.state.context
-        found = await context.database.read(find_session, tokens[0])
-    if found is None:
-        message = "Sign in to the dashboard: the session is missing, unknown or over."
-        raise ApiError(ErrorCode.UNAUTHORIZED, message, headers=BEARER)
-    await count_requests(request, f"{found.account_id}:{bucket}", bucket)
-    if found.suspended:
-        raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
-    require(found.role, permission)
-    request.state.account_id = found.account_id
-    act_as(session_actor(request, found.user_id))
-    note(accountId=found.account_id)
+        bucket = self.bucket or Bucket.READS
+        tokens = _bearer_tokens(request)
+        found = None
+        if len(tokens) == 1 and _SESSION_FORM.fullmatch(tokens[0]):
+            context: AppContext = request.app.state.context
+            found = await context.database.read(find_session, tokens[0])
+        if found is None:
+            message = "Sign in to the dashboard: the session is missing, unknown or over."
+            raise ApiError(ErrorCode.UNAUTHORIZED, message, headers=BEARER)
+        await count_requests(request, f"{found.account_id}:{bucket}", bucket)
+        if found.suspended:
+            raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
+        require(found.role, self.permission)
+        request.state.account_id = found.account_id
+        act_as(session_actor(request, found.user_id))
+        note(accountId=found.account_id)
 
 
 async def admit_anybody(request: Request) -> None:

@@ -87,31 +87,28 @@ async def get_quota(context: Context, account_id: CurrentAccount) -> Response:
 
     When `available` is false, the balance could not be read; other fields are missing."""
     try:
-        quota = await _read_quota(context, account_id)
+        threshold = context.prices.volume_threshold_seconds
+        async with context.database.statement() as connection:
+            account = await keys.get_account(connection, str(account_id))
+            usage = await jobs.month_usage_seconds(connection, account_id)
+        month = {
+            "monthUsageSeconds": usage,
+            "tier": "volume" if usage >= threshold else "standard",
+            "volumeThresholdSeconds": threshold,
+        }
+        hour_cents = sum(rate.base for rate in context.prices.rates[Tier.STANDARD].values())
+        hours = round(account.available_cents / hour_cents, 4) if hour_cents else 0
+        quota: QuotaResult = {
+            "api": rendered(Quota, account, available=True, **month),
+            "currentPlan": await _plan(context, account_id),
+            "includedHours": 0,
+            "creditsBalanceHours": hours,
+            "resetDate": None,
+        }
     except DatabaseError:
         log.exception("the balance could not be read")
         quota = QuotaResult(api=Quota(available=False))
     return success(quota)
-
-
-async def _read_quota(context: AppContext, account_id: uuid.UUID) -> QuotaResult:
-    threshold = context.prices.volume_threshold_seconds
-    async with context.database.statement() as connection:
-        account = await keys.get_account(connection, str(account_id))
-        usage = await jobs.month_usage_seconds(connection, account_id)
-    month = {
-        "monthUsageSeconds": usage,
-        "tier": "volume" if usage >= threshold else "standard",
-        "volumeThresholdSeconds": threshold,
-    }
-    hour_cents = sum(rate.base for rate in context.prices.rates[Tier.STANDARD].values())
-    return {
-        "api": rendered(Quota, account, available=True, **month),
-        "currentPlan": await _plan(context, account_id),
-        "includedHours": 0,
-        "creditsBalanceHours": round(account.available_cents / hour_cents, 4) if hour_cents else 0,
-        "resetDate": None,
-    }
 
 
 async def _plan(context: AppContext, account_id: uuid.UUID) -> Literal["free", "pro"]:

@@ -253,37 +253,29 @@ async def find_alike_page(
     """
     ranking = after
     if not isinstance(ranking, tuple):  # a place is where a list by words goes on
-        ranking = await _alike(database, account_id, like, filters, model)
+        async with database.transaction() as connection:
+            job = await jobs.find_job(connection, like.job_id, account_id=account_id)
+            if job is None or await find_thumbnail_key(connection, *like) is None:
+                raise ApiError(ErrorCode.NOT_FOUND, "There is no such scene.", param="like")
+        if model is None:
+            message = "The service has no model that compares pictures."
+            raise no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED)
+        try:
+            still = await find_still(database, *like, model)
+        except NoVectorsError:
+            message = "The service's database cannot keep vectors of pictures."
+            raise no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED) from None
+        if still is None:
+            raise no_result(job, StageName.VISION, "The scene's still has no vector yet.")
+        row_id, sought = still
+        if not sought.any():
+            message = "The scene's still cannot be read."
+            raise no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED)
+        ranking = await search.rank_alike(
+            database, account_id, filters, model, sought, without=row_id
+        )
     rows = await search.read_ranked(database, account_id, [], filters, ranking[:limit])
     return Page([_hit(row, []) for row in rows], ranking[limit:] or None, "like")
-
-
-async def _alike(
-    database: Database,
-    account_id: uuid.UUID,
-    like: Likeness,
-    filters: search.Filters,
-    model: str | None,
-) -> search.Ranking:
-    async with database.transaction() as connection:
-        job = await jobs.find_job(connection, like.job_id, account_id=account_id)
-        if job is None or await find_thumbnail_key(connection, *like) is None:
-            raise ApiError(ErrorCode.NOT_FOUND, "There is no such scene.", param="like")
-    if model is None:
-        message = "The service has no model that compares pictures."
-        raise no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED)
-    try:
-        still = await find_still(database, *like, model)
-    except NoVectorsError:
-        message = "The service's database cannot keep vectors of pictures."
-        raise no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED) from None
-    if still is None:
-        raise no_result(job, StageName.VISION, "The scene's still has no vector yet.")
-    row_id, sought = still
-    if not sought.any():
-        message = "The scene's still cannot be read."
-        raise no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED)
-    return await search.rank_alike(database, account_id, filters, model, sought, without=row_id)
 
 
 async def meant(
