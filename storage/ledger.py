@@ -258,13 +258,8 @@ async def grant(
     connection: Connection, account_id: uuid.UUID, amount_cents: int, reason: str
 ) -> None:
     """Give credits; ``amount_cents`` must be positive."""
-    await _append(
-        connection,
-        account_id=account_id,
-        kind=LedgerKind.GRANT,
-        balance_delta_cents=amount_cents,
-        reason=reason,
-    )
+    given = {"balance_delta_cents": amount_cents}
+    await _append(connection, account_id, LedgerKind.GRANT, reason, **given)
     await settle_refunds(connection, account_id)
 
 
@@ -281,14 +276,8 @@ async def adjust(
     Raises InsufficientCreditsError, changing nothing, if it would take more
     than is available, or than the key may use.
     """
-    await _append_covered(
-        connection,
-        account_id,
-        LedgerKind.ADJUSTMENT,
-        reason,
-        balance_delta_cents=amount_cents,
-        capped_key_id=capped_key_id,
-    )
+    adjusted = {"balance_delta_cents": amount_cents, "capped_key_id": capped_key_id}
+    await _append_covered(connection, account_id, LedgerKind.ADJUSTMENT, reason, **adjusted)
     if amount_cents > 0:
         await settle_refunds(connection, account_id)
 
@@ -315,14 +304,8 @@ async def hold(
     """Hold ``amount_cents`` more for a job; raises InsufficientCreditsError, changing nothing."""
     if amount_cents == 0:
         return
-    await _append_covered(
-        connection,
-        account_id,
-        LedgerKind.HOLD,
-        reason,
-        hold_delta_cents=amount_cents,
-        job_id=job_id,
-    )
+    held = {"hold_delta_cents": amount_cents, "job_id": job_id}
+    await _append_covered(connection, account_id, LedgerKind.HOLD, reason, **held)
 
 
 async def charge(
@@ -335,16 +318,10 @@ async def charge(
     """Turn part of the job's hold into a charge for a completed stage."""
     if amount_cents == 0:
         return
-    await _append(
-        connection,
-        account_id=account_id,
-        kind=LedgerKind.CHARGE,
-        balance_delta_cents=-amount_cents,
-        hold_delta_cents=-amount_cents,
-        job_id=job_id,
-        stage=stage,
-        reason=f"{stage} completed",
-    )
+    charged = {"balance_delta_cents": -amount_cents, "hold_delta_cents": -amount_cents}
+    of = {"job_id": job_id, "stage": stage}
+    reason = f"{stage} completed"
+    await _append(connection, account_id, LedgerKind.CHARGE, reason, **charged, **of)
 
 
 async def release_rest(connection: Connection, job_id: uuid.UUID, reason: str) -> None:
@@ -353,14 +330,8 @@ async def release_rest(connection: Connection, job_id: uuid.UUID, reason: str) -
     row = (await connection.execute(query.with_for_update(key_share=True))).one()
     if row.held_cents == 0:
         return
-    await _append(
-        connection,
-        account_id=row.account_id,
-        kind=LedgerKind.RELEASE,
-        hold_delta_cents=-row.held_cents,
-        job_id=job_id,
-        reason=reason,
-    )
+    released = {"hold_delta_cents": -row.held_cents, "job_id": job_id}
+    await _append(connection, row.account_id, LedgerKind.RELEASE, reason, **released)
     await settle_refunds(connection, row.account_id)
 
 
@@ -402,14 +373,8 @@ async def move_refund(
     reason: str,
 ) -> None:
     """An adjustment for a refund: negative deducts it, positive returns what was deducted."""
-    await _append(
-        connection,
-        account_id=account_id,
-        kind=LedgerKind.ADJUSTMENT,
-        balance_delta_cents=amount_cents,
-        refund_id=refund_id,
-        reason=reason,
-    )
+    moved = {"balance_delta_cents": amount_cents, "refund_id": refund_id}
+    await _append(connection, account_id, LedgerKind.ADJUSTMENT, reason, **moved)
 
 
 async def has_purchases(connection: Connection, account_id: uuid.UUID) -> bool:
@@ -423,36 +388,24 @@ async def has_purchases(connection: Connection, account_id: uuid.UUID) -> bool:
 
 
 async def _append_covered(
-    connection: Connection,
-    account_id: uuid.UUID,
-    kind: LedgerKind,
-    reason: str,
-    *,
-    balance_delta_cents: int = 0,
-    hold_delta_cents: int = 0,
-    job_id: uuid.UUID | None = None,
-    capped_key_id: uuid.UUID | None = None,
+    connection: Connection, account_id: uuid.UUID, kind: LedgerKind, reason: str, **values: object
 ) -> None:
     """Append if the account's credits cover it, else raise: the caller's work stays in place."""
-    appended = await run(
-        connection,
-        _APPEND_COVERED,
-        account_id=account_id,
-        kind=str(kind),
-        balance_delta_cents=balance_delta_cents,
-        hold_delta_cents=hold_delta_cents,
-        job_id=job_id,
-        reason=reason,
-        capped_key_id=capped_key_id,
-    )
-    if not appended:
+    of_none = {**_NO_DELTAS, "job_id": None, "capped_key_id": None}
+    own = {"account_id": account_id, "kind": str(kind), "reason": reason}
+    if not await run(connection, _APPEND_COVERED, **(of_none | own | values)):
         raise InsufficientCreditsError(str(account_id))
 
 
-async def _append(connection: Connection, **values: object) -> None:
-    """A delta that is not given is 0."""
-    deltas = {"balance_delta_cents": 0, "hold_delta_cents": 0}
-    await connection.execute(insert(ledger_entries).values(deltas | values))
+async def _append(
+    connection: Connection, account_id: uuid.UUID, kind: LedgerKind, reason: str, **values: object
+) -> None:
+    own = {"account_id": account_id, "kind": kind, "reason": reason}
+    await connection.execute(insert(ledger_entries).values(_NO_DELTAS | own | values))
+
+
+_NO_DELTAS: dict[str, object] = {"balance_delta_cents": 0, "hold_delta_cents": 0}
+"""A delta that is not given is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -576,14 +529,9 @@ async def record_purchase(
         .values(account_id=account_id)
     )
     # The database refuses another account or amount than the purchase's own.
-    await _append(
-        connection,
-        account_id=account_id,
-        kind=LedgerKind.PURCHASE,
-        balance_delta_cents=amount_cents,
-        purchase_id=purchase_id,
-        reason=f"purchase {reference} ({provider})",
-    )
+    credited = {"balance_delta_cents": amount_cents, "purchase_id": purchase_id}
+    reason = f"purchase {reference} ({provider})"
+    await _append(connection, account_id, LedgerKind.PURCHASE, reason, **credited)
     await settle_refunds(connection, account_id)
     return True
 
