@@ -512,7 +512,17 @@ async def import_job(connection: Connection, job: ImportedJob) -> bool:
     if (await connection.execute(statement)).scalar_one_or_none() is None:
         return False
     ended = insert(stages).values(ended_at=sa.func.now())
-    await connection.execute(ended, [_stage(job, name) for name in StageName])
+    rows = [
+        {
+            "job_id": job.id,
+            "stage": stage,
+            "status": StageStatus.SKIPPED if stage in job.skipped else StageStatus.COMPLETED,
+            "progress": 0 if stage in job.skipped else 1,
+            "skip_reason": job.skipped.get(stage),
+        }
+        for stage in StageName
+    ]
+    await connection.execute(ended, rows)
     named = file_rows(job.file_name, job.duration_ms)
     await insert_rows(connection, job.id, named, StageName.INGEST)
     if job.scenes is not None:
@@ -520,14 +530,3 @@ async def import_job(connection: Connection, job: ImportedJob) -> bool:
     if job.tracks:
         await history.store_transcripts(connection, job.id, job.tracks)
     return True
-
-
-def _stage(job: ImportedJob, stage: StageName) -> dict[str, Any]:
-    reason = job.skipped.get(stage)
-    return {
-        "job_id": job.id,
-        "stage": stage,
-        "status": StageStatus.COMPLETED if reason is None else StageStatus.SKIPPED,
-        "progress": 0 if reason else 1,
-        "skip_reason": reason,
-    }

@@ -30,6 +30,7 @@ from typing import (
 
 import sqlalchemy as sa
 from pydantic import Field
+from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.schema import SchemaItem
@@ -245,15 +246,10 @@ def form_of(record: Any) -> Any:
         if HIDDEN in marks:
             continue
         shown = _shown(given.kind, is_left_out=OPTIONAL in marks)
-        fields[given.name or _camel(name)] = NotRequired[shown] if OPTIONAL in marks else shown
+        fields[given.name or to_camel(name)] = NotRequired[shown] if OPTIONAL in marks else shown
     form: Any = TypedDict(f"{record.__name__}Json", fields)  # type: ignore[misc]
     form.__doc__ = record.__doc__
     return form
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
 
 
 def _shown(hint: Any, *, is_left_out: bool) -> Any:

@@ -75,15 +75,9 @@ async def resume(connection: Connection, name: str) -> output.Record:
     return await _restrict(connection, name, suspended=False, throttled=False)
 
 
-async def _restrict(
-    connection: Connection,
-    name: str,
-    *,
-    suspended: bool | None = None,
-    throttled: bool | None = None,
-) -> output.Record:
+async def _restrict(connection: Connection, name: str, **restrictions: bool) -> output.Record:
     account = await keys.get_account(connection, name)
-    await keys.set_restrictions(connection, account.id, suspended=suspended, throttled=throttled)
+    await keys.set_restrictions(connection, account.id, **restrictions)
     return account_record(await keys.get_account(connection, name))
 
 

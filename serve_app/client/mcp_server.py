@@ -311,15 +311,8 @@ class _Tools:
             max_characters -= len(segment["text"])
             if max_characters < 0 and shown:
                 return {"segments": shown, "continueAt": segment["startTime"]}
-            shown.append(
-                {
-                    "startTime": segment["startTime"],
-                    "endTime": segment["endTime"],
-                    "speaker": segment["speaker"],
-                    "speakerLabel": labels.get(segment["speaker"]),
-                    "text": segment["text"],
-                }
-            )
+            own = {name: segment[name] for name in ("startTime", "endTime", "speaker", "text")}
+            shown.append(own | {"speakerLabel": labels.get(segment["speaker"])})
         return {"segments": shown, "continueAt": None}
 
     async def list_duplicates(
@@ -344,12 +337,8 @@ def _hit(hit: api.JsonObject) -> api.JsonObject:
 
 
 def _seen(scene: api.JsonObject) -> api.JsonObject:
-    return {
-        "startTime": scene["startTime"],
-        "endTime": scene["endTime"],
-        "description": scene["description"],
-        "onScreenText": [line["text"] for line in scene.get("onScreenText", [])],
-    }
+    own = {name: scene[name] for name in ("startTime", "endTime", "description")}
+    return own | {"onScreenText": [line["text"] for line in scene.get("onScreenText", [])]}
 
 
 def _overlaps(item: api.JsonObject, start: float, end: float | None) -> bool:

@@ -6,12 +6,13 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field, TypeAdapter
+from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -195,19 +196,9 @@ def read_lines(lines: Iterable[str]) -> Iterator[AuditEntry]:
     for line in lines:
         shown = _STORED.validate_json(line)
         actor = shown["actor"]
-        yield AuditEntry(
-            account_id=uuid.UUID(shown["accountId"]),
-            position=shown["position"],
-            created_at=datetime.strptime(shown["createdAt"], MOMENT).replace(tzinfo=UTC),
-            actor_kind=ActorKind(actor["kind"]),
-            actor_id=None if actor["id"] is None else uuid.UUID(actor["id"]),
-            action=shown["action"],
-            job_id=None if shown["jobId"] is None else uuid.UUID(shown["jobId"]),
-            target=shown["target"],
-            detail=shown["detail"],
-            request_id=shown["requestId"],
-            address=shown["address"],
-            address_salt=shown["addressSalt"],
-            address_sha256=shown["addressSha256"],
-            hash=shown["hash"],
-        )
+        ids = {"account_id": shown["accountId"], "actor_id": actor["id"], "job_id": shown["jobId"]}
+        known = {each.name: shown.get(to_camel(each.name)) for each in fields(AuditEntry)}
+        known |= {name: None if text is None else uuid.UUID(text) for name, text in ids.items()}
+        known["actor_kind"] = ActorKind(actor["kind"])
+        known["created_at"] = datetime.strptime(shown["createdAt"], MOMENT).replace(tzinfo=UTC)
+        yield AuditEntry(**known)
