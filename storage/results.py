@@ -98,11 +98,9 @@ async def get_scene_spans(connection: Connection, job_id: uuid.UUID) -> list[Sce
 
 
 _SPANS = text(
-    """SELECT index, coalesce(start_ms, round("startTime" * 1000))::int,
-              coalesce(end_ms, round("endTime" * 1000))::int, description
+    """SELECT index, start_ms, end_ms, description
          FROM scene_lists, json_to_recordset(scenes) AS scene
-              (index int, start_ms int, end_ms int, "startTime" float8, "endTime" float8,
-               description text)
+              (index int, start_ms int, end_ms int, description text)
         WHERE job_id = :job_id ORDER BY index"""
 )
 
@@ -161,7 +159,7 @@ _STILLS = text(
          SELECT seen FROM scene_lists,
                 LATERAL (SELECT json_array_elements(scenes) UNION ALL SELECT overview) AS a (seen)
           WHERE job_id = :job_id AND seen IS NOT NULL)
-       SELECT coalesce(seen ->> 'thumbnail_key', seen ->> 'thumbnailKey') FROM each
+       SELECT seen ->> 'thumbnail_key' FROM each
        UNION ALL
        SELECT still ->> 'key' FROM each, json_array_elements(seen -> 'stills') AS still
        UNION ALL
@@ -284,9 +282,9 @@ async def name_speaker(
 
 async def find_thumbnail_key(connection: Connection, job_id: uuid.UUID, index: int) -> str | None:
     """Return the object key of a scene's still; None without such a scene."""
-    scene = scene_lists.c.scenes[index]
-    key_of = func.coalesce(scene["thumbnail_key"].astext, scene["thumbnailKey"].astext)
-    query = select(key_of).where(scene_lists.c.job_id == job_id)
+    query = select(scene_lists.c.scenes[index]["thumbnail_key"].astext).where(
+        scene_lists.c.job_id == job_id
+    )
     key: str | None = (await connection.execute(query)).scalar_one_or_none()
     return key
 

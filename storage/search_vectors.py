@@ -180,7 +180,7 @@ _STILLS_WITHOUT = text(
                             WHERE v.row_id = search_rows.id AND v.model = :model)
          ORDER BY id LIMIT :limit
     )
-    SELECT missing.id, coalesce(seen ->> 'thumbnail_key', seen ->> 'thumbnailKey') AS key
+    SELECT missing.id, seen ->> 'thumbnail_key' AS key
       FROM missing LEFT JOIN scene_lists USING (job_id),
            LATERAL (SELECT coalesce(scenes -> scene_index, overview)) AS each (seen)
      ORDER BY missing.id

@@ -264,10 +264,7 @@ async def lease_due(
     """Take due events, the endpoints in turn. Senders lease one after the other, never twice."""
     rows = await database.query(
         _LEASE,
-        per_endpoint=shares.per_endpoint,
-        per_account=shares.per_account,
-        most=shares.most,
-        most_strained=shares.most_strained,
+        **asdict(shares),
         strained=list(strained),
         lease=lease,
         ahead=ahead,

@@ -373,12 +373,7 @@ async def _matching(context: AppContext, conditions: dict[str, str]) -> list[UUI
         for given in (conditions.get("created-after"), conditions.get("created-before"))
     )
     async with context.database.transaction() as connection:
+        owner = None if account is None else (await keys.get_account(connection, account)).id
         return await list_rerun_candidates(
-            connection,
-            account_id=None
-            if account is None
-            else (await keys.get_account(connection, account)).id,
-            job_id=conditions.get("job"),
-            after=after,
-            before=before,
+            connection, account_id=owner, job_id=conditions.get("job"), after=after, before=before
         )

@@ -91,7 +91,11 @@ def plan_upload(planner: Planner, body: schemas.CreateJobBody) -> JobPlan:
         state=JobState.AWAITING_UPLOAD,
         upload_lifetime=timedelta(seconds=planner.settings.upload_lifetime_seconds),
     )
-    return JobPlan(job, [_upload(job.id, *slot) for slot in slots])
+    files = [
+        Upload(job.id, slot, name, f"{source_prefix(job.id)}/{slot}", declared, None, None)
+        for slot, name, declared in slots
+    ]
+    return JobPlan(job, files)
 
 
 def plan_from_url(planner: Planner, body: schemas.CreateJobFromUrlBody) -> JobPlan:
@@ -315,15 +319,3 @@ def _fetched_track(
     address = _address(planner, url, track.downloadToken, None, param)
     _tier_of_fetched(planner, url, None, param)
     return SourceAudio(name=name_in(url), **address, **_track_options(track))
-
-
-def _upload(job_id: uuid.UUID, slot: str, file_name: str, declared: int | None) -> Upload:
-    return Upload(
-        job_id=job_id,
-        slot=slot,
-        file_name=file_name,
-        object_key=f"{source_prefix(job_id)}/{slot}",
-        declared_bytes=declared,
-        received_bytes=None,
-        completed_at=None,
-    )

@@ -197,7 +197,9 @@ def read_lines(lines: Iterable[str]) -> Iterator[AuditEntry]:
         shown = _STORED.validate_json(line)
         actor = shown["actor"]
         ids = {"account_id": shown["accountId"], "actor_id": actor["id"], "job_id": shown["jobId"]}
-        known = {each.name: shown.get(to_camel(each.name)) for each in fields(AuditEntry)}
+        known: dict[str, Any] = {
+            each.name: shown.get(to_camel(each.name)) for each in fields(AuditEntry)
+        }
         known |= {name: None if text is None else uuid.UUID(text) for name, text in ids.items()}
         known["actor_kind"] = ActorKind(actor["kind"])
         known["created_at"] = datetime.strptime(shown["createdAt"], MOMENT).replace(tzinfo=UTC)

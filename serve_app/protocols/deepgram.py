@@ -138,7 +138,11 @@ async def listen(
     if options.callback is None:
         resources.enter_context(base.WAITING.place(account_id))
     if request.headers.get("content-type", "").startswith("application/json"):
-        job = await _fetched(request, context, account_id, options)
+        limit = context.settings.max_body_bytes
+        url = parse_json_object(await read_bounded(request, limit)).get("url")
+        body = base.checked(CreateJobFromUrlBody, options.job() | {"url": url})
+        plan = lambda planner: plan_from_url(planner, body)  # noqa: E731
+        job = await base.create(request, context, account_id, plan, options.protocol())
     else:
         job = await _sent(request, context, account_id, options)
     if options.callback is not None:
@@ -148,16 +152,6 @@ async def listen(
     ended = await base.wait_for_end(request, context, job.id, goes_on)
     spoken = await read_spoken(context.database, ended)
     return ExactJSONResponse(await run_in_threadpool(deepgram, ended, spoken))
-
-
-async def _fetched(
-    request: Request, context: AppContext, account_id: uuid.UUID, options: Options
-) -> JobRecord:
-    limit = context.settings.max_body_bytes
-    url = parse_json_object(await read_bounded(request, limit)).get("url")
-    body = base.checked(CreateJobFromUrlBody, options.job() | {"url": url})
-    plan = lambda planner: plan_from_url(planner, body)  # noqa: E731
-    return await base.create(request, context, account_id, plan, options.protocol())
 
 
 async def _sent(

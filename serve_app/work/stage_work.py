@@ -122,7 +122,10 @@ class StageWork:
         """
         fetching, probing, cutting = ingest_parts(self.control, fetches=has_files_to_fetch(job))
         uploads = await self.context.database.read(list_uploads, job.id)
-        access = await self._archive_access(job)
+        archive_id = next((clip.archive_id for clip in job.source.clips), None)
+        access = None
+        if archive_id is not None:
+            access = await self.context.database.read(find_access, archive_id)
         sources = SourceFetcher(self.context, job, fetching, access)
         stages = self._stages(job)
         with self.timings.measure("fetch"):
@@ -172,12 +175,6 @@ class StageWork:
         if not self.context.settings.previews or main is None or is_playable(main.media):
             return None
         return main.key
-
-    async def _archive_access(self, job: JobRecord) -> str | None:
-        archive_id = next((clip.archive_id for clip in job.source.clips), None)
-        if archive_id is None:
-            return None
-        return await self.context.database.read(find_access, archive_id)
 
     async def run_vision(self, job: JobRecord, ingested: types.IngestResult) -> JobState | None:
         """Find and describe the scenes; publish them."""
