@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -96,6 +97,33 @@ def _shrunk(still: Picture) -> Picture:
         return still
     size = [max(1, round(side * scale)) for side in still.shape[1::-1]]
     return np.asarray(cv2.resize(still, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+class CheckpointModel:
+    """A network with what makes its inputs ready, and batches of them. ``checkpoint`` is a
+    repository with its revision, or a folder."""
+
+    _kind: Any
+    """The class of transformers that loads it."""
+    _reads: Any
+    """That of its processor or tokenizer."""
+    _how: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(
+        self,
+        checkpoint: str,
+        hardware: Hardware,
+        *,
+        revision: str | None = None,
+        max_batch: int = 16,
+    ) -> None:
+        of: dict[str, Any] = {"revision": revision}
+        self._reader: Any = self._reads.from_pretrained(checkpoint, **of)
+        of |= {"dtype": hardware.dtype, **self._how}
+        model: Any = self._kind.from_pretrained(checkpoint, **of)
+        self._model = model.to(hardware.device).eval()
+        self._hardware = hardware
+        self._batches = Batches(max_batch)
 
 
 def checkpoint_opener(backend: Callable[..., Result]) -> Callable[[Backend, Path | None], Result]:

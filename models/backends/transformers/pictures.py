@@ -16,7 +16,7 @@ from transformers import (
     SiglipModel,
 )
 
-from models.backends.transformers import Batches, Hardware, checkpoint_opener, on_device
+from models.backends.transformers import CheckpointModel, Hardware, checkpoint_opener, on_device
 from models.contracts import PICTURE_DIMENSIONS, Box, DetectedObject, PhraseVector, Picture
 
 THRESHOLD = 0.5
@@ -24,31 +24,15 @@ THRESHOLD = 0.5
 ``post_process_object_detection`` of transformers defaults to."""
 
 
-class _PictureModel:
-    """A network over stills, which its processor makes ready on the device. ``checkpoint`` is a
-    repository with its revision, or a folder."""
+class _PictureModel(CheckpointModel):
+    """A network over stills, which its processor makes ready on the device."""
 
-    _kind: Any
-    """The class of transformers that loads it."""
-
-    def __init__(
-        self,
-        checkpoint: str,
-        hardware: Hardware,
-        *,
-        revision: str | None = None,
-        max_batch: int = 16,
-    ) -> None:
-        self._processor: Any = AutoImageProcessor.from_pretrained(checkpoint, revision=revision)
-        model: Any = self._kind.from_pretrained(checkpoint, revision=revision, dtype=hardware.dtype)
-        self._model = model.to(hardware.device).eval()
-        self._hardware = hardware
-        self._batches = Batches(max_batch)
+    _reads = AutoImageProcessor
 
     @torch.inference_mode()
     def _prepared(self, stills: Sequence[Picture]) -> Any:
         """The network's inputs, in its number format and on its device."""
-        inputs = self._processor(
+        inputs = self._reader(
             images=on_device(stills, self._hardware),
             # Of stills that are 1 or 3 pixels high it would take rows for colours.
             input_data_format="channels_first",
@@ -78,7 +62,7 @@ class TransformersObjectDetector(_PictureModel):
             each.float().cpu() for each in (output.logits, output.pred_boxes)
         )
         # Boxes stay in shares of the picture without target sizes.
-        found = self._processor.post_process_object_detection(output, threshold=THRESHOLD)
+        found = self._reader.post_process_object_detection(output, threshold=THRESHOLD)
         labels, objects = self._model.config.id2label, []
         for each in found:
             boxes = each["boxes"].clamp(0, 1).tolist()

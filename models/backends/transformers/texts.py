@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,31 +11,23 @@ import numpy.typing as npt
 import torch
 from transformers import AutoModel, AutoTokenizer, M2M100ForConditionalGeneration
 
-from models.backends.transformers import ATTENTION, Batches, Hardware, checkpoint_opener
+from models.backends.transformers import (
+    ATTENTION,
+    CheckpointModel,
+    Hardware,
+    checkpoint_opener,
+)
 from models.contracts import TEXT_DIMENSIONS, WRITTEN_LANGUAGES, SourceText, written_language
 
 _MOST_TOKENS = 256
 """Of a text; the model has 1,024 positions, a segment of speech some fifty tokens."""
 
 
-class M2M100Translator:
-    """Task ``translate_text``. ``checkpoint`` is a repository with its revision, or a folder."""
+class M2M100Translator(CheckpointModel):
+    """Task ``translate_text``."""
 
-    def __init__(
-        self,
-        checkpoint: str,
-        hardware: Hardware,
-        *,
-        revision: str | None = None,
-        max_batch: int = 8,
-    ) -> None:
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint, revision=revision)
-        model: Any = M2M100ForConditionalGeneration.from_pretrained(
-            checkpoint, revision=revision, dtype=hardware.dtype, attn_implementation=ATTENTION
-        )
-        self._model = model.to(hardware.device).eval()
-        self._hardware = hardware
-        self._batches = Batches(max_batch)
+    _kind, _reads = M2M100ForConditionalGeneration, AutoTokenizer
+    _how = MappingProxyType({"attn_implementation": ATTENTION})
 
     def translate_texts(self, texts: Sequence[SourceText]) -> list[str]:
         """One translation a text, in order. Raises ValueError for a language that it lacks."""
@@ -43,7 +36,7 @@ class M2M100Translator:
     @torch.inference_mode()
     def _translated(self, texts: Sequence[SourceText]) -> list[str]:
         pieces = [[self._code(text.language), *self._pieces(text.text)] for text in texts]
-        inputs = self._tokenizer.pad({"input_ids": pieces}, return_tensors="pt")
+        inputs = self._reader.pad({"input_ids": pieces}, return_tensors="pt")
         targets = [self._code(text.target) for text in texts]
         start = self._model.config.decoder_start_token_id
         output = self._model.generate(
@@ -56,49 +49,40 @@ class M2M100Translator:
             do_sample=False,
             max_length=_MOST_TOKENS,
         )
-        found: list[str] = self._tokenizer.batch_decode(output[:, 2:], skip_special_tokens=True)
+        found: list[str] = self._reader.batch_decode(output[:, 2:], skip_special_tokens=True)
         return [" ".join(each.split()) for each in found]
 
     def _pieces(self, text: str) -> list[int]:
-        pieces: list[int] = self._tokenizer(
+        pieces: list[int] = self._reader(
             text, add_special_tokens=False, truncation=True, max_length=_MOST_TOKENS
         ).input_ids
-        return [*pieces, self._tokenizer.eos_token_id]
+        return [*pieces, self._reader.eos_token_id]
 
     def _code(self, language: str) -> int:
         name = written_language(language)
         if name not in WRITTEN_LANGUAGES:
             raise ValueError(f"{language} is none of the translator's languages.")
-        code: int = self._tokenizer.get_lang_id(name)
+        code: int = self._reader.get_lang_id(name)
         return code
 
 
 open_translator = checkpoint_opener(M2M100Translator)
 
 
-class SentenceEmbedder:
+class SentenceEmbedder(CheckpointModel):
     """Task ``embed_text``: the mean of a text's tokens, of length 1, as sentence-transformers
     makes it of its models with mean pooling.
 
-    ``checkpoint`` is a repository with its revision, or a folder. Raises ValueError for a model
-    of more dimensions than TEXT_DIMENSIONS; zeros fill up the vectors of one of fewer.
+    Raises ValueError for a model of more dimensions than TEXT_DIMENSIONS; zeros fill up the vectors
+    of one of fewer.
     """
 
-    def __init__(
-        self,
-        checkpoint: str,
-        hardware: Hardware,
-        *,
-        revision: str | None = None,
-        max_batch: int = 32,
-    ) -> None:
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint, revision=revision)
-        model: Any = AutoModel.from_pretrained(checkpoint, revision=revision, dtype=hardware.dtype)
-        if model.config.hidden_size > TEXT_DIMENSIONS:
-            raise ValueError(f"{checkpoint} has vectors of {model.config.hidden_size} numbers.")
-        self._model = model.to(hardware.device).eval()
-        self._hardware = hardware
-        self._batches = Batches(max_batch)
+    _kind, _reads = AutoModel, AutoTokenizer
+
+    def __init__(self, checkpoint: str, hardware: Hardware, **how: Any) -> None:
+        super().__init__(checkpoint, hardware, **how)
+        if (numbers := self._model.config.hidden_size) > TEXT_DIMENSIONS:
+            raise ValueError(f"{checkpoint} has vectors of {numbers} numbers.")
 
     def embed_texts(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         vectors = np.zeros((len(texts), TEXT_DIMENSIONS), np.float32)
@@ -108,7 +92,7 @@ class SentenceEmbedder:
 
     @torch.inference_mode()
     def _embedded(self, texts: Sequence[str]) -> list[npt.NDArray[np.float32]]:
-        inputs = self._tokenizer(
+        inputs = self._reader(
             list(texts), padding=True, truncation=True, max_length=128, return_tensors="pt"
         ).to(self._hardware.device)
         tokens = self._model(**inputs).last_hidden_state.float()
