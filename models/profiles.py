@@ -17,11 +17,6 @@ from models.tasks import TRANSLATE_SPEECH, TRANSLATE_TEXT, Task
 from models.weights import Checkpoint, PackagedWeights, Weights, WeightsError
 
 
-def profile_named(name: str) -> str:
-    """The present name of a profile that may be given by a former one."""
-    return registry.FORMER_PROFILE_NAMES.get(name, name)
-
-
 def has_task(profile: str, task: Task[Any], models_dir: Path | None) -> bool:
     """Whether the profile does the task here: an optional one only where its weights are, or where
     without a models folder a hub has them, but for ``packaged``."""
@@ -213,7 +208,6 @@ class Choice:
 def choose_profile(wanted: str, *, gpus: float, models_dir: Path | None) -> Choice:
     """The profile to serve: ``wanted``, or, for ``auto``, the best that can run here. Raises
     KeyError for an unknown profile."""
-    wanted = profile_named(wanted)
     if wanted != "auto":
         if wanted not in registry.REGISTRY:
             raise KeyError(wanted)

@@ -607,8 +607,6 @@ REGISTRY = _Registry(
 its aligners in place of CTranslate2, whose int8 kernels are faster on a processor. What no package
 carries is added to ``packaged`` by pulling it alone: ``vas models pull --task``."""
 
-FORMER_PROFILE_NAMES = {"embedded": "packaged"}
-
 FORMER_OPENERS = {
     f"models.backends.{opener}": f"models.backends.{module}"
     for opener, module in {

@@ -112,8 +112,6 @@ class Task(Generic[Contract]):
     """The setting without which nothing calls it, so that it gets no replicas."""
     own_weights: str | None = None
     """The setting that names a folder of the user's own weights in place of the profile's."""
-    former_name: str | None = None
-    """Accepted in settings."""
 
     @property
     def contract_name(self) -> str:
@@ -272,7 +270,6 @@ DETECT_SPEECH = Task(
         _nothing("found speech in noise", "finds no speech in faint noise"),
     ),
     Purpose.TRANSCRIPT,
-    former_name="detect",
 )
 
 
@@ -329,7 +326,6 @@ EMBED_VOICE = Task(
     "embed_voice",
     embedding(SpeakerEmbedder.embed, lambda: _hiss(1.0)),
     Purpose.TRANSCRIPT,
-    former_name="embed",
 )
 
 
@@ -349,7 +345,6 @@ DESCRIBE_SCENES = Task(
         lambda scene: f"describes a grey picture: {scene.description}",
     ),
     Purpose.VISION,
-    former_name="describe",
 )
 
 
@@ -368,7 +363,6 @@ CLASSIFY_CONTENT = Task(
     ),
     Purpose.POLICY,
     enabled_by="blocked_labels",
-    former_name="classify",
 )
 
 
@@ -384,7 +378,6 @@ READ_TEXT = Task(
     "read_text",
     batched(TextReader.read, _grey, lambda lines: f"{len(lines)} lines of text in a grey picture"),
     Purpose.VISION,
-    former_name="read",
 )
 
 
@@ -402,7 +395,6 @@ DETECT_OBJECTS = Task(
     "detect_objects",
     batched(ObjectDetector.find, _grey, lambda found: f"{len(found)} objects in a grey picture"),
     Purpose.VISION,
-    former_name="find",
 )
 
 
@@ -500,7 +492,6 @@ EMBED_PICTURES = Task(
     embedding(PictureEmbedder.embed_pictures, _grey, contracts.PICTURE_DIMENSIONS),
     Purpose.SEARCH,
     optional=True,
-    former_name="embed_picture",
 )
 
 
@@ -585,11 +576,11 @@ TASKS: tuple[Task[Any], ...] = tuple(
 )
 """All of the above."""
 
-_BY_NAME = {name: each for each in TASKS for name in (each.name, each.former_name) if name}
+_BY_NAME = {each.name: each for each in TASKS}
 
 
 def get_task(name: str) -> Task[Any]:
-    """The task of a name, present or former. Raises ValueError."""
+    """The task of a name. Raises ValueError."""
     if name not in _BY_NAME:
         raise ValueError(f"{name!r} is none of {', '.join(each.name for each in TASKS)}")
     return _BY_NAME[name]

@@ -7,8 +7,6 @@ a value; no other module reads the environment.
 from __future__ import annotations
 
 import json
-import os
-import warnings
 from dataclasses import replace
 from importlib.util import find_spec
 from ipaddress import ip_network
@@ -27,7 +25,6 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
-from models.profiles import profile_named
 from models.registry import REMOTE_TASKS
 from models.tasks import Task, get_task
 from models.weights import RemoteModel
@@ -78,21 +75,13 @@ Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode]
 """In the environment with commas between them, or as a list in JSON."""
 
 TaskName = Annotated[str, AfterValidator(lambda name: get_task(name).name)]
-"""Of a model task; a former name becomes the present one."""
+"""Of a model task."""
 
 PRIORITY_WEIGHTS = {Priority.LOW: 0.25, Priority.NORMAL: 1.0, Priority.HIGH: 4.0}
 PriorityWeights = Annotated[
     dict[Priority, Annotated[float, Field(ge=0.01, le=100)]],
     AfterValidator(lambda given: PRIORITY_WEIGHTS | given),
 ]
-
-DEPRECATED_NAMES = {
-    "answer_timeout_seconds": "proxy_timeout_seconds",
-    "max_concurrent_uploads": "upload_concurrency",
-    "transcriber_replicas": "model_replicas[transcribe]",
-    "describer_replicas": "model_replicas[describe_scenes]",
-}
-"""Former name -> present name, or key of one. A former name still works, with a FutureWarning."""
 
 
 class InvalidSettingsError(ValueError):
@@ -346,8 +335,7 @@ class Settings(BaseSettings):
     model_profile: Literal["auto", "packaged", "cpu", "cpu-transformers", "gpu"] = Field(
         "auto",
         description="Which models serve; auto: the best whose weights are in VAS_MODELS_DIR. "
-        "`cpu-transformers` is `cpu` with Whisper through transformers in place of CTranslate2. "
-        "`embedded` is the former name of `packaged`.",
+        "`cpu-transformers` is `cpu` with Whisper through transformers in place of CTranslate2.",
     )
     remote_models: dict[TaskName, RemoteModel] = Field(
         {},
@@ -443,25 +431,6 @@ class Settings(BaseSettings):
             self.result_retention_days if most[1] is None else most[1],
         )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_deprecated_names(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """A value under the present name takes precedence."""
-        for old, new in DEPRECATED_NAMES.items():
-            variable = f"VAS_{old.upper()}"
-            value = values.get(old, os.environ.get(variable))
-            if value is None:
-                continue
-            name, _, key = new.rstrip("]").partition("[")
-            present = f"VAS_{name.upper()}{new.removeprefix(name)}"
-            message = f"{variable} is deprecated: it is now {present}."
-            warnings.warn(message, FutureWarning, stacklevel=2)
-            if key:
-                values = values | {name: {key: value} | values.get(name, {})}
-            else:
-                values = {name: value} | values
-        return values
-
     @field_validator("trusted_proxies", "allowed_networks", "model_plugins", mode="before")
     @classmethod
     def _several_of_a_text(cls, given: object) -> object:
@@ -470,11 +439,6 @@ class Settings(BaseSettings):
         if given.lstrip().startswith("["):
             return json.loads(given)
         return [each.strip() for each in given.split(",") if each.strip()]
-
-    @field_validator("model_profile", mode="before")
-    @classmethod
-    def _profile_by_its_present_name(cls, name: object) -> object:
-        return profile_named(name) if isinstance(name, str) else name
 
     @field_validator("blocked_hashes_file", "log_dir", "tags_file", "whisper_weights")
     @classmethod

@@ -98,10 +98,16 @@ async def list_entries(
     after: int = 0,
     before: int | None = None,
     limit: int = PAGE_ENTRIES,
+    job_id: uuid.UUID | None = None,
+    actor_id: uuid.UUID | None = None,
 ) -> list[AuditEntry]:
     """Of an account: the first ones after position ``after``, or the last ones before ``before``,
-    the latest first."""
+    the latest first; of one job or actor alone where that is given."""
     query = select(*columns(AuditEntry)).where(audit_log.c.account_id == account_id)
+    if job_id is not None:
+        query = query.where(audit_log.c.job_id == job_id)
+    if actor_id is not None:
+        query = query.where(audit_log.c.actor_id == actor_id)
     if before is None:
         query = query.where(audit_log.c.position > after).order_by(audit_log.c.position)
     else:

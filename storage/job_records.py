@@ -6,13 +6,22 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
 
 from storage.database import Connection
 from storage.records import columns, from_row
-from storage.tables import JobRecord, StageRecord, jobs, scene_lists, stages, transcripts
+from storage.tables import (
+    JobRecord,
+    StageRecord,
+    jobs,
+    scene_lists,
+    speaker_labels,
+    stages,
+    transcripts,
+)
 from storage.types import (
     UNFINISHED_STATES,
     JobSource,
@@ -166,6 +175,23 @@ LEGACY_FILTERS = LEGACY_STATUSES | OLDER_FILTERS
 """What the deprecated ``status`` filter takes."""
 
 
+class JobOrder(StrEnum):
+    """How a list of jobs is sorted."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+    NAME = "name"
+    LONGEST = "longest"
+
+
+_ORDERS: dict[JobOrder, tuple[sa.ColumnElement[Any], ...]] = {
+    JobOrder.NEWEST: (),
+    JobOrder.OLDEST: (jobs.c.created_at,),
+    JobOrder.NAME: (sa.func.lower(jobs.c.file_name),),
+    JobOrder.LONGEST: (jobs.c.duration_ms.desc().nulls_last(),),
+}
+
+
 async def list_jobs(
     connection: Connection,
     account_id: uuid.UUID,
@@ -176,23 +202,28 @@ async def list_jobs(
     legacy_status: str | None = None,
     name: str | None = None,
     tag: str | None = None,
+    speaker: str | None = None,
     created_from: datetime | None = None,
     created_to: datetime | None = None,
+    order: JobOrder = JobOrder.NEWEST,
 ) -> list[JobRecord]:
-    """At most ``limit`` jobs, newest first, that come after ``(created_at, id)``.
+    """At most ``limit`` jobs in this order; of the newest those after ``(created_at, id)``.
 
-    ``name`` is a part of a file's name, in any case."""
-    query = (
-        JOB_QUERY.where(jobs.c.account_id == account_id)
-        .order_by(jobs.c.created_at.desc(), jobs.c.id.desc())
-        .limit(limit)
-    )
+    ``name`` is a part of a file's name, ``speaker`` the name of one who speaks, in any case."""
+    query = JOB_QUERY.where(jobs.c.account_id == account_id).limit(limit)
+    query = query.order_by(*_ORDERS[order], jobs.c.created_at.desc(), jobs.c.id.desc())
     if after is not None:
         query = query.where(sa.tuple_(jobs.c.created_at, jobs.c.id) < sa.tuple_(*after))
     if name is not None:
         query = query.where(jobs.c.file_name.icontains(name, autoescape=True))
     if tag is not None:
         query = query.where(jobs.c.tags.contains([tag]))
+    if speaker is not None:
+        named = sa.exists().where(
+            speaker_labels.c.job_id == jobs.c.id,
+            sa.func.lower(speaker_labels.c.label) == speaker.lower(),
+        )
+        query = query.where(named)
     if created_from is not None:
         query = query.where(jobs.c.created_at >= created_from)
     if created_to is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -351,6 +351,14 @@ async def change_job(connection: Connection, job: JobRecord, file_name: str, **v
     if is_found and not await index_once(connection, job.id, ingest):
         before, after = (file_rows(name, job.duration_ms) for name in (job.file_name, file_name))
         await replace_rows(connection, job.id, ingest, before, after)
+
+
+async def list_file_names(
+    connection: Connection, ids: Iterable[uuid.UUID | None]
+) -> dict[uuid.UUID, str]:
+    """Return the names of these jobs' files."""
+    query = sa.select(jobs.c.id, jobs.c.file_name).where(jobs.c.id.in_({*ids} - {None}))
+    return {row.id: row.file_name for row in await connection.execute(query)}
 
 
 async def set_ingest_result(

@@ -89,10 +89,12 @@ async def list_names(connection: Connection, account_id: uuid.UUID) -> dict[uuid
     """Return what the actors of the account's audit log are called: addresses of users, those who
     were removed too, and keys without their secrets."""
     people = select(users.c.id, users.c.email).where(users.c.account_id == account_id)
-    own = select(api_keys.c.id, api_keys.c.last_four).where(api_keys.c.account_id == account_id)
+    own = select(api_keys.c.id, api_keys.c.name, api_keys.c.last_four).where(
+        api_keys.c.account_id == account_id
+    )
     return {
         **{row.id: row.email for row in await connection.execute(people)},
-        **{row.id: display_key(row.last_four) for row in await connection.execute(own)},
+        **{row.id: row.name or display_key(row.last_four) for row in await connection.execute(own)},
     }
 
 

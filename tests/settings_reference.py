@@ -8,7 +8,7 @@ from typing import get_args
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from serve_app.settings import DEPRECATED_NAMES, GIB, Settings
+from serve_app.settings import GIB, Settings
 
 _HEAD = """# Settings
 
@@ -20,25 +20,11 @@ application in `serve_config.yaml`, by their names in lower case without `VAS_`.
 |---|---|---|---|
 """
 
-_DEPRECATED_HEAD = """
-## Deprecated names
-
-Still accepted, with a warning.
-
-| former | present |
-|---|---|
-"""
-
 
 def reference() -> str:
     """The page in Markdown, a row a setting in the order of the class."""
     rows = "".join(_row(name, field) for name, field in Settings.model_fields.items())
-    former = "".join(
-        f"| `VAS_{old.upper()}` | `VAS_{name.upper()}{new.removeprefix(name)}` |\n"
-        for old, new in DEPRECATED_NAMES.items()
-        for name in [new.partition("[")[0]]
-    )
-    return f"{_HEAD}{rows}{_DEPRECATED_HEAD}{former}"
+    return f"{_HEAD}{rows}"
 
 
 def _row(name: str, field: FieldInfo) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from models.tasks import Task
 from models.weights import Checkpoint, Location, PackagedWeights, RemoteModel, Weights
@@ -13,16 +13,6 @@ from models.weights import Checkpoint, Location, PackagedWeights, RemoteModel, W
 CARD_BYTES = 44 << 30
 """Of the GPUs of ``cluster.yaml``, after what their driver takes; a model takes the same share of a
 larger one."""
-
-
-class Device(NamedTuple):
-    """Where a session of onnxruntime computes, and what it may take of a GPU's memory."""
-
-    name: str = "cpu"
-    memory_bytes: int = 0
-
-
-PROCESSOR = Device()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +60,6 @@ class Backend:
     def gpus(self) -> float:
         """Share of a GPU that a replica takes, which is what Ray places it by."""
         return round(self.gpu_memory_bytes / CARD_BYTES, 3)
-
-    def session_device(self, sessions: int = 1) -> Device:
-        """Where each of so many sessions computes."""
-        return Device(self.device, self.session_bytes // sessions)
 
     @property
     def concurrent_batches(self) -> int:

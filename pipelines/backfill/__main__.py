@@ -253,7 +253,6 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     models_dir = os.environ.get("VAS_MODELS_DIR")
     add(
         "--profile",
-        type=profiles.profile_named,
         choices=["auto", *REGISTRY],
         default="auto",
         help="models; default: auto",

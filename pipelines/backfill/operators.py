@@ -95,8 +95,7 @@ class Operator:
         """Return the share of a GPU that a process takes."""
         rows = REGISTRY[profile]
         loaded = [rows[it] for it in {rows[it].shares or it for it in self.tasks if it in rows}]
-        beside = sum(row.session_bytes for row in loaded) / CARD_BYTES
-        return round(sum(row.gpus for row in loaded) + beside, 3)
+        return round(sum(row.gpus + row.session_bytes / CARD_BYTES for row in loaded), 3)
 
 
 OPERATORS = (

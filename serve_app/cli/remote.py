@@ -12,6 +12,7 @@ import keyword
 import os
 import re
 import signal
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from inspect import Parameter
@@ -637,16 +638,20 @@ def serve_agents(
     listener = config.bind_socket()
     listener.listen(config.backlog)
     address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/mcp"
+    told = (
+        f"Agents connect to {address} (streamable HTTP). Each request\n"
+        "has its own API key in a header, Authorization: Bearer vas_live_….\n"
+        f"The tools work for the service at {base}."
+    )
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            # Not before: the server has its handlers of signals by now.
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
+
     with contextlib.suppress(KeyboardInterrupt):
-        console.print(
-            f"Agents connect to {address} (streamable HTTP). Each request\n"
-            "has its own API key in a header, Authorization: Bearer vas_live_….\n"
-            f"The tools work for the service at {base}.",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(config).run(sockets=[listener])
 
 
 jobs_app = group(

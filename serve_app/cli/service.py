@@ -290,12 +290,10 @@ def _pull_all(wanted: list[ListedWeights], folder: Path, *, quiet: bool) -> list
 
 
 def _profile(name: str | None) -> str:
-    from models.profiles import profile_named
     from serve_app.deployment.model_choice import ModelProfileError, chosen_models, with_others_of
 
     if name is None:
         return chosen_models(output.settings_with()).profile
-    name = profile_named(name)
     if name not in PROFILES:
         raise ModelProfileError(f"--profile: {name!r} is none of {', '.join(PROFILES)}.")
     return with_others_of(output.settings_with().model_copy(update={"remote_models": {}}), name)

@@ -449,16 +449,23 @@ async def get_audit(
     context: Context,
     viewer: CurrentViewer,
     before: Annotated[int, WHOLE_NUMBER] = 2**53,
+    job: str = "",
+    actor: str = "",
 ) -> Response:
-    """Who did what, the latest first, from before a position on."""
+    """Who did what, the latest first, from before a position on; to one job, or by one actor."""
     async with context.database.statement() as connection:
         found = await audit.list_entries(
-            connection, viewer.account.id, before=before, limit=ENTRIES_SHOWN + 1
-        )
+            connection, viewer.account.id, before=before, limit=ENTRIES_SHOWN + 1,
+            job_id=parse_job_id(job) if job else None,
+            actor_id=parse_job_id(actor) if actor else None)  # fmt: skip
         names = await people.list_names(connection, viewer.account.id)
-    entries = found[:ENTRIES_SHOWN]
+        entries = found[:ENTRIES_SHOWN]
+        files = await jobs.list_file_names(connection, [each.job_id for each in entries])
     older = entries[-1].position if len(found) > ENTRIES_SHOWN else None
-    return await page(request, "audit.html", entries=entries, names=names, older=older)
+    only = {"job": job, "actor": actor}
+    return await page(
+        request, "audit.html", entries=entries, names=names, files=files, older=older, only=only
+    )
 
 
 @router.get(f"{AUDIT_PATH}/export")

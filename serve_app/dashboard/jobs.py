@@ -43,7 +43,7 @@ from serve_app.uploads.access import upload_fields
 from storage import types
 from storage.cleaning import find_media_end, is_held
 from storage.duplicates import StoredDuplicate, list_duplicates
-from storage.job_records import JobRecord, list_jobs
+from storage.job_records import JobOrder, JobRecord, list_jobs
 from storage.queue import QueuePlace, find_place
 from storage.results import Track, find_people, list_tracks
 from storage.translations import list_translations
@@ -99,12 +99,16 @@ async def get_jobs(
     last: Annotated[str, Query(alias="to")] = "",
     zone: str = "",
     tag: str = "",
+    speaker: str = "",
+    sort: JobOrder = JobOrder.NEWEST,
     cursor: str = "",
     pages: Annotated[int, Query(ge=1, le=MOST_PAGES), parameters.WHOLE_NUMBER] = 1,
 ) -> Response:
     """The list, newest first, and the forms for new jobs."""
     given = {"name": name.strip(), "from": first, "to": last, "zone": zone}
-    given |= {"tag": tag.strip(), "state": state}
+    given |= {"tag": tag.strip(), "speaker": speaker.strip(), "state": state}
+    if sort is not JobOrder.NEWEST:
+        given["sort"] = sort
     return await _jobs_page(request, context, viewer.account.id, given, cursor, pages)
 
 
@@ -125,6 +129,7 @@ async def _jobs_page(
     problem: ApiError | None = None,
 ) -> Response:
     secret, state = context.signer.secret, given.get("state")
+    order = JobOrder(given.get("sort", JobOrder.NEWEST))
     try:
         after = (
             parameters.decode_cursor(cursor, secret=secret, account_id=account_id)
@@ -144,11 +149,13 @@ async def _jobs_page(
         state=wanted,
         name=given.get("name") or None,
         tag=given.get("tag") or None,
+        speaker=given.get("speaker") or None,
+        order=order,
         created_from=since,
         created_to=until,
     )
     shown, last = found[:limit], None
-    if len(found) > limit:
+    if len(found) > limit and order is JobOrder.NEWEST:
         last = parameters.Cursor(shown[-1].created_at, shown[-1].id)
     return await page(
         request,
@@ -163,7 +170,8 @@ async def _jobs_page(
         },
         cursor=cursor,
         older=last and parameters.encode_cursor(last, secret=secret, account_id=account_id),
-        further=pages + 1 if last and pages < MOST_PAGES else None,
+        further=pages + 1 if len(found) > limit and pages < MOST_PAGES else None,
+        orders=list(JobOrder),
         modes=list(types.ProcessingMode),
         problem=problem,
         form=getattr(request.state, "form", {}),

@@ -43,13 +43,14 @@ from serve_app.results.scenes import scene_json, scenes_of
 from storage.comments import note_editing
 from storage.comparisons import get_document
 from storage.duplicates import find_prints
-from storage.history import find_muted
+from storage.history import find_muted, list_revisions
 from storage.job_records import JobRecord, list_jobs
 from storage.jobs import find_job
 from storage.results import Element, Parts, Track, list_tracks
 from storage.types import ComparisonState
 
 _MOST_CHANGES = 1_000
+_REVISIONS_SHOWN = 50
 _DOUBTFUL = 0.5
 """A word of less confidence is as likely wrong as right; it is marked where a reader asks."""
 TrackIndex = Annotated[int, WHOLE_NUMBER]
@@ -166,6 +167,10 @@ async def get_changes(
     async with context.database.statement() as connection:
         job = await service.get_job(connection, viewer.account.id, jobId)
         now = transcripts.choose_track(job, await transcripts.read_tracks(connection, job), track)
+        latest = now.revision + 1
+        made = await list_revisions(
+            connection, job.id, track, before=latest, limit=_REVISIONS_SHOWN
+        )
     machine = await transcripts.at_revision(context.database, job, now, now.redacted_revision or 0)
 
     def compared() -> list[Difference]:
@@ -177,8 +182,8 @@ async def get_changes(
     more, changes = len(changes) > _MOST_CHANGES, changes[:_MOST_CHANGES]
     labels = {each.id: each.label for each in transcripts.transcript_of(now).speakers}
     return await page(
-        request, "changes.html", job=job, track=track, changes=changes, more=more, labels=labels
-    )
+        request, "changes.html", job=job, track=track, changes=changes, more=more, labels=labels,
+        revisions=made, first=now.redacted_revision or 0)  # fmt: skip
 
 
 @router.get(f"{PATH}/jobs/{{jobId}}/editors")

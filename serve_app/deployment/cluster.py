@@ -15,7 +15,6 @@ from pipelines.speech.caption_rules import read_rules
 from serve_app.observability.logs import exporter_class
 from serve_app.pricing import load_prices
 from serve_app.settings import (
-    DEPRECATED_NAMES,
     SECRET_KEY_LENGTH,
     InvalidSettingsError,
     Settings,
@@ -55,7 +54,7 @@ def app(args: dict[str, Any]) -> Application:
 
 def cluster_settings(changes: Mapping[str, Any]) -> Settings:
     """Return the environment's settings with ``changes``; raises ClusterSettingsError."""
-    unknown = sorted(changes.keys() - Settings.model_fields.keys() - DEPRECATED_NAMES.keys())
+    unknown = sorted(changes.keys() - Settings.model_fields.keys())
     if unknown:
         raise ClusterSettingsError(f"There are no settings named {', '.join(unknown)}.")
     try:

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from models.backends import Device, packaged
+from models.backends import packaged
 from models.backends.packaged import Network
 from models.backends.packaged.faces import FaceFinder
 from models.backends.packaged.text_reader import PackagedTextReader, open_text_reader
@@ -79,7 +79,7 @@ def test_lines_of_many_stills_are_read_together_as_alone(
         written(("Lisbon", 28, 100), ("12 May", 28, 160), ("1987 to 1989", 28, 240)),
     ]
     with caplog.at_level("WARNING", "vas.models"):
-        together = PackagedTextReader(PP_OCR.paths(None), Device("cuda", 1 << 30), 3)
+        together = PackagedTextReader(PP_OCR.paths(None), 1 << 30, 3)
     assert caplog.text.count("its networks run on a processor") == 1
     found = together.read(stills)
     assert [len(each) for each in found] == [2, 1, 0, 3]

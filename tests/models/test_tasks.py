@@ -64,22 +64,6 @@ def test_names_of_tasks_and_of_their_deployments_are_used_once() -> None:
         assert len(set(names)) == len(names)
 
 
-@every(
-    ("former", "task"),
-    [
-        ("detect", "detect_speech"),
-        ("embed", "embed_voice"),
-        ("read", "read_text"),
-        ("find", "detect_objects"),
-        ("describe", "describe_scenes"),
-        ("classify", "classify_content"),
-        ("embed_picture", "embed_pictures"),
-    ],
-)
-def test_former_names_are_accepted(former: str, task: str) -> None:
-    assert get_task(former).name == task
-
-
 def test_models_have_the_types_of_their_contracts() -> None:
     """Held by mypy; at run time the packaged profile has the one and lacks the other."""
     models = LocalModels()

@@ -3,68 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 import warnings
-from typing import Any
 
 import pytest
 
 from models.tasks import DESCRIBE_SCENES, TRANSCRIBE
 from models.weights import RemoteModel
-from serve_app.deployment.cluster import ClusterSettingsError, cluster_settings
-from serve_app.settings import DEPRECATED_NAMES, InvalidSettingsError, Settings, load_settings
+from serve_app.settings import InvalidSettingsError, Settings, load_settings
 from tests.tables import every
-
-RENAMED = [pytest.param(old, new, id=old) for old, new in DEPRECATED_NAMES.items()]
-
-
-def parts_of(new: str) -> tuple[str, str]:
-    """A setting, and its key where a former name became one."""
-    name, _, key = new.rstrip("]").partition("[")
-    return name, key
-
-
-def variable_of(new: str) -> str:
-    name, key = parts_of(new)
-    return f"VAS_{name.upper()}[{key}]" if key else f"VAS_{name.upper()}"
-
-
-def value_of(settings: Settings, new: str) -> Any:
-    name, key = parts_of(new)
-    value = getattr(settings, name)
-    return value[key] if key else value
-
-
-@pytest.mark.parametrize(("old", "new"), RENAMED)
-def test_a_deprecated_variable_sets_the_present_name_with_a_warning(
-    monkeypatch: pytest.MonkeyPatch, old: str, new: str
-) -> None:
-    monkeypatch.setenv(f"VAS_{old.upper()}", "7")
-    with pytest.warns(FutureWarning, match=re.escape(f"it is now {variable_of(new)}.")):
-        settings = Settings()
-    assert value_of(settings, new) == 7
-
-
-@pytest.mark.parametrize(("old", "new"), RENAMED)
-def test_the_present_name_takes_precedence(
-    monkeypatch: pytest.MonkeyPatch, old: str, new: str
-) -> None:
-    monkeypatch.setenv(f"VAS_{old.upper()}", "7")
-    name, key = parts_of(new)
-    monkeypatch.setenv(f"VAS_{name.upper()}", json.dumps({key: 8}) if key else "8")
-    with pytest.warns(FutureWarning):
-        settings = Settings()
-    assert value_of(settings, new) == 8
-
-
-@pytest.mark.parametrize(("old", "new"), RENAMED)
-def test_a_cluster_accepts_deprecated_names(old: str, new: str) -> None:
-    with (
-        pytest.warns(FutureWarning, match=re.escape(variable_of(new))),
-        pytest.raises(ClusterSettingsError) as refused,
-    ):
-        cluster_settings({old: 7})
-    assert old not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -129,20 +75,8 @@ def test_an_address_has_no_slash_at_its_end(given: str, used: str) -> None:
     assert load_settings(public_url=given).public_url == used
 
 
-def test_deprecated_names_are_no_settings_and_present_ones_are() -> None:
-    assert not DEPRECATED_NAMES.keys() & Settings.model_fields.keys()
-    assert {parts_of(new)[0] for new in DEPRECATED_NAMES.values()} <= Settings.model_fields.keys()
-
-
-def test_former_names_of_both_replicas_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VAS_TRANSCRIBER_REPLICAS", "7")
-    with pytest.warns(FutureWarning):
-        settings = Settings(describer_replicas=3, model_replicas={"embed_voice": 2})
-    assert settings.model_replicas == {"transcribe": 7, "describe_scenes": 3, "embed_voice": 2}
-
-
-def test_tasks_of_models_may_have_their_former_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VAS_MODEL_REPLICAS", '{"describe": 3, "embed_picture": 2}')
+def test_replicas_are_set_task_by_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VAS_MODEL_REPLICAS", '{"describe_scenes": 3, "embed_pictures": 2}')
     settings = Settings()
     assert settings.model_replicas == {"describe_scenes": 3, "embed_pictures": 2}
     assert [settings.most_replicas(each) for each in (DESCRIBE_SCENES, TRANSCRIBE)] == [3, 2]
@@ -171,15 +105,15 @@ def test_a_bad_number_of_replicas_is_one_sentence(
 
 def test_models_of_other_servers_are_a_table_by_task(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = {"url": "http://gpu:8000/v1/", "model": "qwen3-vl", "concurrency": 8}
-    monkeypatch.setenv("VAS_REMOTE_MODELS", json.dumps({"describe": entry}))
+    monkeypatch.setenv("VAS_REMOTE_MODELS", json.dumps({"describe_scenes": entry}))
     found = load_settings().remote_models
     assert found == {"describe_scenes": RemoteModel("http://gpu:8000/v1", "qwen3-vl", None, 8)}
     for table, sentence in (
         ({"align": entry}, "'align' is none of transcribe, describe_scenes, summarize, "),
-        ({"describe": entry | {"url": "gpu:8000"}}, "Input should be like https://"),
-        ({"describe": entry | {"concurrency": 0}}, "a concurrency of 1 to 256"),
-        ({"describe": entry | {"key": "s3cret"}}, "Unexpected keyword argument"),
-        ({"describe": {"url": "http://gpu"}}, r"\[model\]: Field required"),
+        ({"describe_scenes": entry | {"url": "gpu:8000"}}, "Input should be like https://"),
+        ({"describe_scenes": entry | {"concurrency": 0}}, "a concurrency of 1 to 256"),
+        ({"describe_scenes": entry | {"key": "s3cret"}}, "Unexpected keyword argument"),
+        ({"describe_scenes": {"url": "http://gpu"}}, r"\[model\]: Field required"),
     ):
         monkeypatch.setenv("VAS_REMOTE_MODELS", json.dumps(table))
         with pytest.raises(InvalidSettingsError, match=sentence) as refused:

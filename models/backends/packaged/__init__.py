@@ -24,7 +24,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from models.backends import PROCESSOR, Device
 from models.weights import WeightsError
 
 Tensor = npt.NDArray[np.float32]
@@ -42,9 +41,9 @@ log = logging.getLogger("vas.models")
 class Network:
     """A network with one input."""
 
-    def __init__(self, path: Path, device: Device = PROCESSOR) -> None:
+    def __init__(self, path: Path, gpu_bytes: int = 0) -> None:
         """``path`` is a verified file. Raises WeightsError where this machine cannot run it."""
-        self._session = open_session(path, device)
+        self._session = open_session(path, gpu_bytes)
         self._input = self._session.get_inputs()[0].name
 
     def __call__(self, tensor: Tensor) -> list[Tensor]:
@@ -74,9 +73,9 @@ def batched(
     return found
 
 
-def open_session(path: Path, device: Device = PROCESSOR) -> Any:
-    """A session of onnxruntime for a verified file: on a GPU where ``device`` is ``cuda``, this
-    process sees one and the installed onnxruntime can use it, else on one thread of a processor.
+def open_session(path: Path, gpu_bytes: int = 0) -> Any:
+    """A session of onnxruntime for a verified file: on a GPU where it may take ``gpu_bytes`` of one
+    that this process sees and onnxruntime can use, else on one thread of a processor.
 
     The memory arena of onnxruntime is off there: it would keep what the largest picture took. It
     loads files and no bytes, of which it would keep a copy (31 MB of the text reader's). Raises
@@ -91,11 +90,10 @@ def open_session(path: Path, device: Device = PROCESSOR) -> Any:
         options.log_severity_level = 3
         providers: list[Any] = ["CPUExecutionProvider"]
         # Empty is Ray's, for a task without a GPU.
-        is_on_card = device.name == "cuda" and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+        is_on_card = gpu_bytes > 0 and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
         if is_on_card and _CUDA in onnxruntime.get_available_providers():
             onnxruntime.preload_dlls()
-            limit = {"gpu_mem_limit": device.memory_bytes}
-            providers.insert(0, (_CUDA, _CUDA_OPTIONS | limit))
+            providers.insert(0, (_CUDA, _CUDA_OPTIONS | {"gpu_mem_limit": gpu_bytes}))
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         # It goes on without a provider whose libraries or driver it does not find.
         if is_on_card and _CUDA not in session.get_providers():
@@ -148,7 +146,7 @@ class Graph:
         self,
         shape: Sequence[str | int],
         outputs: Sequence[str],
-        device: Device = PROCESSOR,
+        gpu_bytes: int = 0,
         *,
         name: str = "pictures",
         kind: npt.DTypeLike = np.uint8,
@@ -169,7 +167,7 @@ class Graph:
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(data)
             del data, graph
-            return open_session(Path(f"/proc/self/fd/{descriptor}"), device)
+            return open_session(Path(f"/proc/self/fd/{descriptor}"), gpu_bytes)
         finally:
             os.close(descriptor)
 

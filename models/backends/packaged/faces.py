@@ -24,7 +24,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from models.backends import PROCESSOR, Backend, Device
+from models.backends import Backend
 from models.backends.packaged import Network, Tensor
 from models.contracts import Box, FaceVector, Picture, ShotAngle
 from models.pictures import grey
@@ -61,10 +61,12 @@ class MarkedFace:
 class FaceFinder:
     """Upright faces, from the front or turned as long as both eyes can be seen."""
 
-    def __init__(self, weights: Mapping[str, Path], device: Device = PROCESSOR) -> None:
+    def __init__(self, weights: Mapping[str, Path], gpu_bytes: int = 0) -> None:
         """``weights`` are the files of ``models.registry.MTCNN``."""
         names = ("pnet.onnx", "rnet.onnx", "onet.onnx")
-        self._first, self._second, self._third = (Network(weights[name], device) for name in names)
+        self._first, self._second, self._third = (
+            Network(weights[name], gpu_bytes) for name in names
+        )
 
     def find(self, still: Picture) -> tuple[Box, ...]:
         """Faces in the still, largest first."""
@@ -232,7 +234,7 @@ def open_face_embedder(row: Backend, models_dir: Path | None) -> SFaceEmbedder:
     """Raises WeightsError where weights are missing or altered."""
     [path] = row.packaged().paths(models_dir).values()
     faces = row.packaged("faces").paths(models_dir)
-    return SFaceEmbedder(FaceFinder(faces, row.session_device(3)), path)
+    return SFaceEmbedder(FaceFinder(faces, row.session_bytes // 3), path)
 
 
 _WIDTH_PX = 480

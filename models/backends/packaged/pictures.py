@@ -20,6 +20,7 @@ frame takes 9 ms of one core.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from models.backends import PROCESSOR, Backend, Device
+from models.backends import Backend
 from models.backends.packaged import Graph, Network, Tensor, Tensors, read_tensors
 from models.contracts import (
     BOUNDARY_HEIGHT,
@@ -91,7 +92,7 @@ CLASSES = {
 """Least confidence -> number in the network -> class."""
 _NAMES = {number: name for names in CLASSES.values() for number, name in names.items()}
 _LEAST = {name: least for least, names in CLASSES.items() for name in names.values()}
-_PLACE_OF = {name: at for at, name in enumerate(_NAMES.values())}
+_EVERY = tuple(_LEAST)
 _ONLY_BESIDE = {"mouse": frozenset({"keyboard", "laptop", "tv"})}
 """Classes that are taken for others unless one of these is in the picture too."""
 
@@ -121,9 +122,9 @@ class PackagedObjectDetector:
         """``graph`` holds the weights, ``layers`` what OpenCV makes of their post-processing.
         Raises WeightsError where this machine cannot run it."""
         cv2.setNumThreads(1)
-        (self._session, self._heads), self._places = _detector_session(graph, layers), _places()
-        self._scorers: dict[tuple[str, ...], list[Any]] = {}
-        self._scores([], tuple(_LEAST))
+        (self._session, heads), self._places = _detector_session(graph, layers), _places()
+        self._scorers = functools.cache(lambda names: [_scorer(head, names) for head in heads])
+        self._scorers(_EVERY)
 
     def find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
         return [self._find(still) for still in stills]
@@ -153,25 +154,17 @@ class PackagedObjectDetector:
         labels = {item.label for item in sure}
         return tuple(each for each in sure if _ONLY_BESIDE.get(each.label, labels) & labels)
 
-    def _scores(self, seen: Sequence[Tensor], names: tuple[str, ...]) -> list[Tensor]:
-        """Probabilities of these classes at the places of the largest grids."""
-        if names not in self._scorers:
-            self._scorers[names] = [_scoring_session(*head, names) for head in self._heads]
-        scorers = self._scorers[names]
-        return [it.run(None, {"seen": own})[0] for it, own in zip(scorers, seen, strict=False)]
-
-    def _look(
-        self, picture: Picture, names: tuple[str, ...] = tuple(_LEAST)
-    ) -> list[DetectedObject]:
+    def _look(self, picture: Picture, names: Sequence[str] = _EVERY) -> list[DetectedObject]:
         """Candidates of these classes, the most confident first."""
         size = (_SIDE_PX, _SIDE_PX)
         shrinks = min(picture.shape[:2]) > _SIDE_PX
         how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
         square = cv2.resize(picture, size, interpolation=how)
         *seen, rest, moves = self._session.run(None, {"pictures": square[None]})
-        own_rest, moves = rest[0][:, [_PLACE_OF[name] for name in names]], moves[0]
-        scores = np.concatenate([*(each[0] for each in self._scores(seen, names)), own_rest])
-        found = []
+        pairs = zip(self._scorers(names), seen, strict=True)
+        large = [scorer.run(None, {"seen": own})[0][0] for scorer, own in pairs]
+        scores = np.concatenate([*large, rest[0][:, [_EVERY.index(it) for it in names]]])
+        moves, found = moves[0], []
         for at, name in enumerate(names):
             own = np.flatnonzero(scores[:, at] >= _CANDIDATE)
             if not len(own):
@@ -225,8 +218,8 @@ class PackagedObjectDetector:
             middle = item.box.left + item.box.width / 2, item.box.top + item.box.height / 2
             x = int(np.clip(middle[0] * columns - side / 2, 0, columns - side))
             y = int(np.clip(middle[1] * rows - side / 2, 0, rows - side))
-            part = np.ascontiguousarray(still[y : y + side, x : x + side])
-            looked = self._look(part, (item.label,))
+            square = np.ascontiguousarray(still[y : y + side, x : x + side])
+            looked = self._look(square, (item.label,))
             expected = item.box.within(Box(x / columns, y / rows, side / columns, side / rows))
         again = (
             each.confidence
@@ -267,16 +260,15 @@ def _places() -> Tensor:
     return np.concatenate(grids).astype(np.float32)
 
 
-_Head = tuple[Tensor, Tensor]
-"""Weights (places of a cell, classes of ``_NAMES``, channels, 3, 3), and what is added."""
 _LARGE_GRIDS = 2
 """Half of the work is to tell 80 classes apart in their cells. A second look is for one."""
 
 
-def _detector_session(graph_file: Path, layers_file: Path) -> tuple[Any, list[_Head]]:
+def _detector_session(graph_file: Path, layers_file: Path) -> tuple[Any, list[list[Tensor]]]:
     """The network, as OpenCV reads it, in ONNX: pictures (n, 300, 300, 3) to what is seen in the
-    cells of the largest grids, and what gives their classes; to the probabilities of the classes
-    in ``_NAMES`` at all other places (n, 234, 80), and to ``moves`` (n, 1917, 4) of all. Of other
+    cells of the largest grids, to the probabilities of the classes in ``_NAMES`` at all other
+    places (n, 234, 80), and to ``moves`` (n, 1917, 4) of all. Beside it, for each large grid, the
+    weights (places of a cell, classes, channels, 3, 3) of its classes, and what is added. Of other
     classes none is reported, and they are a ninth of the work.
 
     Its layers are in the order in which they are applied; what OpenCV does not state of them is the
@@ -297,8 +289,7 @@ def _detector_session(graph_file: Path, layers_file: Path) -> tuple[Any, list[_H
     seen = graph.add("Sub", seen, np.array(1, np.float32))
     seen = begun = graph.add("Transpose", seen, perm=[0, 3, 1, 2])
     heads: dict[int, list[str]] = {len(_NAMES): [], 4: []}
-    seen_in: list[str] = []
-    scoring: list[_Head] = []
+    seen_in, scoring = list[str](), list[list[Tensor]]()
     for number, (layer, after) in enumerate(zip(layers, [*layers[1:], None], strict=True), 1):
         if layer.type == "ReLU6":
             seen = graph.add("Clip", seen, np.array(0, np.float32), np.array(6, np.float32))
@@ -315,7 +306,7 @@ def _detector_session(graph_file: Path, layers_file: Path) -> tuple[Any, list[_H
                 weights, shift = weights[named], shift[named]
                 if len(scoring) < _LARGE_GRIDS:
                     seen_in.append(seen)
-                    scoring.append((weights, shift))
+                    scoring.append([weights, shift])
                     continue
                 weights, shift = weights.reshape(-1, *weights.shape[2:]), shift.ravel()
             how = {"strides": [strides[number]] * 2, "auto_pad": "SAME_UPPER"}
@@ -332,11 +323,11 @@ def _detector_session(graph_file: Path, layers_file: Path) -> tuple[Any, list[_H
     return graph.session(["n", _SIDE_PX, _SIDE_PX, 3], outputs), scoring
 
 
-def _scoring_session(weights: Tensor, shift: Tensor, names: Sequence[str]) -> Any:
+def _scorer(head: Sequence[Tensor], names: Sequence[str]) -> Any:
     """What is seen in the cells of a grid to the probabilities of these classes at its places."""
-    graph, own = Graph(), [_PLACE_OF[name] for name in names]
-    weights = weights[:, own].reshape(-1, *weights.shape[2:])
-    made = graph.add("Conv", "seen", weights, shift[:, own].ravel(), auto_pad="SAME_UPPER")
+    graph, own = Graph(), [_EVERY.index(it) for it in names]
+    weights, shift = (each[:, own].reshape(-1, *each.shape[2:]) for each in head)
+    made = graph.add("Conv", "seen", weights, shift, auto_pad="SAME_UPPER")
     made = graph.add("Transpose", made, perm=[0, 2, 3, 1])
     made = graph.add("Reshape", made, np.array([0, -1, len(own)]))
     shape = ["n", weights.shape[1], "rows", "columns"]
@@ -418,17 +409,17 @@ _ADDED = 1e-3
 def open_boundary_detector(row: Backend, models_dir: Path | None) -> TransNetBoundaryDetector:
     """The detector with its verified weights. Raises WeightsError."""
     [weights] = row.packaged().read(models_dir).values()
-    return TransNetBoundaryDetector(weights, row.session_device())
+    return TransNetBoundaryDetector(weights, row.session_bytes)
 
 
 class TransNetBoundaryDetector:
     """BoundaryDetector. Deterministic; keeps no state between calls; on one core, or on a GPU."""
 
-    def __init__(self, weights: bytes, device: Device = PROCESSOR) -> None:
+    def __init__(self, weights: bytes, gpu_bytes: int = 0) -> None:
         """From the file's bytes. Raises WeightsError."""
         tensors = read_tensors(weights)
         try:
-            self._session = _boundary_session(tensors, device)
+            self._session = _boundary_session(tensors, gpu_bytes)
             self._layers = {
                 name: (tensors[f"{name}.weight"].T, tensors[f"{name}.bias"])
                 for name in (
@@ -477,7 +468,7 @@ def _similarities(vectors: Tensor) -> Tensor:
     return near
 
 
-def _boundary_session(tensors: Tensors, device: Device) -> Any:
+def _boundary_session(tensors: Tensors, gpu_bytes: int) -> Any:
     """The convolutions: frames to what is left of each (n, 4608), and the means over each stack's
     pictures (n, 448). A batch of pictures are the frames of a video: convolutions in space take it
     as it is."""
@@ -496,7 +487,7 @@ def _boundary_session(tensors: Tensors, device: Device) -> Any:
         means.append(graph.add("ReduceMean", seen, np.array([2, 3]), keepdims=0))
     last = graph.add("Transpose", seen, perm=[0, 2, 3, 1])
     outputs = graph.add("Flatten", last), graph.add("Concat", *means, axis=1)
-    return graph.session(["n", BOUNDARY_HEIGHT, BOUNDARY_WIDTH, 3], outputs, device)
+    return graph.session(["n", BOUNDARY_HEIGHT, BOUNDARY_WIDTH, 3], outputs, gpu_bytes)
 
 
 def _block(graph: Graph, tensors: Tensors, name: str, filters: int, seen: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.backends import PROCESSOR, Backend, Device
+from models.backends import Backend
 from models.backends.packaged import Graph, open_session
 from models.contracts import SAMPLE_RATE_HZ, SPEECH_FRAME_SAMPLES, Probabilities, Samples, SoundKind
 from models.weights import WeightsError
@@ -39,7 +39,7 @@ _BLOCKS, _INNER, _OUTER, _TAPS = 8, 256, 128, 20
 class FireRedSoundDetector:
     """SoundDetector. Keeps no state between calls; on one core, or on a GPU."""
 
-    def __init__(self, data: bytes, device: Device = PROCESSOR) -> None:
+    def __init__(self, data: bytes, gpu_bytes: int = 0) -> None:
         """From the file's bytes. Raises WeightsError."""
         try:
             _, _, described, stored, *_ = _HEADER.unpack_from(data)
@@ -47,7 +47,7 @@ class FireRedSoundDetector:
             weights = _Numbers(data[first : first + stored])
             numbers = np.frombuffer(data, "<f4", 2 * BANDS, first + stored)
             self._means, self._scales = numbers.reshape(2, BANDS)
-            self._session = _sound_session(weights, device)
+            self._session = _sound_session(weights, gpu_bytes)
         except (struct.error, ValueError) as error:
             message = f"The weights of the sound detector are unreadable: {error}"
             raise WeightsError(message) from error
@@ -61,7 +61,7 @@ class FireRedSoundDetector:
         return scores
 
 
-def _sound_session(weights: _Numbers, device: Device) -> Any:
+def _sound_session(weights: _Numbers, gpu_bytes: int) -> Any:
     """Features, shape (1, bands, 1, frames), to probabilities (1, kinds, 1, frames). Raises
     ValueError."""
     graph = Graph()
@@ -85,7 +85,7 @@ def _sound_session(weights: _Numbers, device: Device) -> Any:
     hidden = graph.add("Relu", layer(hidden, _INNER, _OUTER))
     scores = graph.add("Sigmoid", layer(hidden, len(SoundKind), _INNER))
     shape: list[str | int] = [1, BANDS, 1, "frames"]
-    return graph.session(shape, [scores], device, name="features", kind=np.float32)
+    return graph.session(shape, [scores], gpu_bytes, name="features", kind=np.float32)
 
 
 class _Numbers:
@@ -107,7 +107,7 @@ class _Numbers:
 def open_sound_detector(row: Backend, models_dir: Path | None) -> FireRedSoundDetector:
     """The detector with its verified weights. Raises WeightsError."""
     [data] = row.packaged().read(models_dir).values()
-    return FireRedSoundDetector(data, row.session_device())
+    return FireRedSoundDetector(data, row.session_bytes)
 
 
 BANDS = 80
@@ -161,12 +161,12 @@ def _triangles() -> Matrix:
 class SileroSpeechDetector:
     """SpeechDetector. Keeps no state between calls; on one core, or on a GPU."""
 
-    def __init__(self, silero: Path, device: Device = PROCESSOR) -> None:
+    def __init__(self, silero: Path, gpu_bytes: int = 0) -> None:
         from faster_whisper.vad import SileroVADModel
 
         # Without its own start, which makes a session on the processor.
         self._model: Any = object.__new__(SileroVADModel)
-        self._model.session = open_session(silero, device)
+        self._model.session = open_session(silero, gpu_bytes)
 
     def find_speech(self, samples: Samples) -> Probabilities:
         if not len(samples):
@@ -178,4 +178,4 @@ class SileroSpeechDetector:
 def open_speech_detector(row: Backend, models_dir: Path | None) -> SileroSpeechDetector:
     """The detector with its verified weights. Raises WeightsError."""
     [silero] = row.packaged().paths(models_dir).values()
-    return SileroSpeechDetector(silero, row.session_device())
+    return SileroSpeechDetector(silero, row.session_bytes)

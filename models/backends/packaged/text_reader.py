@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from models.backends import PROCESSOR, Backend, Device
+from models.backends import Backend
 from models.backends.packaged import Network, Tensor, batched
 from models.contracts import Box, Picture, TextLine
 
@@ -41,19 +41,17 @@ Quad = npt.NDArray[np.float32]
 
 def open_text_reader(row: Backend, models_dir: Path | None) -> PackagedTextReader:
     """The reader with its verified weights. Raises WeightsError."""
-    weights = row.packaged().paths(models_dir)
-    return PackagedTextReader(weights, row.session_device(2), row.max_batch)
+    weights, gpu_bytes = row.packaged().paths(models_dir), row.session_bytes // 2
+    return PackagedTextReader(weights, gpu_bytes, row.max_batch)
 
 
 class PackagedTextReader:
     """TextReader. Deterministic; works on one core, or on a GPU."""
 
-    def __init__(
-        self, weights: Mapping[str, Path], device: Device = PROCESSOR, max_batch: int = 1
-    ) -> None:
+    def __init__(self, weights: Mapping[str, Path], gpu_bytes: int = 0, max_batch: int = 1) -> None:
         """``weights`` are the files of ``models.registry.PP_OCR``."""
-        self._finder = Network(weights["PP-OCRv6_det_small.onnx"], device)
-        self._reader = Network(weights["PP-OCRv6_rec_small.onnx"], device)
+        self._finder = Network(weights["PP-OCRv6_det_small.onnx"], gpu_bytes)
+        self._reader = Network(weights["PP-OCRv6_rec_small.onnx"], gpu_bytes)
         self._max_batch = max_batch
         characters = self._reader.metadata("character").splitlines()
         self._characters = ["", *characters, " "]

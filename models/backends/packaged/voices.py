@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from models.backends import PROCESSOR, Backend, Device
+from models.backends import Backend
 from models.backends.packaged import Graph, Network, Tensor, Tensors, batched, read_tensors
 from models.backends.packaged.sounds import BANDS, filter_banks
 from models.contracts import ACTIVITY_WINDOW_SAMPLES, SAMPLE_RATE_HZ, Samples, SpeakerActivity
@@ -49,9 +49,9 @@ _EPSILON = 1e-5
 class CamPlusSpeakerEmbedder:
     """SpeakerEmbedder. Keeps no state between calls; on one core, or on a GPU."""
 
-    def __init__(self, weights: bytes, device: Device = PROCESSOR, max_batch: int = 1) -> None:
+    def __init__(self, weights: bytes, gpu_bytes: int = 0, max_batch: int = 1) -> None:
         """From the file's bytes. Raises WeightsError."""
-        self._session = _session(read_tensors(weights), device)
+        self._session = _session(read_tensors(weights), gpu_bytes)
         self._max_batch = max_batch
 
     def embed(self, utterances: Sequence[Samples]) -> Matrix:
@@ -79,7 +79,7 @@ def _features(samples: Samples) -> Matrix:
     return np.ascontiguousarray((found - found.mean(axis=0)).T)
 
 
-def _session(tensors: Tensors, device: Device) -> Any:
+def _session(tensors: Tensors, gpu_bytes: int) -> Any:
     """Features, shape (n, bands, frames), to vectors (n, DIMENSIONS)."""
     graph = Graph()
     network = _CamPlus(graph, tensors)
@@ -88,7 +88,7 @@ def _session(tensors: Tensors, device: Device) -> Any:
     except KeyError as error:
         raise WeightsError(f"The file holds no weights of CAM++: {error}") from error
     return graph.session(
-        ["n", BANDS, "frames"], [vectors], device, name="features", kind=np.float32
+        ["n", BANDS, "frames"], [vectors], gpu_bytes, name="features", kind=np.float32
     )
 
 
@@ -191,7 +191,7 @@ class _CamPlus:
 def open_speaker_embedder(row: Backend, models_dir: Path | None) -> CamPlusSpeakerEmbedder:
     """The embedder with its verified weights. Raises WeightsError."""
     [weights] = row.packaged().read(models_dir).values()
-    return CamPlusSpeakerEmbedder(weights, row.session_device(), row.max_batch)
+    return CamPlusSpeakerEmbedder(weights, row.session_bytes, row.max_batch)
 
 
 POWERSET = np.array(

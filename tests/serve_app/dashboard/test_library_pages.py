@@ -12,6 +12,7 @@ from pipelines.media.audio import print_of
 from serve_app.dashboard.pages import days
 from serve_app.work.comparing import KeptSounds
 from storage import keys
+from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.dashboard.test_dashboard_pages import browser, csrf, signed_in
 from tests.serve_app.published_jobs import complete, created, fail, track
 from tests.serve_app.running_api import Customer, RunningApi
@@ -109,3 +110,66 @@ def test_a_key_is_named_on_its_page(customer: Customer, browser: httpx.Client) -
     form = {"csrf": csrf(browser.get("/dashboard/keys")), "name": " <b>Newsroom</b> "}
     browser.post("/dashboard/keys", data=form)
     assert "&lt;b&gt;Newsroom&lt;/b&gt;<br>" in browser.get("/dashboard/keys").text
+
+
+def test_jobs_are_sorted_and_found_by_who_speaks(
+    api: RunningApi, customer: Customer, browser: httpx.Client
+) -> None:
+    made = []
+    for name in ("b.mp4", "C.mp4", "a.mp4"):
+        made.append(created(api, customer, fileName=name))
+        complete(api, made[-1], [track(0)], [])
+    label = f"/jobs/{made[1]}/speakers/speaker_0"
+    api.client.put(label, json={"label": "Anna"}, headers=customer.headers)
+
+    def listed(**asked: str) -> list[str]:
+        return re.findall('id="job-([^"]+)"', browser.get("/dashboard", params=asked).text)
+
+    assert listed() == made[::-1]
+    assert listed(sort="oldest") == made
+    assert listed(sort="name") == [made[2], made[0], made[1]]
+    run_sql(api, "UPDATE jobs SET duration_ms = 5000 WHERE id = :id", id=made[0])
+    run_sql(api, "UPDATE jobs SET duration_ms = 9000000 WHERE id = :id", id=made[1])
+    assert listed(sort="longest") == [made[1], made[2], made[0]]
+    assert listed(speaker="anna") == [made[1]]
+    assert browser.get("/dashboard", params={"sort": "dreams"}).status_code == 400
+
+
+def test_the_audit_log_names_files_and_is_filtered_by_job_and_by_key(
+    api: RunningApi, customer: Customer, browser: httpx.Client
+) -> None:
+    first, second = (created(api, customer, fileName=f"{name}.mp4") for name in ("one", "two"))
+    page = browser.get("/dashboard/audit").text
+    assert {"one.mp4", "two.mp4"} <= {*re.findall(">([a-z]+.mp4)<", page)}
+    [only] = {*re.findall(rf'"(/dashboard/audit\?job={first})"', page)}
+    assert {*re.findall(">([a-z]+.mp4)<", browser.get(only).text)} == {"one.mp4"}
+    [of_key] = {*re.findall(r'"(/dashboard/audit\?actor=[^"]+)"', page)}
+    shown = browser.get(of_key).text
+    assert shown.count(">Create job<") == 2
+    assert "Create session" not in shown
+    for job_id in (first, second):
+        api.client.post(f"/jobs/{job_id}/cancel", headers=customer.headers)
+
+
+def test_an_earlier_version_of_a_transcript_is_restored(
+    api: RunningApi, customer: Customer, browser: httpx.Client
+) -> None:
+    job_id = created(api, customer)
+    complete(api, job_id, [track(0)], [])
+    path = f"/dashboard/api/jobs/{job_id}/transcript"
+    headers = {"X-CSRF-Token": csrf(browser.get("/dashboard"))}
+    for revision, said in enumerate(("Good evening.", "Good night.")):
+        body = {"revision": revision, "segments": [{"index": 0, "text": said}]}
+        answer = browser.patch(path, json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+    page = browser.get(f"/dashboard/jobs/{job_id}/changes").text
+    found = [json.loads(each) for each in re.findall(r"data-body='([^']+)'", page)]
+    assert found == [
+        {"trackIndex": 0, "revision": 2, "to": 1},
+        {"trackIndex": 0, "revision": 2, "to": 0},
+    ]
+    answer = browser.post(f"{path}/revert", json=found[0], headers=headers)
+    assert answer.status_code == 200, answer.text
+    text = browser.get(path, params={"format": "txt"}).text
+    assert "Good evening." in text
+    assert "version 1 restored" in browser.get(f"/dashboard/jobs/{job_id}/changes").text
