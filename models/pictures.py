@@ -40,8 +40,6 @@ class PictureFacts:
     """Standard deviation of the luma levels."""
     colourfulness: float
     """Hasler and Süsstrunk, 2003: below 15 hardly any colour, above 60 vivid."""
-    hue: str | None
-    """Name of the hue that most of the coloured part has; None without a clear one."""
     colour_bars: bool
     colours: tuple[str, ...] = ()
     """Names of the colours of most of the picture, the commonest first; three at most."""
@@ -79,7 +77,6 @@ def measure(picture: Picture) -> PictureFacts:
         brightness=float(luma.mean()),
         contrast=float(luma.std()),
         colourfulness=spread + 0.3 * float(np.hypot(across.mean(), along.mean())),
-        hue=_hue(small),
         colour_bars=_is_colour_bars(small),
         colours=colours,
         accents=accents,
@@ -121,8 +118,6 @@ _DARK_NAMES = {"orange": "brown", "yellow": "olive"}
 """Colours that go by another name when dark."""
 _DARK_LIGHTNESS = 0.65
 _COLOURED = 0.045
-_LEADING_SHARE = 0.6
-_COLOURED_SHARE = 0.25
 
 _NAMED_SHARE, _MOST_NAMED = 0.15, 3
 """A colour is named from this share of the picture on."""
@@ -160,23 +155,6 @@ def _nearest_hues(lab: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     centres = np.array([angle for _, angle in _HUES])
     gaps = np.abs((angles[:, None] - centres[None, :] + 180) % 360 - 180)
     return np.asarray(gaps.argmin(axis=1), np.int64)
-
-
-def _hue(rgb: Picture) -> str | None:
-    """The hue of most coloured pixels, where a fair share of them is coloured at all."""
-    lab = oklab(rgb.reshape(-1, 3))
-    strength = np.hypot(lab[:, 1], lab[:, 2])
-    coloured = strength > _COLOURED
-    if coloured.mean() < _COLOURED_SHARE:
-        return None
-    hues = _nearest_hues(lab[coloured])
-    shares = np.bincount(hues, minlength=len(_HUES)) / len(hues)
-    leading = int(shares.argmax())
-    if shares[leading] < _LEADING_SHARE:
-        return None
-    name = _HUES[leading][0]
-    dark = float(np.median(lab[coloured, 0])) < _DARK_LIGHTNESS
-    return _DARK_NAMES.get(name, name) if dark else name
 
 
 def _is_colour_bars(rgb: Picture) -> bool:

@@ -227,12 +227,6 @@ class VideoStream:
         """The shape of its pixels."""
         return PixelShape(self.sample_aspect, self.decoder_aspect)
 
-    @property
-    def stored_aspect(self) -> float:
-        """Width over height of the first frame with square pixels, before it is turned."""
-        swapped = self.orientation.swaps_sides
-        return self.height / self.width if swapped else self.width / self.height
-
 
 @dataclass(frozen=True, slots=True)
 class AudioStream:

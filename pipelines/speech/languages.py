@@ -19,8 +19,6 @@ from models.contracts import SAMPLE_RATE_HZ, ChunkTranscript, Samples, primary_l
 from pipelines.media.audio import FRAME_SAMPLES, frame_levels
 from pipelines.speech.words import TrackWord
 
-Frames = tuple[int, int]
-"""First frame of LEVEL_FRAME_SECONDS, and the one after the last."""
 Ranked = tuple[tuple[str, float], ...]
 """Languages and their probabilities, falling."""
 

@@ -305,8 +305,6 @@ def _framed(window: contracts.Samples) -> contracts.Samples:
 
 Curve = npt.NDArray[np.float64]
 Clusters = npt.NDArray[np.int32]
-Owners = npt.NDArray[np.intp]
-"""Shape (windows, _PARTED_SPEAKERS): the voice of each local speaker; -1 of who does not speak."""
 
 MAX_SPEAKERS = 20
 """The most that are believed in, and that a request may state."""

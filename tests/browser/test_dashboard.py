@@ -472,6 +472,8 @@ PAGES = {
     "failures": "/dashboard/operator/failures",
     "system": "/dashboard/operator/system",
     "missing to operators": "/dashboard/operator/nothing",
+    "reference": "/docs",
+    "error codes": "/docs/errors",
 }
 
 

@@ -221,7 +221,6 @@ def evidence(
     text: tuple[TextLine, ...] = (),
     brightness: tuple[float, float] = (120, 120),
     colourfulness: float = 30,
-    hue: str | None = None,
     colours: tuple[str, ...] = ("green", "grey"),
     accents: tuple[str, ...] = (),
     motion: CameraMotion = CameraMotion.UNKNOWN,
@@ -229,7 +228,7 @@ def evidence(
 ) -> SceneEvidence:
     """``faces`` are their heights."""
     facts = tuple(
-        PictureFacts(level, 50, colourfulness, hue, False, colours, accents) for level in brightness
+        PictureFacts(level, 50, colourfulness, False, colours, accents) for level in brightness
     )
     boxes = tuple(Box(0.3, 0.1, height / 2, height) for height in faces)
     return SceneEvidence(facts, boxes, text, motion, objects, shot_type_of(boxes, objects))
@@ -372,7 +371,7 @@ def test_the_shot_type_follows_from_the_size_of_the_largest_face(
             "A medium shot of two or more faces, dark. The camera pans to the left.",
         ),
         (
-            evidence(faces=(0.35,), text=(line("Anna Weber", top=0.8, height=0.05),), hue="blue"),
+            evidence(faces=(0.35,), text=(line("Anna Weber", top=0.8, height=0.05),)),
             "A medium close-up of a face, with the caption “Anna Weber”.",
         ),
         (
@@ -425,16 +424,16 @@ def test_objects_are_sorted_nouns() -> None:
     assert objects_in(evidence(faces=(0.4,), text=(line("NEWS"),))) == ("face", "text")
 
 
-def test_brightness_contrast_and_hue_are_measured() -> None:
+def test_brightness_contrast_and_colours_are_measured() -> None:
     half = plain(0, 0, 0)
     half[:, 160:] = (255, 255, 255)
     assert measure(half).brightness == pytest.approx(127.5, abs=2)
     assert measure(half).contrast == pytest.approx(127.5, abs=2)
-    assert measure(half).hue is None
-    assert measure(plain(200, 20, 20)).hue == "red"
-    assert measure(plain(20, 140, 30)).hue == "green"
-    assert measure(plain(240, 150, 40)).hue == "orange"
-    assert measure(plain(110, 65, 25)).hue == "brown"
+    assert set(measure(half).colours) == {"black", "white"}
+    assert measure(plain(200, 20, 20)).colours == ("red",)
+    assert measure(plain(20, 140, 30)).colours == ("green",)
+    assert measure(plain(240, 150, 40)).colours == ("orange",)
+    assert measure(plain(110, 65, 25)).colours == ("brown",)
 
 
 @every("light", [1.0, 0.25], ids=["light", "dark"])

@@ -36,6 +36,7 @@ _CUDA_OPTIONS = {
 }
 
 log = logging.getLogger("vas.models")
+_warn_once = functools.cache(log.warning)
 
 
 class Network:
@@ -97,18 +98,15 @@ def open_session(path: Path, gpu_bytes: int = 0) -> Any:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         # It goes on without a provider whose libraries or driver it does not find.
         if is_on_card and _CUDA not in session.get_providers():
-            _warn_once()
+            _warn_once(
+                "onnxruntime cannot use the GPU (%s): its networks run on a processor", _CUDA
+            )
     except Exception as error:  # onnxruntime raises errors without a common class
         raise WeightsError(f"{path.name} cannot be run on this machine: {error}") from error
     # What it was made of is freed, but kept by the C library: of 130 MB for the largest nothing.
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     return session
-
-
-@functools.cache
-def _warn_once() -> None:
-    log.warning("onnxruntime cannot use the GPU (%s): its networks run on a processor", _CUDA)
 
 
 _OPSET, _IR_VERSION = 18, 9

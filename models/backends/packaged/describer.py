@@ -218,7 +218,8 @@ def sentences(evidence: SceneEvidence) -> str:
             return "A black screen."
         if level > 235:
             return "A white screen."
-        return f"A plain {evidence.facts[0].hue or 'grey'} screen."
+        named = (name for name in evidence.facts[0].colours if name not in NEUTRALS)
+        return f"A plain {next(named, 'grey')} screen."
     changes = ", and ".join(_changes(evidence))
     parts = filter(None, (_subject(evidence), changes))
     return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts)

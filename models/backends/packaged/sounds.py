@@ -56,9 +56,8 @@ class FireRedSoundDetector:
         features = (filter_banks(samples) - self._means) * self._scales
         if not len(features):
             return np.empty((0, len(SoundKind)), np.float32)
-        given = {"features": np.ascontiguousarray(features.T)[None, :, None]}
-        scores: Probabilities = self._session.run(None, given)[0][0, :, 0].T
-        return scores
+        [scores] = self._session.run(None, {"features": features.T[None, :, None]})
+        return np.asarray(scores[0, :, 0].T, np.float32)
 
 
 def _sound_session(weights: _Numbers, gpu_bytes: int) -> Any:
@@ -78,9 +77,8 @@ def _sound_session(weights: _Numbers, gpu_bytes: int) -> Any:
         found = found if block else graph.add("Relu", found)
         # Of each channel the weighted sum of this frame and the 19 before, and of the 20 after.
         taps = np.concatenate([weights.take(_OUTER, _TAPS) for _ in range(2)], axis=1)
-        pads = [0, _TAPS - 1, 0, _TAPS]
-        memory = graph.add("Conv", found, taps[:, None, None], group=_OUTER, pads=pads)
-        found = graph.add("Add", found, memory)
+        how = {"group": _OUTER, "pads": [0, _TAPS - 1, 0, _TAPS]}
+        found = graph.add("Add", found, graph.add("Conv", found, taps[:, None, None], **how))
         hidden, inputs = graph.add("Add", found, hidden) if block else found, _OUTER
     hidden = graph.add("Relu", layer(hidden, _INNER, _OUTER))
     scores = graph.add("Sigmoid", layer(hidden, len(SoundKind), _INNER))

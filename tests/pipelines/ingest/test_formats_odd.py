@@ -324,7 +324,7 @@ def comb(picture: np.ndarray[Any, Any]) -> float:
 def shown_still(path: Path, video: VideoStream) -> np.ndarray[Any, Any]:
     with av.open(str(path)) as container:
         frames = list(container.decode(video=0))
-    shape = video.stored_aspect, video.orientation
+    shape = video.width / video.height, video.orientation
     return upright(rgb(frames[10]), *shape, 960, interlaced=video.interlaced)
 
 
