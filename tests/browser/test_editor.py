@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.browser.visits import DESK, PHONE, Visits, playable_job
 from tests.contract.calling import Caller, ContractApi, shown
@@ -44,7 +44,8 @@ def transcript(caller: Caller, job: str) -> dict[str, Any]:
 
 
 def field(page: Page) -> Locator:
-    return page.locator(".segment textarea")
+    """The line that is edited; the one before is read-only until it is saved."""
+    return page.locator(".segment textarea:not([readonly])")
 
 
 def lines(page: Page) -> Locator:
@@ -95,6 +96,31 @@ def test_lines_are_corrected_split_joined_and_taken_back_by_keys(
     page.click("#undo")
     saved(page, 8)
     assert transcript(caller, job)["segments"][2]["speaker"] == "speaker_1"
+
+
+def test_what_is_typed_while_the_line_before_is_saved_goes_into_the_next_one(
+    page: Page, caller: Caller, job: str
+) -> None:
+    def later(route: Route) -> None:
+        page.wait_for_timeout(400)
+        route.continue_()
+
+    page.route("**/transcript", later)
+    page.keyboard.press("e")
+    field(page).fill("Good evening.")
+    lines(page).nth(1).click()
+    page.keyboard.press("End")
+    page.keyboard.type(" Jnl, it does?", delay=30)  # letters that are shortcuts elsewhere
+    expect(field(page)).to_have_count(1)
+    expect(field(page)).to_have_value("Today it rains. Jnl, it does?")
+    saved(page, 1)
+    expect(page.locator(".segment textarea")).to_have_count(1)
+    page.locator("h1").click()
+    saved(page, 2)
+    assert texts(caller, job)[:2] == ["Good evening.", "Today it rains. Jnl, it does?"]
+    field(page).press("Escape")
+    expect(page.locator(".segment textarea")).to_have_count(0)
+    assert page.evaluate(f"localStorage.getItem('vas-draft:{job}:0')") is None
 
 
 def test_it_plays_from_the_word_at_the_cursor(page: Page) -> None:

@@ -14,7 +14,7 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
   const path = `/jobs/${job}/transcript`;
   const editing = document.getElementById("edit");
   let revision = Number(lines.dataset.revision);
-  let open = null; // { index, line, field, text }
+  let open = null; // the line that has the focus: { index, start, line, field, text, saving }
   let busy = Promise.resolve();
   const places = review({ job, query, player, seek, revision: () => revision });
   const [undone, done] = [[], []];
@@ -26,12 +26,12 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
   const textOf = (line) => line.querySelector(".spoken").textContent;
 
   /** One correction after the other; the changes, or null where it was refused. */
-  function send(method, address, body) {
-    busy = busy.then(() => attempt(method, address, body));
+  function send(method, address, body, entry) {
+    busy = busy.then(() => attempt(method, address, body, entry));
     return busy;
   }
 
-  async function attempt(method, address, body, tries = 0) {
+  async function attempt(method, address, body, entry, tries = 0) {
     const before = revision;
     say("Saving…");
     try {
@@ -49,14 +49,14 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
       say(`Saved. Correction ${revision}.`);
       return made.changes;
     } catch (error) {
-      if (error.code === "REVISION_CONFLICT" && method === "PATCH" && tries < MOST_TRIES) return rebase(body, tries);
+      if (error.code === "REVISION_CONFLICT" && method === "PATCH" && tries < MOST_TRIES) return rebase(body, entry, tries);
       say(`${error.message} Your text is saved in this browser.`);
       return null;
     }
   }
 
   /** Somebody else has corrected the transcript: the same again on top of that where the lines are as they were here. */
-  async function rebase(body, tries) {
+  async function rebase(body, entry, tries) {
     const fresh = await api(`${path}${query}`);
     const moved = new Map();
     const placeOf = (index) => {
@@ -69,11 +69,11 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
     const again = Object.fromEntries(["segments", "split", "merge"].filter((kind) => body[kind]).map((kind) => [kind, places(body[kind])]));
     for (const { index, count } of body.merge ?? []) for (let at = 1; at < count; at += 1) if (placeOf(index + at) !== moved.get(index) + at) moved.set(index, -1);
     if ([...moved.values()].includes(-1)) {
-      choose(fresh);
+      choose(fresh, entry);
       return null;
     }
     adopt(fresh);
-    return attempt("PATCH", path, again, tries + 1);
+    return attempt("PATCH", path, again, entry, tries + 1);
   }
 
   function adopt(fresh) {
@@ -85,9 +85,9 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
   }
 
   /** The same line was corrected elsewhere: both texts are shown, and one is chosen. */
-  function choose(fresh) {
-    if (!open) return say("The transcript was corrected elsewhere. Reload the page to see it.");
-    const { line, field, index } = open;
+  function choose(fresh, entry) {
+    if (!entry) return say("The transcript was corrected elsewhere. Reload the page to see it.");
+    const { field, index } = entry;
     const theirs = [...fresh.segments].reverse().find(({ startTime }) => startTime <= segments[index].startTime) ?? fresh.segments[0];
     const button = (textContent, action) => {
       const made = Object.assign(document.createElement("button"), { type: "button", textContent });
@@ -96,14 +96,14 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
     };
     const keep = async () => {
       adopt(fresh);
-      const changes = await patch({ segments: [{ index: fresh.segments.indexOf(theirs), text: field.value.trim() }] });
+      const changes = await patch({ segments: [{ index: fresh.segments.indexOf(theirs), text: field.value.trim() }] }, entry);
       if (!changes) return;
-      leave(line, field);
+      leave(entry);
       await show(changes);
     };
     const take = async () => {
       adopt(fresh);
-      leave(line, field);
+      leave(entry);
       await show([]);
       changed();
       say("");
@@ -111,18 +111,28 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
     status.replaceChildren(`This line was corrected elsewhere: “${theirs?.text ?? ""}” `, button("Keep mine", keep), " ", button("Take theirs", take));
   }
 
-  const patch = (body) => send("PATCH", path, body);
+  const patch = (body, entry = open) => send("PATCH", path, body, entry);
+
+  /** Fetch the lines from one on; what was being typed in one of them goes on in its new element. */
+  async function renew(first) {
+    await refresh(first, segments.length);
+    if (!open || open.field.isConnected) return;
+    const { start, field } = open;
+    open = null;
+    const index = segments.findIndex(({ startTime }) => startTime === start);
+    if (index >= 0) await begin(index, field.selectionStart, field.value);
+  }
 
   /** Show corrected lines; all from the first on where their number or speakers changed. */
   async function show(changes) {
     if (isStale) {
       isStale = false;
-      return refresh(0, segments.length);
+      return renew(0);
     }
     for (const { index, removed, segments: put } of changes) {
       const line = parts.find(index);
       const alike = removed === 1 && put.length === 1 && (!line || line.dataset.speaker === (put[0].speaker ?? ""));
-      if (!alike) return refresh(changes[0].index, segments.length);
+      if (!alike) return renew(changes[0].index);
       if (line) spell(line, put[0]);
     }
   }
@@ -144,9 +154,12 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
 
   async function begin(index, caret = null, draft = null) {
     if (index < 0 || index >= segments.length) return;
-    await close();
+    // The line that is left is saved meanwhile: what is typed now is for this one.
+    const saved = close();
+    if (open?.index === index) await saved;
+    saved.catch((error) => say(error.message));
     const line = await parts.element(index);
-    if (!line || open) return;
+    if (!line || line.classList.contains("edited")) return line?.querySelector("textarea")?.focus();
     const field = document.createElement("textarea");
     const text = textOf(line);
     field.value = draft ?? text;
@@ -156,49 +169,73 @@ export function edit({ job, track, query, lines, parts, segments, names, player,
     field.setAttribute("aria-describedby", "edit-keys");
     line.classList.add("edited");
     line.append(field);
-    open = { index, line, field, text };
+    const entry = { index, start: segments[index].startTime, line, field, text, saving: null };
+    field.addEventListener("focus", () => (open = entry));
+    field.addEventListener("blur", ({ relatedTarget }) => {
+      // Not where the window lost the focus, or one of the editor's tools has it.
+      if (document.hasFocus() && ![bar, status].some((tools) => tools.contains(relatedTarget))) close({ entry, stays: true }).catch((error) => say(error.message));
+    });
     field.addEventListener("input", () => {
       field.value = field.value.replace(/\s*\n\s*/g, " ");
-      localStorage.setItem(key, JSON.stringify({ index, base: text, text: field.value }));
+      localStorage.setItem(key, JSON.stringify({ index, base: entry.text, text: field.value }));
     });
     field.addEventListener("keydown", pressed);
+    open = entry;
     field.focus();
     const end = caret ?? field.value.length;
     field.setSelectionRange(end, end);
     field.scrollIntoView({ block: "nearest" });
   }
 
-  /** Put the text back in its line, saved unless `discard`; false where it was refused. */
-  async function close({ discard = false } = {}) {
-    if (!open) return true;
-    const { index, line, field, text } = open;
-    const typed = field.value.trim();
-    if (!discard && typed !== text) {
-      field.readOnly = true;
-      const changes = await patch({ segments: [{ index, text: typed }] });
-      field.readOnly = false;
-      if (!changes) return false;
-      leave(line, field);
-      await show(changes);
+  /** Put the text back in its line, saved unless `discard`; it goes on there if it `stays`. False where it was refused. */
+  async function close({ entry = open, discard = false, stays = false } = {}) {
+    if (!entry) return true;
+    // One save after the other: the next one has what was typed since.
+    while (entry.saving) await entry.saving.catch(() => null);
+    if (entry.isLeft) return true;
+    entry.saving = finish(entry, discard, stays);
+    try {
+      return await entry.saving;
+    } finally {
+      entry.saving = null;
+    }
+  }
+
+  async function finish(entry, discard, stays) {
+    const typed = entry.field.value.trim();
+    if (discard || typed === entry.text) {
+      if (!stays) leave(entry);
       return true;
     }
-    leave(line, field);
+    entry.field.readOnly = !stays;
+    const changes = await patch({ segments: [{ index: entry.index, text: typed }] }, entry);
+    entry.field.readOnly = false;
+    if (!changes) return false;
+    entry.text = typed;
+    if (!stays) leave(entry);
+    else if (entry.field.value.trim() === typed) forget(entry);
+    await show(changes);
     return true;
   }
 
-  function leave(line, field) {
-    localStorage.removeItem(key);
-    open = null;
-    field.remove();
-    line.classList.remove("edited");
+  function forget({ index }) {
+    if (JSON.parse(localStorage.getItem(key) ?? "null")?.index === index) localStorage.removeItem(key);
+  }
+
+  function leave(entry) {
+    forget(entry);
+    if (open === entry) open = null;
+    entry.isLeft = true; // what is removed loses the focus, too
+    entry.field.remove();
+    entry.line.classList.remove("edited");
   }
 
   /** A correction of more than the open line's text: saved first, then shown, then gone on in. */
   async function restructure(body, index, caret) {
-    const { line, field } = open;
+    const entry = open;
     const changes = await patch(body);
     if (!changes) return;
-    leave(line, field);
+    leave(entry);
     await show(changes);
     await begin(index, caret);
   }

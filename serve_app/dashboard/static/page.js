@@ -144,6 +144,13 @@ for (const button of document.querySelectorAll("[data-copy]")) {
     button.textContent = "Copied";
   });
 }
+// What opens over the page closes by Escape, and by a click elsewhere.
+for (const kind of ["click", "keydown"]) {
+  document.addEventListener(kind, ({ key, target }) => {
+    if (kind === "keydown" && key !== "Escape") return;
+    for (const each of document.querySelectorAll("details.pop[open], details.menu[open]")) if (key || !each.contains(target)) each.open = false;
+  });
+}
 document.querySelector("[data-forget-uploads]")?.addEventListener("submit", () => {
   localStorage.removeItem("vas-uploads");
 });
