@@ -84,6 +84,7 @@ docs:  ## Build the documentation as a site into out/site
 	$(PYTHON) -m venv out/tools
 	out/tools/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
 	NO_MKDOCS_2_WARNING=1 out/tools/bin/mkdocs build --quiet --strict
+	@echo "The site is in out/site: open out/site/index.html."
 
 clean:  ## Remove the environment and what runs left behind
 	rm -rf $(VENV) out data

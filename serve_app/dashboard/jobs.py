@@ -15,6 +15,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
+from models.profiles import translation_targets
 from pipelines.across.redaction_patterns import PersonalData
 from pipelines.types import StageCode
 from serve_app.api import parameters
@@ -316,9 +317,9 @@ async def get_job(
     overview = None
     if seen is not None:
         overview = overview_json(seen, partial(still_path, context.signer, job.id))
-    upload = None
+    upload, settings = None, context.settings
     if uploads:
-        signer, settings = context.signer, context.settings
+        signer = context.signer
         # Of this origin, whatever name the service has outside.
         fields = upload_fields(job, uploads, signer=signer, settings=settings, public="", direct={})
         upload = fields["resumableUploadUrl"]
@@ -326,7 +327,7 @@ async def get_job(
         each | {"still": still_path(context.signer, job.id, each["id"])}
         for each in json.loads(faces or "[]")
     ]
-    learns = job.source.voices and context.settings.voices
+    learns = job.source.voices and settings.voices
     most = retention.most_source_seconds
     longest = timedelta(seconds=MOST_SOURCE_SECONDS if most is None else most)
     ended = job.completed_at
@@ -346,10 +347,11 @@ async def get_job(
         shown=shown,
         track=(track or 0) if shown.track is None else shown.track.track_index,
         running=job.state not in types.TERMINAL_STATES,
-        slots=context.settings.jobs_at_once,
+        slots=settings.jobs_at_once,
         kinds=list(PersonalData),
         keep_seconds=MOST_SOURCE_SECONDS,
         skip_reasons=ENDED_WITHOUT_RESULT,
+        targets=translation_targets(settings.model_profile, settings.models_dir),
         advice=ADVICE,
     )
 

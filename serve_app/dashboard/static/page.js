@@ -94,6 +94,18 @@ function showOffline(isOffline) {
 addEventListener("offline", () => showOffline(true));
 addEventListener("online", () => showOffline(false));
 
+/** Say when a translation is there, and lead to it. */
+async function wait(path, language, said) {
+  for (;;) {
+    await new Promise((resolve) => setTimeout(resolve, 3000));
+    const { status, reason } = (await api(path)).translations.find((each) => each.language === language) ?? {};
+    if (status === "pending") continue;
+    said.textContent = status === "completed" ? "The translation is there, under Download. " : `The translation could not be made. ${reason ?? ""}`;
+    if (status === "completed") said.append(Object.assign(document.createElement("a"), { href: "", textContent: "Show it" }));
+    return;
+  }
+}
+
 /** Forms that call an operation of the API with their fields. */
 async function post(form) {
   const said = form.querySelector("[role=status]");
@@ -111,6 +123,7 @@ async function post(form) {
     const made = await api(form.dataset.post, { method, body: method === "DELETE" ? undefined : body });
     if (form.dataset.method) location.reload();
     said.textContent = form.dataset.done ?? made[form.dataset.shows];
+    if (form.dataset.until) await wait(form.dataset.until, body.language, said);
   } catch (error) {
     said.textContent = error.message;
   }
