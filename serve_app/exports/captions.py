@@ -375,8 +375,9 @@ async def _file_response(
     _kept.move_to_end(key)
     while sum(map(len, _kept.values())) > _KEPT_CHARACTERS:
         _kept.popitem(last=False)
-    name = attachment(job.file_name, _EXTENSIONS.get(extension, extension))
-    named = {"Content-Disposition": name}
+    kind = _EXTENSIONS.get(extension, extension)
+    kind = kind if which.language is None else f"{which.language}.{kind}"
+    named = {"Content-Disposition": attachment(job.file_name, kind)}
     return Response(text.encode(), media_type=_MEDIA_TYPES[extension], headers=named)
 
 

@@ -118,7 +118,9 @@ def test_it_is_made_once_and_anew_after_a_correction(
     assert "GUTEN MORGEN." in read(api, customer, job).text, "until another is asked for"
     assert ask(api, customer, job).json()["data"]["status"] == "pending"
     at_work(api, Dictionary(TRANSLATE_TEXT))
-    assert "GUTEN ABEND." in read(api, customer, job, "format=srt&language=en").text
+    srt = read(api, customer, job, "format=srt&language=en")
+    assert "GUTEN ABEND." in srt.text
+    assert srt.headers["content-disposition"] == 'attachment; filename="clip.en.srt"'
 
 
 @every(
