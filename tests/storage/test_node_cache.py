@@ -40,9 +40,9 @@ def downloads(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     client = client_of(store.place)
     download = client.download_fileobj
 
-    def counted(bucket: str, key: str, *others: Any, **named: Any) -> None:
-        sent.append(key.rpartition("/")[2])
-        download(bucket, key, *others, **named)
+    def counted(**named: Any) -> None:
+        sent.append(named["Key"].rpartition("/")[2])
+        download(**named)
 
     monkeypatch.setattr(client, "download_fileobj", counted)
     return sent
