@@ -3,7 +3,7 @@
 A folder, an operator's bucket (``Place``), a client's bucket (``net.buckets``), a manifest
 (``backfill.manifest``) and the clips of a batch list its members. What holds for a member however
 it was listed is decided here: whether it counts, whether it is another file than before, how long
-to wait where it cannot be had, and how its end is told. ``vas watch``, archives and the backfill
+to wait where it cannot be had, and how its end is named. ``vas watch``, archives and the backfill
 keep only where they record that.
 """
 
@@ -17,14 +17,13 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic_core import PydanticCustomError
 
+from pipelines.media_types import Problem
 from storage.objects import InvalidKeyError, ObjectStore, check_key
 from storage.objects.folder import FolderStore
 from storage.objects.node_cache import NodeCache
@@ -49,17 +48,6 @@ _LONGEST_PAUSE_SECONDS = 300.0
 _HIDDEN = (".", "~")
 _PARTIAL = (".part", ".partial", ".crdownload", ".download", ".filepart", ".tmp", "/")
 """Endings of files that are not whole yet, and of the marks that buckets have for folders."""
-
-
-class Problem(StrEnum):
-    """A stable identifier with its sentence for people."""
-
-    sentence: str
-
-    def __new__(cls, code: str, sentence: str) -> Self:
-        made = str.__new__(cls, code)
-        made._value_, made.sentence = code, sentence
-        return made
 
 
 class MemberProblem(Problem):

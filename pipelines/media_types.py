@@ -27,15 +27,19 @@ class ChannelUse(StrEnum):
     MIXED = "mixed"
 
 
-class WarningCode(StrEnum):
-    """What a client should know of although the work went on; ``meaning`` is for the reference."""
+class Problem(StrEnum):
+    """A stable identifier with its sentence for people."""
 
-    meaning: str
+    sentence: str
 
-    def __new__(cls, code: str, meaning: str) -> Self:
-        member = str.__new__(cls, code)
-        member._value_, member.meaning = code, meaning
-        return member
+    def __new__(cls, code: str, sentence: str) -> Self:
+        made = str.__new__(cls, code)
+        made._value_, made.sentence = code, sentence
+        return made
+
+
+class WarningCode(Problem):
+    """What a client should know of although the work went on."""
 
     TIMELINE_REPAIRED = (
         "TIMELINE_REPAIRED",

@@ -46,6 +46,10 @@ MOST_KEYS = 200
 """Active ones of an account that its owners may make; the operator's do not count."""
 
 
+MOST_NAME_CHARACTERS = 100
+"""Of a key's name."""
+
+
 class TooManyKeysError(Exception):
     """The account has MOST_KEYS that are active."""
 

@@ -18,8 +18,9 @@ from urllib.parse import quote, unquote_plus, urlencode
 
 import httpx
 
-from pipelines.collection import BucketAccess, Page, Problem, key_bytes
+from pipelines.collection import BucketAccess, Page, key_bytes
 from pipelines.markup import elements
+from pipelines.media_types import Problem
 from pipelines.net import addresses, safe_http
 from storage.types import Member
 

@@ -68,8 +68,8 @@ def word_set(text: str) -> frozenset[str]:
 def in_one_script(texts: Sequence[str], script: str | None, kept: Iterable[str]) -> list[str]:
     """Chinese words, in order, in ``script`` (Hans or Hant); None: as ``_script_of`` decides.
 
-    Phrases decide between the characters that a simplified one stands for. ``kept`` are words that
-    stay as they are spelt there.
+    Where a simplified character has several traditional ones, the phrase determines which.
+    ``kept`` are words that stay as they are spelt there.
     """
     whole = "".join(texts)
     if not whole:

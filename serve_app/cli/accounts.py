@@ -190,6 +190,8 @@ async def create_key(
 ) -> output.Record:
     """Create an API key; its secret is printed this once."""
     found = await keys.get_account(connection, account)
+    if len(name or "") > keys.MOST_NAME_CHARACTERS:
+        raise output.UsageError(f"--name: at most {keys.MOST_NAME_CHARACTERS} characters.")
     issued = await keys.create_key(
         connection,
         found.id,

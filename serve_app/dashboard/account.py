@@ -42,7 +42,6 @@ from storage.ledger import DayUsage, Month
 from storage.types import EventType, ProcessingMode, Role, StageName, Tier
 
 RECEIPTS_SHOWN = 200
-MAX_KEY_NAME = 100
 KEYS_PATH = f"{PATH}/keys"
 
 _PORTAL_HEADERS = {
@@ -92,6 +91,7 @@ async def get_account(
     """Credits, this month by day, receipts, prices with an estimate, limits."""
     async with context.database.statement() as connection:
         values = await _read_account(connection, context, viewer.account)
+        values["voices"] = await voices.list_voices(connection, viewer.account.id)
     estimate = _estimate(context.prices, hours, minutes, tier, values["month_seconds"])
     asked = {"hours": hours, "minutes": minutes, "tier": tier}
     return await page(request, "account.html", **values, estimate=estimate, asked=asked)
@@ -116,7 +116,6 @@ async def _read_account(
         "rates": LIMITS,
         "active": await jobs.count_unfinished(connection, account.id),
         "max_active": account.max_active_jobs or context.settings.max_active_jobs,
-        "voices": await voices.list_voices(connection, account.id),
     }
 
 
@@ -220,13 +219,16 @@ async def create_key(
 ) -> Response:
     """A new key, shown on the page that answers and never again."""
     expires_at, caps = _key_terms(form)
+    name = form.get("name", "")
+    if len(name) > keys.MOST_NAME_CHARACTERS:
+        raise invalid(f"A name has at most {keys.MOST_NAME_CHARACTERS} characters.", "name")
     try:
         issued = await context.database.write(
             keys.create_key,
             viewer.account.id,
             expires_at=expires_at,
             caps=caps,
-            name=form.get("name", "").strip()[:MAX_KEY_NAME] or None,
+            name=name or None,
         )
     except keys.TooManyKeysError:
         raise invalid(f"An account has at most {keys.MOST_KEYS} active keys.") from None

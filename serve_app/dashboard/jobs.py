@@ -3,7 +3,6 @@
 # ruff: noqa: N803  (names of paths)
 from __future__ import annotations
 
-import json
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,7 +16,8 @@ from starlette.responses import RedirectResponse, Response
 
 from models.profiles import translation_targets
 from pipelines.across.redaction_patterns import PersonalData
-from pipelines.types import StageCode
+from pipelines.codec import decode
+from pipelines.types import Person, StageCode
 from serve_app.api import parameters
 from serve_app.api.envelope import Context, base_url
 from serve_app.api.urls import OVERVIEW_STILL, still_path
@@ -274,8 +274,8 @@ class JobView:
     """By a legal hold, on it or on its account."""
     learns_voices: bool
     """Whether a name that a speaker gets becomes that of the voice."""
-    people: list[dict[str, Any]]
-    """Whose faces are seen in several scenes, each with a ``still``."""
+    people: list[tuple[Person, str]]
+    """Whose faces are seen in several scenes, each with the URL of a picture."""
     summary: list[SummarySentenceJson] | None
     overview: OverviewJson | None
     scenes: Part | None = None
@@ -323,10 +323,8 @@ async def get_job(
         # Of this origin, whatever name the service has outside.
         fields = upload_fields(job, uploads, signer=signer, settings=settings, public="", direct={})
         upload = fields["resumableUploadUrl"]
-    people = [
-        each | {"still": still_path(context.signer, job.id, each["id"])}
-        for each in json.loads(faces or "[]")
-    ]
+    seen_people = decode(tuple[Person, ...], (faces or "[]").encode(), ignore_unknown=True)
+    people = [(each, still_path(context.signer, job.id, each.id)) for each in seen_people]
     learns = job.source.voices and settings.voices
     most = retention.most_source_seconds
     longest = timedelta(seconds=MOST_SOURCE_SECONDS if most is None else most)

@@ -208,7 +208,7 @@ def errors_page(document: dict[str, Any]) -> str:
             operations=len(operations),
             reasons=[(f"`{name}`", text) for name, text in REASONS.items()],
             job_errors=[(code, *texts) for code, texts in JOB_ERRORS.items()],
-            warnings=[(code, code.meaning) for code in WarningCode],
+            warnings=[(code, code.sentence) for code in WarningCode],
         )
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from serve_app.deployment.model_choice import ModelProfileError, chosen_models
 from serve_app.settings import Settings
 from storage import jobs, results
 from storage.objects import ObjectStoreUnavailableError
+from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.stills import RED, jpeg
@@ -43,6 +46,17 @@ def publish(api: RunningApi, customer: Customer) -> tuple[str, str]:
 
 def get(api: RunningApi, customer: Customer, path: str) -> httpx.Response:
     return api.client.get(path, headers=customer.headers)
+
+
+def test_the_jobs_page_shows_each_with_a_picture_that_is_given_out(
+    api: RunningApi, customer: Customer
+) -> None:
+    job, _ = publish(api, customer)
+    with signed_in(api, customer) as client:
+        page = client.get(f"/dashboard/jobs/{job}").text
+        [(time, still)] = re.findall(r'<a href="#t=([^"]+)"><img src="([^"]+)" alt="Person 1', page)
+        assert time == "0.4"
+        assert client.get(unescape(still)).content == jpeg(RED)
 
 
 def test_a_service_that_does_not_allow_it_refuses_the_job_by_name(api: RunningApi) -> None:

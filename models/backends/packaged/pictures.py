@@ -261,7 +261,8 @@ def _places() -> Tensor:
 
 
 _LARGE_GRIDS = 2
-"""Half of the work is to tell 80 classes apart in their cells. A second look is for one."""
+"""The probabilities of 80 classes in their cells take half of the work; a second look at an object
+needs those of one class."""
 
 
 def _detector_session(graph_file: Path, layers_file: Path) -> tuple[Any, list[list[Tensor]]]:

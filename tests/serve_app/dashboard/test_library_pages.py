@@ -110,6 +110,9 @@ def test_a_key_is_named_on_its_page(customer: Customer, browser: httpx.Client) -
     form = {"csrf": csrf(browser.get("/dashboard/keys")), "name": " <b>Newsroom</b> "}
     browser.post("/dashboard/keys", data=form)
     assert "&lt;b&gt;Newsroom&lt;/b&gt;<br>" in browser.get("/dashboard/keys").text
+    answer = browser.post("/dashboard/keys", data=form | {"name": "x" * 101})
+    assert answer.status_code == 400
+    assert "at most 100 characters" in answer.text
 
 
 def test_jobs_are_sorted_and_found_by_who_speaks(
