@@ -375,7 +375,7 @@ def _rates(
     hardware: Hardware,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    chunks = [AudioChunk(each, "en") for each in samples]
+    chunks = [AudioChunk(each, language="en") for each in samples]
     ours = seconds_of(lambda: transcriber.transcribe(chunks), options.rounds)
     bare = seconds_of(bare_whisper(transcriber, samples, hardware), options.rounds)
     audio = len(samples) * CHUNK_SECONDS

@@ -176,17 +176,23 @@ class SeenObject:
     """Of a single one; the camera may have moved instead."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedLanguages:
+    """What languages a client expects to be spoken, by BCP 47."""
+
+    language: str | None = None
+    """Of all that is spoken; None: it is detected."""
+    languages: tuple[str, ...] = ()
+    """What it is detected among; none: all that the transcriber knows."""
+
+
 @dataclass(frozen=True, slots=True)
-class AudioChunk:
+class AudioChunk(ExpectedLanguages):
     """An interval of speech to transcribe: mono samples at SAMPLE_RATE_HZ, at most about 30 s."""
 
     samples: Samples
-    language: str | None = None
-    """BCP 47 hint, or None to let the backend decide."""
     keyterms: tuple[str, ...] = ()
     """Words and phrases that are likely to be spoken."""
-    languages: tuple[str, ...] = ()
-    """What the backend decides between (BCP 47); none: all that it knows."""
     has_words: bool = True
     """False: its languages are detected, nothing is decoded."""
 

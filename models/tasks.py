@@ -225,7 +225,7 @@ TRANSLATE_SPEECH = Task(
     "translate_speech",
     batched(
         SpeechTranslator.translate_speech,
-        lambda: contracts.AudioChunk(_hiss(1.0), "de"),
+        lambda: contracts.AudioChunk(_hiss(1.0), language="de"),
         lambda text: f"{len(text.split())} words in a second of faint noise",
     ),
     Purpose.TRANSLATION,

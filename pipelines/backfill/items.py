@@ -143,7 +143,7 @@ class ItemRun:
             ingest_config=replace(self.work.ingest, channels=self.item.channels),
             vision_config=self.work.vision,
             transcript_config=TranscriptConfig(
-                choice=LanguageChoice(self.item.language),
+                choice=LanguageChoice(language=self.item.language),
                 keyterms=self.item.keyterms,
                 models=digest_of(
                     self.work.profile, tasks_for(Purpose.TRANSCRIPT), self.work.own_whisper

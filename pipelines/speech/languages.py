@@ -15,7 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from models.contracts import SAMPLE_RATE_HZ, ChunkTranscript, Samples, primary_language
+from models.contracts import (
+    SAMPLE_RATE_HZ,
+    ChunkTranscript,
+    ExpectedLanguages,
+    Samples,
+    primary_language,
+)
 from pipelines.media.audio import FRAME_SAMPLES, frame_levels
 from pipelines.speech.words import TrackWord
 
@@ -25,14 +31,10 @@ Ranked = tuple[tuple[str, float], ...]
 ENGLISH = "en"
 
 
-@dataclass(frozen=True, slots=True)
-class LanguageChoice:
-    """What languages a client expects, by BCP 47."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageChoice(ExpectedLanguages):
+    """What a client expects, and what this service's media are mostly spoken in."""
 
-    language: str | None = None
-    """Of all that is spoken; None: detected."""
-    languages: tuple[str, ...] = ()
-    """What is detected among; none: all that the transcriber knows."""
     usual: tuple[str, ...] = (ENGLISH,)
     """What is tried too wherever a language is doubtful."""
 

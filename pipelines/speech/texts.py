@@ -242,7 +242,7 @@ def _chunk(
     samples = track_samples(store, track, start - _AROUND_MS, end + _AROUND_MS)
     at_ms = max(start - _AROUND_MS, track.offset_seconds * 1000)  # none lie before the track
     samples = silenced(samples, muted, contracts.SAMPLE_RATE_HZ, at_ms)
-    return contracts.AudioChunk(samples, passage.language)
+    return contracts.AudioChunk(samples, language=passage.language)
 
 
 def is_same_language(one: str, other: str) -> bool:

@@ -381,9 +381,9 @@ class ChunkDecoder:
             [
                 AudioChunk(
                     _cut(piece, samples[piece.chunk]),
-                    hint or self.choice.language,
                     (*self.keyterms, *expected),
-                    self.choice.languages,
+                    language=hint or self.choice.language,
+                    languages=self.choice.languages,
                 )
                 for piece, hint in zip(pieces, hints, strict=True)
             ]

@@ -334,9 +334,9 @@ class StageWork:
             transcript_config=replace(
                 transcript_config(settings),
                 choice=LanguageChoice(
-                    job.source.language,
-                    job.source.languages,
-                    tuple(dict.fromkeys((ENGLISH, *spoken))),
+                    language=job.source.language,
+                    languages=job.source.languages,
+                    usual=tuple(dict.fromkeys((ENGLISH, *spoken))),
                 ),
                 keyterms=(*job.source.keyterms, *job.source.vocabulary),
                 replacements=job.source.replacements,

@@ -1,7 +1,8 @@
 """Alembic's entry point: makes or migrates the schema of a given URL under an advisory lock.
 
-A new database gets the schema of ``storage/tables.py`` and ``storage/functions.sql`` at once; the
-migrations are for those that version 0.3.0 or a later one has made.
+A new database gets the schema of ``storage/tables.py`` and ``storage/functions.sql`` at once, an
+older one the tables that it lacks. Migrations are for the rest: what changes in tables that version
+0.3.0 or a later one has made.
 A service may be at work on the database. So all of the service's tables are taken before any of
 them is changed, each being waited for but shortly: everybody else who needs it would wait behind
 the migration, or, holding one that the migration needs, without end. A database that a newer version
@@ -9,6 +10,8 @@ has migrated already is left as it is, for it has all that this version needs.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from alembic import context
 from sqlalchemy import Connection, create_engine, inspect, pool, text
@@ -23,26 +26,27 @@ def run() -> None:
     with engine.begin() as connection:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
         context.configure(connection=connection, target_metadata=metadata)
-        found = context.get_context().get_current_revision() or ""
-        if not found:
+        found, head = (
+            context.get_context().get_current_revision() or "",
+            context.get_head_revision(),
+        )
+        there = metadata.tables.keys() & {*inspect(connection).get_table_names()}
+        if found < str(head) or (found == head and there != metadata.tables.keys()):
+            _take(connection, there)
             with context.begin_transaction():
                 metadata.create_all(connection)
+                if found:
+                    context.run_migrations()
                 connection.execute(text(schema_functions()))
                 context.get_context().stamp(context.script, "head")
-        elif found < str(context.get_head_revision()):
-            _take_all_tables(connection)
-            with context.begin_transaction():
-                context.run_migrations()
     engine.dispose()
 
 
-def _take_all_tables(connection: Connection) -> None:
-    """Lock what there is of ours; raises OperationalError, LockNotAvailable, after LOCK_SECONDS."""
+def _take(connection: Connection, tables: Collection[str]) -> None:
+    """Lock them; raises OperationalError, LockNotAvailable, after LOCK_SECONDS."""
     connection.execute(text(f"SET LOCAL lock_timeout = {round(LOCK_SECONDS * 1000)}"))
-    there = set(inspect(connection).get_table_names())
-    ours = [table.name for table in metadata.sorted_tables if table.name in there]
-    if ours:
-        connection.execute(text(f"LOCK TABLE {', '.join(ours)}"))
+    if tables:
+        connection.execute(text(f"LOCK TABLE {', '.join(sorted(tables))}"))
 
 
 run()

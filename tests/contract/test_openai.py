@@ -167,7 +167,7 @@ def test_the_service_is_another_one_s_remote_transcriber(
 ) -> None:
     monkeypatch.setenv("OTHER_KEY", caller.customer.key)
     model = RemoteModel(f"{api.root}/v1", "whisper-1", "OTHER_KEY")
-    chunk = AudioChunk(np.zeros(160_000, np.float32), "en", ("Anna Weber",))
+    chunk = AudioChunk(np.zeros(160_000, np.float32), ("Anna Weber",), language="en")
     with runner.completing():
         [heard] = AnsweringServer(model).transcribe([chunk])
     assert " ".join(each.text for each in heard.words) == "track 1"

@@ -154,7 +154,7 @@ def test_a_given_language_is_kept_and_an_unknown_one_is_detected(
     transcriber: CTranslate2Transcriber, sentence: AudioChunk
 ) -> None:
     samples = sentence.samples
-    chunks = [AudioChunk(samples, "en-GB"), AudioChunk(samples, "de"), AudioChunk(samples, "zz")]
+    chunks = [AudioChunk(samples, language=tag) for tag in ("en-GB", "de", "zz")]
     british, german, unknown = transcriber.transcribe(chunks)
     assert (british.language, british.language_probability) == ("en", 1.0)
     assert german.language == "de"
@@ -164,7 +164,7 @@ def test_a_given_language_is_kept_and_an_unknown_one_is_detected(
 @pytest.mark.shared_media
 def test_key_terms_prompt_the_decoder(transcriber: CTranslate2Transcriber) -> None:
     samples = load(SHARED / "cards-002.wav")
-    chunks = [AudioChunk(samples), AudioChunk(samples, None, ("queen of clubs", "spades"))]
+    chunks = [AudioChunk(samples), AudioChunk(samples, ("queen of clubs", "spades"))]
     unprompted, prompted = transcriber.transcribe(chunks)
     assert "clubs" not in text(unprompted)
     assert text(prompted).endswith("queen of clubs")
@@ -334,7 +334,7 @@ def test_a_text_is_in_a_script_of_its_language_or_in_latin_letters(
 def test_hindi_is_written_in_its_own_letters(transcriber: CTranslate2Transcriber) -> None:
     """The model writes it as Urdu, whichever of the two it is prompted with."""
     samples = load(SHARED.parent / "mixed-speech" / "fleurs-hi.wav")
-    [found] = transcriber.transcribe([AudioChunk(samples, "hi")])
+    [found] = transcriber.transcribe([AudioChunk(samples, language="hi")])
     letters = [each for each in text(found) if each.isalpha()]
     assert len(letters) > 15
     assert all("\u0900" <= each <= "\u097f" for each in letters)

@@ -109,7 +109,7 @@ def test_keyterms_steer_the_decoder(transcriber: WhisperTranscriber) -> None:
     chunk = AudioChunk(noise(3.0, 5), language="en")
     encoded = transcriber._encode(transcriber._features([chunk])[1])
     plain = transcriber._decode(encoded, [chunk], ["en"], [0.0])[0].decoded
-    hinted_chunk = AudioChunk(chunk.samples, "en", ("Kubernetes", "Ray Serve"))
+    hinted_chunk = AudioChunk(chunk.samples, ("Kubernetes", "Ray Serve"), language="en")
     hinted = transcriber._decode(encoded, [hinted_chunk], ["en"], [0.0])[0].decoded
     assert hinted != plain
     starts = transcriber._starts([hinted_chunk.keyterms], ["en"])[0][0].tolist()
@@ -184,7 +184,7 @@ def test_chunks_with_other_key_terms_share_a_batch(
 
 def test_the_probability_of_a_word_is_the_librarys_own(transcriber: WhisperTranscriber) -> None:
     """Outside view: the logits that ``generate`` can keep."""
-    chunk = AudioChunk(noise(2.0, 3), "en", ("Ray",))
+    chunk = AudioChunk(noise(2.0, 3), ("Ray",), language="en")
     encoded = transcriber._encode(transcriber._features([chunk])[1])
     [ours] = transcriber._decode(encoded, [chunk], ["en"], [0.0])
     starts, given = transcriber._starts([chunk.keyterms], ["en"])

@@ -90,6 +90,15 @@ def test_a_database_of_0031_gets_what_that_lacked_at_first(
     assert schema(of_version_0_3_0) ^ schema(database_url) == set()
 
 
+def test_a_table_that_is_declared_is_made_without_a_migration(database_url: str) -> None:
+    before = schema(database_url)
+    with psycopg.connect(database_url) as connection:
+        connection.execute("DROP TABLE comments")
+    assert schema(database_url) != before
+    migrate(database_url)
+    assert schema(database_url) ^ before == set()
+
+
 def test_what_version_0_3_0_answered_is_answered_the_same(
     of_version_0_3_0: str, tmp_path: Path
 ) -> None:

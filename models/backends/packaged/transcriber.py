@@ -157,7 +157,7 @@ class CTranslate2Transcriber:
         return [self._aligned(each) for each in passages]
 
     def _aligned(self, passage: SpokenText) -> tuple[Word, ...]:
-        chunk = AudioChunk(passage.samples, passage.language)
+        chunk = AudioChunk(passage.samples, language=passage.language)
         seconds = len(passage.samples) / SAMPLE_RATE_HZ
         if not _SHORTEST_SAMPLES <= len(passage.samples) <= FULL_WINDOW_SECONDS * SAMPLE_RATE_HZ:
             return ()

@@ -169,7 +169,7 @@ class WhisperTranscriber:
         answers = self._batches.run_prepared(
             lambda own: (
                 [each.words for each in own],
-                *self._features([AudioChunk(each.samples, each.language) for each in own]),
+                *self._features([AudioChunk(each.samples, language=each.language) for each in own]),
             ),
             self._aligned,
             [passages[index] for index in fit],

@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from alembic import op
 
 from storage.database import schema_functions
-from storage.tables import comparisons, hidden_phrases, work, work_turns
 
 revision = "0031"
 down_revision = "0030"
@@ -67,9 +66,6 @@ def _rewrite_older_results() -> None:
 
 
 def upgrade() -> None:
-    # As they are today: what is added to them later must not be there yet.
-    for table in (comparisons, hidden_phrases, work, work_turns):
-        table.create(op.get_bind())
     size = sa.Column("size_bytes", sa.Integer, nullable=False, server_default=sa.text("0"))
     op.add_column("transcript_revisions", size)
     op.execute("UPDATE transcript_revisions SET size_bytes = octet_length(before::text)")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from alembic import op
 
-from storage.database import schema_functions
-
 revision = "0032"
 down_revision = "0031"
 branch_labels = None
@@ -23,4 +21,3 @@ def upgrade() -> None:
     op.execute(f"ALTER TABLE stages ADD COLUMN IF NOT EXISTS {column}")
     op.execute(f"ALTER TABLE stages DROP CONSTRAINT IF EXISTS {name}")
     op.execute(f"ALTER TABLE stages ADD CONSTRAINT {name} {check}")
-    op.execute(schema_functions())

@@ -1,4 +1,4 @@
-"""Comments on jobs, and who has a transcript open to edit it.
+"""Who has a transcript open to edit it.
 
 Revision ID: 0034
 Revises: 0033
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from alembic import op
 
-from storage.tables import comments
-
 revision = "0034"
 down_revision = "0033"
 branch_labels = None
@@ -17,7 +15,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    comments.create(op.get_bind(), checkfirst=True)
     op.execute(
         "ALTER TABLE sessions ADD COLUMN IF NOT EXISTS editing_job_id uuid,"
         " ADD COLUMN IF NOT EXISTS editing_until timestamptz"

@@ -266,7 +266,7 @@ def test_an_input_that_a_model_cannot_take_fails_alone() -> None:
 
     def call(language: str) -> Any:
         here.wait()
-        return transcribe([AudioChunk(np.zeros(160, np.float32), language)])
+        return transcribe([AudioChunk(np.zeros(160, np.float32), language=language)])
 
     with ThreadPoolExecutor(3) as pool:
         calls = [pool.submit(call, language) for language in ("en", "none", "de")]

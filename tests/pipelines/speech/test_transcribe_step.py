@@ -475,7 +475,9 @@ def test_a_sentence_between_two_of_another_language_is_in_its_own(
     assert said == ["oui", "oui", *["en" if len(parts) > 1 else "fr"] * 2, "oui"]
     ends = [(part.start_frame, part.end_frame) for part in parts]
     assert (ends[0][0], ends[-1][1]) == (0, 500)
-    given = ChunkDecoder(Between(probability, fit), LanguageChoice("fr")).decode([GAPPY], samples)
+    given = ChunkDecoder(Between(probability, fit), LanguageChoice(language="fr")).decode(
+        [GAPPY], samples
+    )
     assert {part.language for part in given[0]} == {"fr"}
 
 

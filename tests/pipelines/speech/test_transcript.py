@@ -408,7 +408,9 @@ def test_text_of_doubtful_language_is_kept_with_a_warning(
     ("choice", "keyterms", "texts"),
     [
         pytest.param(LanguageChoice(), (), {"说"}, id="that of most"),
-        pytest.param(LanguageChoice("zh-TW"), (), {"說"}, id="that of the client's language"),
+        pytest.param(
+            LanguageChoice(language="zh-TW"), (), {"說"}, id="that of the client's language"
+        ),
         pytest.param(LanguageChoice(), ("說",), {"說"}, id="a key term as it is spelt"),
     ],
 )
@@ -514,7 +516,7 @@ def test_a_complete_retry_needs_no_model(store: FolderStore, track: AudioTrack) 
     "config",
     [
         pytest.param(replace(SHARDED, models="large"), id="other models"),
-        pytest.param(replace(SHARDED, choice=LanguageChoice("fr")), id="other language"),
+        pytest.param(replace(SHARDED, choice=LanguageChoice(language="fr")), id="other language"),
         pytest.param(replace(SHARDED, keyterms=("Pemberley",)), id="other key terms"),
     ],
 )

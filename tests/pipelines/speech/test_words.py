@@ -294,12 +294,12 @@ def test_chinese_has_one_script(
     ("choice", "script"),
     [
         (LanguageChoice(), None),
-        (LanguageChoice("zh"), None),
-        (LanguageChoice("zh-Hant"), "Hant"),
-        (LanguageChoice("zh-hk"), "Hant"),
-        (LanguageChoice("cmn-Hans-TW"), "Hans"),
-        (LanguageChoice(None, ("en-SG", "zh-CN")), "Hans"),
-        (LanguageChoice(None, ("en-HK", "ja")), None),
+        (LanguageChoice(language="zh"), None),
+        (LanguageChoice(language="zh-Hant"), "Hant"),
+        (LanguageChoice(language="zh-hk"), "Hant"),
+        (LanguageChoice(language="cmn-Hans-TW"), "Hans"),
+        (LanguageChoice(languages=("en-SG", "zh-CN")), "Hans"),
+        (LanguageChoice(languages=("en-HK", "ja")), None),
     ],
     ids=str,
 )
