@@ -26,7 +26,7 @@ log = logging.getLogger("vas.work")
 
 PAUSE = timedelta(seconds=10)
 """After an attempt that broke, or an outage."""
-POLL_SECONDS = 15.0
+POLL_SECONDS = 30.0
 """Until it is looked again for work that no notification came for."""
 
 

@@ -26,7 +26,7 @@ from storage.work import adopt
 log = logging.getLogger("vas.reaper")
 
 SWEEP_SECONDS = 5.0
-OBJECTS_SECONDS = 20.0
+OBJECTS_SECONDS = 30.0
 """Until objects and uploads are looked at again, whose times are hours and days."""
 _FORGET_SECONDS = 60.0
 _LEFTOVERS_SECONDS = 3600.0
