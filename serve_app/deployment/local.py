@@ -31,7 +31,7 @@ from models.profiles import Choice
 from pipelines.execution.ray_start import quiet, start_ray
 from pipelines.speech.caption_rules import read_rules
 from serve_app.deployment import proxy
-from serve_app.deployment.data import DataFolderError, own_files_private, prepared, write_privately
+from serve_app.deployment.data import DataFolderError, own_files_private, write_privately
 from serve_app.deployment.model_choice import chosen_models, require_machine
 from serve_app.observability.logs import exporter_class, logging_for
 from serve_app.pricing import load_prices
@@ -67,14 +67,14 @@ def running_service(
 ) -> Iterator[str]:
     """Run the service until the block ends; yields the base address clients use.
 
+    ``settings`` are those that ``prepared`` has completed, whose block is around this one;
     ``on_choice`` receives the models that will serve, before anything of Ray starts.
-    Raises PortInUseError, ServiceStartError, what ``prepared`` does, RayStartError, PriceFileError,
+    Raises PortInUseError, ServiceStartError, DataFolderError, RayStartError, PriceFileError,
     TagBankError, ProviderNotInstalledError, TracingNotInstalledError, ContentPolicyError or
     ModelProfileError.
     Everything that was started is stopped again, whatever happens inside the block.
     """
     with contextlib.ExitStack() as stack:
-        settings = stack.enter_context(prepared(settings))
         try:
             stack.enter_context(logging_for(settings, "service"))
         except OSError as error:
