@@ -66,7 +66,7 @@ async def secrets(url, count):
 
 with tempfile.TemporaryDirectory(prefix="vas-bench-") as folder:
     settings = Settings(data_dir=Path(folder), port=free_port(), max_active_jobs=100_000)
-    with prepared(settings) as complete, running_service(complete) as base:
+    with running_service(settings) as (base, complete):
         found = asyncio.run(secrets(complete.database_url, int(sys.argv[1])))
         print("@" + json.dumps({"base": base, "keys": found}), flush=True)
         sys.stdin.read()

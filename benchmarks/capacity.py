@@ -26,7 +26,6 @@ import psycopg
 
 from serve_app.cli.accounts import demo_key
 from serve_app.client.api import ApiClient
-from serve_app.deployment.data import prepared
 from serve_app.deployment.local import free_port, running_service
 from serve_app.settings import Settings
 
@@ -65,7 +64,7 @@ def main() -> None:
             data_dir=Path(folder), port=free_port(), model_replicas={"transcribe": 1},
             source_retention_seconds=5,
         )  # fmt: skip
-        with prepared(settings) as complete, running_service(complete) as base:
+        with running_service(settings) as (base, complete):
             key = demo_key(complete)
             with ApiClient(base, key) as client:
                 result = measure(client, complete, clip, options.jobs)

@@ -38,7 +38,6 @@ from serve_app.cli.accounts import demo_key
 from serve_app.cli.output import in_service
 from serve_app.client.api import ApiClient
 from serve_app.deployment.application import APP_NAME
-from serve_app.deployment.data import prepared
 from serve_app.deployment.local import free_port, running_service
 from serve_app.settings import Settings
 from storage.database import Connection
@@ -60,7 +59,7 @@ def main() -> None:
             data_dir=Path(folder), port=free_port(), model_replicas={"transcribe": 1}
         )
         clip = first_seconds(DEMO, Path(folder) / "clip.mp4", CLIP_SECONDS)
-        with prepared(settings) as complete, running_service(complete) as base:
+        with running_service(settings) as (base, complete):
             key = demo_key(complete)
             with ApiClient(base, key) as client:
                 result = {

@@ -73,7 +73,6 @@ def serve(
 @contextlib.contextmanager
 def started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, str, Settings]]:
     """A running service's base address, a key of its demo account, its settings completed."""
-    from serve_app.deployment.data import prepared
     from serve_app.deployment.local import running_service
 
     def print_choice(choice: Choice) -> None:
@@ -83,8 +82,8 @@ def started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, s
     status = contextlib.nullcontext() if quiet else output.console.status("Starting the service …")
     with contextlib.ExitStack() as stack:
         with status:
-            complete = stack.enter_context(prepared(settings))
-            base = stack.enter_context(running_service(complete, on_choice=print_choice))
+            serving = running_service(settings, on_choice=print_choice)
+            base, complete = stack.enter_context(serving)
             key = demo_key(complete)
         yield base, key, complete
 

@@ -49,7 +49,7 @@ def prepared(
     refuses within the block is raised in a sentence too. Raises DataFolderError,
     DatabaseUnreachableError, OtherDataError and InvalidSettingsError.
     """
-    complete = _with_folder(settings, existing=existing)
+    complete = with_folder(settings, existing=existing)
     with contextlib.ExitStack() as stack:
         try:
             if complete.database_url is None:
@@ -85,8 +85,9 @@ def prepared(
             raise DatabaseUnreachableError(message) from error
 
 
-def _with_folder(settings: Settings, *, existing: bool) -> Settings:
-    """Return settings with a data folder that is there, and a log folder."""
+def with_folder(settings: Settings, *, existing: bool = False) -> Settings:
+    """Return settings with a data folder that is there, and a log folder. Raises as ``prepared``
+    does."""
     data_dir = settings.data_dir.expanduser().resolve()
     own = settings.database_url is None
     if existing and own and not (data_dir / "postgres" / "PG_VERSION").exists():

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import psutil
@@ -31,11 +31,20 @@ from models.profiles import Choice
 from pipelines.execution.ray_start import quiet, start_ray
 from pipelines.speech.caption_rules import read_rules
 from serve_app.deployment import proxy
-from serve_app.deployment.data import DataFolderError, own_files_private, write_privately
+from serve_app.deployment.data import (
+    DataFolderError,
+    own_files_private,
+    prepared,
+    with_folder,
+    write_privately,
+)
 from serve_app.deployment.model_choice import chosen_models, require_machine
 from serve_app.observability.logs import exporter_class, logging_for
 from serve_app.pricing import load_prices
 from serve_app.settings import InvalidSettingsError, Settings, require_provider
+
+if TYPE_CHECKING:
+    from ray.serve import Application
 
 log = logging.getLogger("vas.service")
 
@@ -64,23 +73,27 @@ class ServiceStartError(Exception):
 @contextlib.contextmanager
 def running_service(
     settings: Settings, *, on_choice: Callable[[Choice], None] = lambda _: None
-) -> Iterator[str]:
-    """Run the service until the block ends; yields the base address clients use.
+) -> Iterator[tuple[str, Settings]]:
+    """Run the service until the block ends; yields the base address clients use, and the settings
+    completed.
 
-    ``settings`` are those that ``prepared`` has completed, whose block is around this one;
-    ``on_choice`` receives the models that will serve, before anything of Ray starts.
-    Raises PortInUseError, ServiceStartError, DataFolderError, RayStartError, PriceFileError,
+    ``on_choice`` receives the models that will serve, before they are started.
+    Raises PortInUseError, ServiceStartError, what ``prepared`` does, RayStartError, PriceFileError,
     TagBankError, ProviderNotInstalledError, TracingNotInstalledError, ContentPolicyError or
     ModelProfileError.
     Everything that was started is stopped again, whatever happens inside the block.
     """
-    with contextlib.ExitStack() as stack:
+    settings = with_folder(settings)
+    with (
+        contextlib.ExitStack() as data,
+        ThreadPoolExecutor(1) as aside,
+        contextlib.ExitStack() as stack,
+    ):
         try:
             stack.enter_context(logging_for(settings, "service"))
         except OSError as error:
             message = f"{settings.log_dir} cannot be the folder of the log ({error.strerror}): name"
             raise DataFolderError(f"{message} another with VAS_LOG_DIR.") from error
-        on_choice(_require_what_is_named(settings))
         run_dir = stack.enter_context(_run_folder())
         _clear_earlier_run(settings.data_dir)
         require_free_port(settings.host, settings.port)
@@ -88,11 +101,28 @@ def running_service(
             require_free_port("127.0.0.1", settings.metrics_port)
         _record_run(settings, run_dir)
         stack.callback((settings.data_dir / _RUN_RECORD).unlink, missing_ok=True)
+        _set_environment(settings, run_dir)
+        # The database starts, and what serves is imported and checked, while Ray starts.
+        preparing = aside.submit(_prepare, settings, data)
         stack.enter_context(_ray(settings, run_dir))
-        stack.enter_context(_serve(settings, run_dir))
+        settings, choice, application = preparing.result()
+        on_choice(choice)
+        stack.enter_context(_serve(settings, application, run_dir))
         base = f"http://{proxy.reachable(settings.host)}:{settings.port}"
         _wait_until_ready(base)
-        yield f"{base}/v1/api"
+        yield f"{base}/v1/api", settings
+
+
+def _prepare(
+    settings: Settings, data: contextlib.ExitStack
+) -> tuple[Settings, Choice, Application]:
+    """Return the settings completed, with a database that runs as long as ``data``, and what
+    serves."""
+    complete = data.enter_context(prepared(settings))
+    choice = _require_what_is_named(complete)
+    from serve_app.deployment.application import build_app
+
+    return complete, choice, build_app(complete)
 
 
 def _require_what_is_named(settings: Settings) -> Choice:
@@ -181,22 +211,25 @@ def _environment(settings: Settings, run_dir: Path) -> dict[str, str]:
     }
 
 
-@contextlib.contextmanager
-def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
+def _set_environment(settings: Settings, run_dir: Path) -> None:
+    """Set what Ray, Serve and all that they start find in it, before the first of them is
+    imported."""
     os.environ.update(_environment(settings, run_dir))
     if "ray" not in sys.modules:
         # A node that nobody joins: its ports, that of the metrics too, stay on loopback. Ray
         # decides when it is imported, by the variable that keeps laptops from being clusters.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    importlib.import_module(proxy.PRELOADED_MODULE)
+    importlib.import_module(proxy.PRELOADED_MODULE)  # Serve would import pandas without it
+
+
+@contextlib.contextmanager
+def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
     import ray
 
     # Remarks of the machinery on its start and stop are for its log files, not for the terminal.
     logging.getLogger("ray").setLevel(logging.ERROR)
 
-    # Starting is waiting for Ray's processes, and importing what comes next takes as long.
-    with own_files_private(), ThreadPoolExecutor(1) as aside:
-        aside.submit(importlib.import_module, "serve_app.deployment.application")
+    with own_files_private():
         start_ray(
             free_port,
             num_cpus=settings.ray_cpus,
@@ -216,23 +249,21 @@ def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
-    importlib.import_module(proxy.PRELOADED_MODULE)  # before Serve, which else imports pandas
+def _serve(settings: Settings, application: Application, run_dir: Path) -> Iterator[None]:
     from ray import serve
     from ray.exceptions import RayActorError
     from ray.serve._private import client
 
     from pipelines.execution.chain import release_free_memory
-    from serve_app.deployment.application import APP_NAME, build_app, is_one_process
+    from serve_app.deployment.application import APP_NAME, is_one_process
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     # How often Serve looks whether all replicas run: once a second, and it has no setting.
     client.CLIENT_POLLING_INTERVAL_S = 0.1
     try:
         address = {"host": settings.host, "port": settings.port}
-        with ThreadPoolExecutor(2) as aside, _proxy_in_time(RayActorError, TimeoutError):
+        with ThreadPoolExecutor(1) as aside, _proxy_in_time(RayActorError, TimeoutError):
             starting = aside.submit(serve.start, http_options=address)
-            application = aside.submit(build_app, settings).result()
             # ``serve.start`` waits for the proxies, beside which replicas can start.
             while not starting.done() and not _has_controller():
                 time.sleep(_LOOK_SECONDS)
