@@ -14,6 +14,7 @@ import pytest
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import RunnerSide
 from tests.contract.spec_rows import covers, covers_each, rows_of
+from tests.tables import every
 
 METADATA = {"assetId": "a-1", "take": 7, "ratio": 1.5, "final": True, "note": None}
 STAGES = {"ingest", "vision", "transcript"}
@@ -169,7 +170,7 @@ def test_the_upload_url_lives_an_hour(caller: Caller) -> None:
 
 
 @covers("create-job-fields/maxUploadBytes")
-@pytest.mark.parametrize(("name", "gib"), [("clip.mp4", 20), ("clip.r3d", 100)])
+@every(("name", "gib"), [("clip.mp4", 20), ("clip.r3d", 100)])
 def test_the_most_bytes_are_those_of_the_files_tier(caller: Caller, name: str, gib: int) -> None:
     assert caller.create(fileName=name)["maxUploadBytes"] == gib * 1024**3
 
@@ -275,9 +276,9 @@ REACHED: dict[str, tuple[str, Reach]] = {
 
 @covers_each("job-states", {name: (name, *REACHED[name]) for name in REACHED}, "state")
 def test_job_state_is_shown_and_filtered_by(
-    caller: Caller, runner: RunnerSide, state: tuple[str, str, Reach]
+    api: ContractApi, runner: RunnerSide, state: tuple[str, str, Reach]
 ) -> None:
-    name, expected, reach = state
+    caller, (name, expected, reach) = api.caller(), state
     other = reach_cancelled(caller, runner) if name != "cancelled" else runner.queued(caller)
     job_id = reach(caller, runner)
     assert caller.job(job_id)["state"] == expected

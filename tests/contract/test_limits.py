@@ -25,6 +25,7 @@ from tests.contract.calling import (
 from tests.contract.runner_side import FOOTAGE, RunnerSide
 from tests.contract.spec_rows import covers, covers_each
 from tests.serve_app.running_api import within_a_minute
+from tests.tables import every
 
 Ask = Callable[[Caller, int], httpx.Response]
 
@@ -265,9 +266,7 @@ def test_a_job_is_billed_for_at_least_30_seconds(
 
 
 @covers("limits/discovery-cache-lifetime")
-@pytest.mark.parametrize(
-    "path", ["/openapi.json", "/pricing", "/pricing/estimate?durationSeconds=1", "/formats"]
-)
+@every("path", ["/openapi.json", "/pricing", "/pricing/estimate?durationSeconds=1", "/formats"])
 def test_discovery_may_be_kept_for_300_seconds(api: ContractApi, path: str) -> None:
     assert api.discover(path).headers["cache-control"] == "public, max-age=300"
 

@@ -33,7 +33,7 @@ CHAIN: Graph = {"a": {"b"}, "b": {"c"}, "c": set()}
 RING: Graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
 
 
-@pytest.mark.parametrize(
+@every(
     ("graph", "found", "level"),
     [
         pytest.param(CHAIN, [], {"a": 3, "b": 2, "c": 1}, id="chain"),

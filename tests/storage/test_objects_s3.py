@@ -394,7 +394,7 @@ def test_the_doctor_tries_the_bucket(store: S3Store) -> None:
         CHECKS["objects"](MachineFacts(missing))
 
 
-@pytest.mark.parametrize(
+@every(
     "half", [{"s3_access_key_id": "id"}, {"s3_secret_access_key": "secret"}], ids=["id", "secret"]
 )
 def test_half_a_key_is_refused(half: dict[str, str]) -> None:

@@ -214,7 +214,7 @@ def test_outcomes_without_rows_need_no_files(place: Place) -> None:
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@every("number", SIGNALS)
 def test_a_signal_is_noted_and_interrupts_nothing(number: signal.Signals) -> None:
     with stop_signals() as is_stopped:
         assert not is_stopped()
@@ -223,7 +223,7 @@ def test_a_signal_is_noted_and_interrupts_nothing(number: signal.Signals) -> Non
         assert is_stopped()
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@every("number", SIGNALS)
 def test_afterwards_signals_are_as_before(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with stop_signals():
@@ -254,7 +254,7 @@ def test_at_the_end_nothing_is_left() -> None:
     assert tally.line(4.0) == "1 of 1 items (100 %), 15.0 items a minute, 2 s of media at 0.5x"
 
 
-@pytest.mark.parametrize(
+@every(
     ("seconds", "spelled"),
     [
         (0.2, "0 s"),

@@ -326,7 +326,7 @@ def test_amazon_is_asked_for_the_region_that_nobody_gave(
     assert given.target.startswith("/us-west-2/bucket/a?")
 
 
-@pytest.mark.parametrize(
+@every(
     ("url", "parts"),
     [
         ("s3://bucket/a/b c.mp4", ("s3", "bucket", "a/b c.mp4")),
