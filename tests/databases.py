@@ -13,18 +13,13 @@ from pathlib import Path
 import psycopg
 
 from storage.database import embedded_postgres, migrate
+from tests.places import MEMORY
 
 _TEMPLATE = "template_vas"
 _UNSAFE_AND_FAST = ("fsync", "synchronous_commit", "full_page_writes")
 """What only a power cut would miss: no data of the tests outlive their server's folder."""
-_MEMORY = Path("/dev/shm")  # noqa: S108
 _ROOM_BYTES = 2 << 30
 """For the servers of a run, which take some hundred megabytes together."""
-
-
-def in_memory(run: Path) -> list[Path]:
-    """Folders that servers have in memory, of the run whose temporary folder is ``run``."""
-    return sorted(_MEMORY.glob(f"vas-{run.name}-*"))
 
 
 @contextmanager
@@ -35,8 +30,8 @@ def place_of_server() -> Iterator[Path]:
     times as long, and waits for the disk besides.
     """
     run = Path(tempfile.gettempdir())
-    has_room = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
-    place = _MEMORY if has_room else run
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > _ROOM_BYTES
+    place = MEMORY if has_room else run
     folder = place / f"vas-{run.name}-{os.getpid()}"
     folder.mkdir(mode=0o700)
     try:

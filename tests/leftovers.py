@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.databases import in_memory
+from tests.places import in_memory
 
 LONGEST_PATH = 8
 """Of a temporary folder below which a service can keep the sockets of its proxy; see there."""
