@@ -150,7 +150,7 @@ def test_formats_lists_types_and_limits(api: ContractApi) -> None:
     }
 
 
-@covers("notes/discovery-headers")
+@covers("notes/discovery-headers", "limits/discovery-cache-lifetime")
 @every("path", ["/openapi.json", "/pricing", "/pricing/estimate?durationSeconds=1", "/formats"])
 def test_discovery_is_counted_cacheable_and_the_same_with_a_key(caller: Caller, path: str) -> None:
     anonymous, keyed = caller.api.discover(path), caller.get(path)

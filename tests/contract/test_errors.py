@@ -98,22 +98,6 @@ def test_credits_less_holds_must_cover_thirty_seconds(api: ContractApi) -> None:
     assert caller.post("/jobs", {"fileName": "a.mp4"}).status_code == 201
 
 
-@covers("error-codes/FILE_TOO_LARGE")
-@every(("name", "tier", "gib"), [("a.mp4", "standard", 20), ("a.r3d", "raw", 100)])
-def test_a_file_over_its_tiers_limit_is_too_large(
-    caller: Caller, name: str, tier: str, gib: int
-) -> None:
-    limit = gib * 1024**3
-    fits, over = (
-        caller.post("/jobs", {"fileName": name, "fileSizeBytes": size})
-        for size in (limit, limit + 1)
-    )
-    assert fits.status_code == 201
-    refusal(
-        over, 413, "FILE_TOO_LARGE", param="fileSizeBytes", maxUploadBytes=limit, formatTier=tier
-    )
-
-
 @covers("error-codes/UNSUPPORTED_FORMAT")
 @every("name", ["setup.exe", "run.sh", "clip.braw", "clip.ari"])
 def test_executables_scripts_and_raw_formats_not_enabled_are_unsupported(

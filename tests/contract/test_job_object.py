@@ -14,7 +14,6 @@ import pytest
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import RunnerSide
 from tests.contract.spec_rows import covers, covers_each, rows_of
-from tests.tables import every
 
 METADATA = {"assetId": "a-1", "take": 7, "ratio": 1.5, "final": True, "note": None}
 STAGES = {"ingest", "vision", "transcript"}
@@ -167,12 +166,6 @@ def test_the_upload_url_lives_an_hour(caller: Caller) -> None:
     assert now < expires
     earlier = job["uploadUrl"].replace(f"expires={expires}", f"expires={int(now) - 1}")
     assert httpx.put(earlier, content=b"footage", trust_env=False).status_code == 401
-
-
-@covers("create-job-fields/maxUploadBytes")
-@every(("name", "gib"), [("clip.mp4", 20), ("clip.r3d", 100)])
-def test_the_most_bytes_are_those_of_the_files_tier(caller: Caller, name: str, gib: int) -> None:
-    assert caller.create(fileName=name)["maxUploadBytes"] == gib * 1024**3
 
 
 @covers("create-job-fields/audioUploadUrl-or-audioTrackUploadUrls")
