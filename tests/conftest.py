@@ -162,6 +162,15 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     await pool.close()
 
 
+@pytest.fixture(scope="session")
+def endpoint() -> Iterator[str]:
+    """A server of S3 for all tests of this process, each with buckets of its own."""
+    from tests.storage.s3_server import s3_endpoint
+
+    with s3_endpoint() as address:
+        yield address
+
+
 @pytest.fixture
 def previews_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Previews are made of idle processor time, of which there is none beside other tests."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,14 +17,8 @@ from storage.objects.folder import FolderStore
 from tests.serve_app.beside_jobs import clean_due, make_due
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import create
-from tests.storage.s3_server import fresh_store, s3_endpoint
+from tests.storage.s3_server import fresh_store
 from tests.tables import every
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_endpoint() as address:
-        yield address
 
 
 @pytest.fixture(params=["folder", "s3"])

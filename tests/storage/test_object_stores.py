@@ -29,7 +29,7 @@ from storage.objects.folder import FolderStore
 from storage.objects.node_cache import NodeCache
 from storage.objects.s3 import S3Store
 from tests.places import PROJECT
-from tests.storage.s3_server import everything_in, fresh_store, s3_endpoint, s3_process
+from tests.storage.s3_server import everything_in, fresh_store, s3_process
 from tests.tables import every
 
 SEQUENCES = int(os.environ.get("VAS_STORE_SEQUENCES", "10"))
@@ -75,12 +75,6 @@ def in_bucket(store: S3Store) -> Case:
         return [key for key in found if not key.startswith("objects/") or "unfinished" in key]
 
     return Case(store, leftovers)
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_endpoint() as address:
-        yield address
 
 
 @pytest.fixture(params=["folder", "s3", "s3 with a cache"])

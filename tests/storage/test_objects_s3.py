@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,18 +43,11 @@ from tests.storage.s3_server import (
     everything_in,
     fresh_store,
     place_at,
-    s3_endpoint,
     s3_process,
 )
 from tests.tables import every
 
 LARGEST_OBJECT_BYTES = 5 * 1024**4
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_endpoint() as address:
-        yield address
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,10 @@ from pipelines.collection import BucketAccess, Place, place_at
 from storage.objects import ObjectNotFoundError, ObjectStore
 from storage.types import StageStatus
 from tests.pipelines.backfill.backfill_outcomes import completed, failed, sound_only
-from tests.storage.s3_server import fresh_store, s3_endpoint
+from tests.storage.s3_server import fresh_store
 from tests.tables import every
 
 SETTINGS = {"profile": "packaged"}
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_endpoint() as address:
-        yield address
 
 
 @pytest.fixture(params=["folder", "bucket"])

@@ -39,7 +39,7 @@ from tests.pipelines.net.fetch_servers import (
     send_head,
 )
 from tests.stopwatch import Stopwatch
-from tests.storage.s3_server import place_at, s3_endpoint
+from tests.storage.s3_server import place_at
 from tests.tables import every
 
 
@@ -63,13 +63,12 @@ ODD_KEYS = [
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[ClientBucket]:
+def bucket(endpoint: str) -> ClientBucket:
     """An empty bucket in moto, and the means to read it."""
-    with s3_endpoint() as endpoint:
-        place = place_at(endpoint)
-        client_of(place).create_bucket(Bucket=place.bucket)
-        access = BucketAccess(endpoint, None, place.access_key_id, place.secret_access_key)
-        yield ClientBucket("s3", place.bucket, access)
+    place = place_at(endpoint)
+    client_of(place).create_bucket(Bucket=place.bucket)
+    access = BucketAccess(endpoint, None, place.access_key_id, place.secret_access_key)
+    return ClientBucket("s3", place.bucket, access)
 
 
 def put(bucket: ClientBucket, key: str, data: bytes = b"media") -> None:

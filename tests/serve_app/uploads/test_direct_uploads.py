@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -29,15 +28,9 @@ from tests.serve_app.beside_jobs import sweep as sweep_all
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import create, put, state_of
 from tests.serve_app.uploads.uploading import offset_of, patch, upload_of
-from tests.storage.s3_server import everything_in, fresh_store, s3_endpoint
+from tests.storage.s3_server import everything_in, fresh_store
 
 LIMIT_BYTES = 20 * GIB
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_endpoint() as address:
-        yield address
 
 
 @pytest.fixture(scope="module")
