@@ -15,6 +15,10 @@ from storage.database import Connection
 from storage.records import columns, from_row
 from storage.tables import (
     JobRecord,
+    JobSource,
+    SourceAudio,
+    SourceClip,
+    SourceFile,
     StageRecord,
     jobs,
     scene_lists,
@@ -24,13 +28,9 @@ from storage.tables import (
 )
 from storage.types import (
     UNFINISHED_STATES,
-    JobSource,
     JobState,
     Priority,
     ProcessingMode,
-    SourceAudio,
-    SourceClip,
-    SourceFile,
     StageName,
     StageStatus,
     Tier,

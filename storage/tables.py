@@ -13,9 +13,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import sqlalchemy as sa
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, TSVECTOR
 from sqlalchemy.schema import SchemaItem
 from typing_extensions import TypedDict
@@ -329,6 +330,91 @@ class StageRecord(Record):
     """How long it has been running, or ran, by the database's clock."""
 
 
+class SourceFile(BaseModel):
+    """A file at an address. Fields that this version does not know are ignored, as its runners
+    read rows that the API of the next version writes during an upgrade."""
+
+    model_config = ConfigDict(frozen=True)
+
+    url: str | None = None
+    provider: str | None = None
+    sealed_token: str | None = None
+    """The download token, encrypted, in base64."""
+    sealed_access: str | None = None
+    """Endpoint and credentials of an address in a bucket, encrypted likewise."""
+    archive_id: uuid.UUID | None = None
+    """Whose credentials read it, as they are when it is read."""
+    name: str | None = None
+
+
+class SourceClip(SourceFile):
+    """A clip of a job from URLs."""
+
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class SourceAudio(SourceFile):
+    """An external audio file: at an address, or uploaded into ``slot``."""
+
+    name: str
+    slot: str | None = None
+    label: str | None = None
+    sync_mode: str
+    offset_ms: int | None = None
+    per_channel: bool | None = None
+    channels: tuple[int, ...] | None = None
+
+    @property
+    def track_names(self) -> list[str]:
+        """Of the tracks that the request makes of it: each of its channels where it names them."""
+        name = self.label or self.name
+        if self.per_channel and self.channels:
+            return [f"{name} ch{channel}" for channel in dict.fromkeys(self.channels)]
+        return [name]
+
+
+class JobSource(BaseModel):
+    """Where a job's media comes from, and the client's options; the JSON of ``source``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["upload", "url", "backfill"]
+    base_url: str = ""
+    """Of the service, for the links of the job's webhook."""
+    clips: tuple[SourceClip, ...] = ()
+    audio: tuple[SourceAudio, ...] = ()
+    keyterms: tuple[str, ...] = ()
+    """The request's own."""
+    vocabulary: tuple[str, ...] = ()
+    """Further key terms, of its archive and its account as it was created."""
+    replacements: tuple[tuple[str, str], ...] = ()
+    """Of these too: words that are heard, and what is written in their place."""
+    people: bool = False
+    voices: bool = False
+    redact: tuple[str, ...] = ()
+    """Kinds of personal data."""
+    language: str | None = None
+    languages: tuple[str, ...] = ()
+    speakers_expected: int | None = None
+    speakers_at_most: int | None = None
+    channels: Literal["auto", "separate", "mixed"] = "auto"
+    """How those of its own sound are transcribed: ``ChannelUse`` of ``pipelines.media_types``."""
+    source_retention_seconds: int | None = None
+    result_retention_days: int | None = None
+    """Chosen for this job; None: as its account's."""
+    continuous: bool = False
+    """The clips are laid end to end on one timeline."""
+    protocol: dict[str, Any] = Field(default_factory=dict)
+    """The interface of another service that the request came through, and what its answers follow
+    from; empty for the native one."""
+    traceparent: str | None = None
+    """Of the request that created the job (W3C Trace Context), for the spans of its stages."""
+
+    def stored(self) -> dict[str, Any]:
+        """Return the column's JSON: what was given, so that defaults of later versions apply."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
 @dataclass(frozen=True, slots=True)
 class JobRecord(Record):
     """A job as stored, with its stages."""
@@ -343,7 +429,7 @@ class JobRecord(Record):
     # JSON, not JSONB, where the client sees the value: order and numbers stay as they came.
     metadata: Annotated[dict[str, Any], of(JSON, server_default=sa.text("'{}'"))]
     tags: Annotated[list[str], of(server_default=sa.text("'{}'"))]
-    source: Annotated[types.JobSource, of(JSONB)]
+    source: Annotated[JobSource, of(JSONB)]
     """Where the media comes from and how its audio is aligned, as requested."""
     batch_id: uuid.UUID | None
     batch_index: int | None

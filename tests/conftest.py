@@ -19,7 +19,7 @@ from pipelines.ingest import preview
 from pipelines.sandbox.parent import ConfinedTask
 from storage.database import Database
 from tests.background import restore_signals
-from tests.databases import fresh_database, server_with_template
+from tests.databases import fresh_database, place_of_server, server_with_template
 from tests.examples import EVERY_EXAMPLE, FEWER_EXAMPLES
 from tests.leftovers import Leftovers
 from tests.places import PROJECT, SHARED_MEDIA
@@ -141,9 +141,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_url() -> Iterator[str]:
     """A server for all tests of this process; see ``fresh_database`` for what to use of it."""
-    with server_with_template(tmp_path_factory.mktemp("postgres") / "pg") as url:
+    with place_of_server() as folder, server_with_template(folder / "pg") as url:
         yield url
 
 
@@ -160,6 +160,15 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     pool = Database(database_url)
     yield pool
     await pool.close()
+
+
+@pytest.fixture(scope="session")
+def endpoint() -> Iterator[str]:
+    """A server of S3 for all tests of this process, each with buckets of its own."""
+    from tests.storage.s3_server import s3_endpoint
+
+    with s3_endpoint() as address:
+        yield address
 
 
 @pytest.fixture

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +13,31 @@ from pathlib import Path
 import psycopg
 
 from storage.database import embedded_postgres, migrate
+from tests.places import MEMORY
 
 _TEMPLATE = "template_vas"
 _UNSAFE_AND_FAST = ("fsync", "synchronous_commit", "full_page_writes")
 """What only a power cut would miss: no data of the tests outlive their server's folder."""
+_ROOM_BYTES = 2 << 30
+"""For the servers of a run, which take some hundred megabytes together."""
+
+
+@contextmanager
+def place_of_server() -> Iterator[Path]:
+    """A folder in memory where there is room, else a temporary one.
+
+    A database is three hundred files: on a disk, making and removing them takes the processor ten
+    times as long, and waits for the disk besides.
+    """
+    run = Path(tempfile.gettempdir())
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > _ROOM_BYTES
+    place = MEMORY if has_room else run
+    folder = place / f"vas-{run.name}-{os.getpid()}"
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 @contextmanager

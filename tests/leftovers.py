@@ -22,6 +22,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.places import in_memory
+
 LONGEST_PATH = 8
 """Of a temporary folder below which a service can keep the sockets of its proxy; see there."""
 OF_PYTEST = "pytest"
@@ -73,6 +75,8 @@ class Leftovers:
 
     def _remove(self) -> None:
         """The folder goes, but for what failed tests left in theirs."""
+        for path in in_memory(self.folder):
+            shutil.rmtree(path, ignore_errors=True)
         kept = self.folder / OF_PYTEST
         if not (self._has_failed and kept.is_dir()):
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -91,12 +95,16 @@ class Leftovers:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(living, PATIENCE_SECONDS)
-        return sentences + [
-            f"in the temporary folder: {path.relative_to(self.folder)}"
-            for name in sorted(path.name for path in self.folder.iterdir())
-            if name not in {*SHARED, OF_PYTEST} and not name.startswith(OF_MULTIPROCESSING)
-            for path in (self.folder / name, *sorted((self.folder / name).glob("*")))
-        ]
+        return (
+            sentences
+            + [
+                f"in the temporary folder: {path.relative_to(self.folder)}"
+                for name in sorted(path.name for path in self.folder.iterdir())
+                if name not in {*SHARED, OF_PYTEST} and not name.startswith(OF_MULTIPROCESSING)
+                for path in (self.folder / name, *sorted((self.folder / name).glob("*")))
+            ]
+            + [f"in memory: {path}" for path in in_memory(self.folder)]
+        )
 
     def _processes(self) -> list[psutil.Process]:
         """Living processes of the run, this one and those above it excepted."""

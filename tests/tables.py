@@ -2,13 +2,15 @@
 
 ``pytest.mark.parametrize`` makes an item of each row, with its set-up and its line in the report.
 Where rows need no fixture of their own, ``every`` runs them one after the other, and the failure
-lists each row that broke the rule.
+lists each row that broke the rule. What a row writes below ``tmp_path`` is in a folder of its own.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -35,7 +37,7 @@ def every(
             failures = []
             for name, row in cases:
                 try:
-                    await test(**fixtures, **row)
+                    await test(**_apart(fixtures, row))
                 except _FAILURES as failure:
                     failures.append(_named(failure, name))
             _report(failures, len(cases))
@@ -44,7 +46,7 @@ def every(
             failures = []
             for name, row in cases:
                 try:
-                    test(**fixtures, **row)
+                    test(**_apart(fixtures, row))
                 except _FAILURES as failure:
                     failures.append(_named(failure, name))
             _report(failures, len(cases))
@@ -60,6 +62,14 @@ def every(
         return wrapped  # type: ignore[no-any-return]
 
     return decorate
+
+
+def _apart(fixtures: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """What a row is called with: files of the row before are not in its folder."""
+    given = fixtures | row
+    if isinstance(folder := fixtures.get("tmp_path"), Path):
+        given["tmp_path"] = Path(mkdtemp(dir=folder))
+    return given
 
 
 def _cases(

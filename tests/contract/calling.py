@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import httpx
-from sqlalchemy import text
 
 from serve_app.settings import Settings
 from storage import keys
-from storage.database import Connection, Database
+from storage.database import Connection
 from tests.databases import fresh_database
 from tests.serve_app.running_api import SECRET, Customer, RunningApi
 
@@ -25,45 +22,11 @@ RATE_HEADERS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset
 
 
 class ContractApi(RunningApi):
-    """The API on a socket, and a way to its database that costs little to use often."""
+    """The API on a socket, and those who call it."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._loop = asyncio.new_event_loop()
-        self._loop_thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self.database = Database(settings.database_url or "", pool_size=3)
         self._visitors = 0
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self._loop_thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        self.run(self.database.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._loop_thread.join(120)
-        self._loop.close()
-
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run something asynchronous, on a loop of the tests' own."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
-
-    def transact(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        async def transaction() -> Result:
-            return await self.database.write(work)
-
-        return self.run(transaction())
-
-    def sql(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
-        """Rows of a statement, in a transaction of its own."""
-
-        async def run(connection: Connection) -> list[tuple[Any, ...]]:
-            result = await connection.execute(text(statement), parameters)
-            return [tuple(row) for row in result] if result.returns_rows else []
-
-        return self.transact(run)
 
     def operator_session(self) -> str:
         """The token of a session of the operator."""

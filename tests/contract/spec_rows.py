@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
-
-import pytest
+from typing import Any, TypeVar, cast
 
 from tests.contract.spec_text import cells, groups
+from tests.tables import every
 
 GROUPS = groups(Path(__file__).with_name("specification.md").read_text(encoding="utf-8"))
 ROWS: dict[str, str] = {
@@ -51,18 +50,18 @@ def covers(*row_ids: str) -> Callable[[Test], Test]:
 def covers_each(
     group: str, cases: Mapping[str, Any], argument: str = "expected"
 ) -> Callable[[Test], Test]:
-    """One test for several rows of a group: a case for each row, named after it.
+    """One test for several rows of a group, in one item: a case for each row, named after it.
 
     ``cases`` maps the last part of the row's id to the value of ``argument``.
     """
     ids = [f"{group}/{key}" for key in cases]
 
-    def parametrise(test: Test) -> Test:
+    def note(test: Test) -> Test:
         covers(*ids)(test)
-        decorated: Test = pytest.mark.parametrize(argument, list(cases.values()), ids=ids)(test)
-        return decorated
+        decorated: Any = every(argument, cases.values(), ids=ids)(test)
+        return cast("Test", decorated)
 
-    return parametrise
+    return note
 
 
 def row_cells(row_id: str) -> list[str]:

@@ -19,6 +19,7 @@ from tests.contract.calling import (
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide
 from tests.contract.spec_rows import covers, row_cells, rows_of
 from tests.serve_app.running_api import within_a_minute
+from tests.tables import every
 
 
 def operations_with(auth: str) -> list[str]:
@@ -38,7 +39,7 @@ def knock(api: ContractApi, operation: str, headers: dict[str, str]) -> Any:
 
 
 @covers("auth-kinds/api-key")
-@pytest.mark.parametrize("operation", KEYED)
+@every("operation", KEYED)
 def test_a_key_opens_in_either_header(caller: Caller, operation: str) -> None:
     key = caller.customer.key
     assert key.startswith("vas_live_")
@@ -49,7 +50,7 @@ def test_a_key_opens_in_either_header(caller: Caller, operation: str) -> None:
 
 
 @covers("auth-kinds/none")
-@pytest.mark.parametrize("operation", OPEN)
+@every("operation", OPEN)
 def test_discovery_needs_no_credential_and_is_counted_by_address(
     api: ContractApi, operation: str
 ) -> None:
@@ -62,7 +63,7 @@ def test_discovery_needs_no_credential_and_is_counted_by_address(
 
 
 @covers("auth-kinds/session")
-@pytest.mark.parametrize("operation", SIGNED_IN)
+@every("operation", SIGNED_IN)
 def test_only_a_session_opens_the_dashboard(caller: Caller, operation: str) -> None:
     session = caller.sign_in()
     assert knock(caller.api, operation, session).status_code in {200, 404}
@@ -108,7 +109,7 @@ def foreign_job(api: ContractApi, runner: RunnerSide) -> str:
 
 
 @covers("auth-rules/2", "error-codes/NOT_FOUND")
-@pytest.mark.parametrize(("method", "path"), OF_A_JOB)
+@every(("method", "path"), OF_A_JOB)
 def test_foreign_jobs_look_like_missing_ones(
     caller: Caller, foreign_job: str, method: str, path: str
 ) -> None:

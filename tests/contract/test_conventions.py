@@ -15,6 +15,7 @@ from serve_app.errors import ErrorCode
 from tests.contract.calling import Caller, ContractApi, refusal, shown
 from tests.contract.runner_side import RunnerSide
 from tests.contract.spec_rows import covers, row_cells, rows_of
+from tests.tables import every
 
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 REQUEST_ID = re.compile(r"req_[0-9a-f]{32}")
@@ -74,7 +75,7 @@ def test_a_list_of_jobs_has_its_own_envelope(finished: tuple[Caller, str]) -> No
 
 
 @covers("response-conventions/3")
-@pytest.mark.parametrize(
+@every(
     ("form", "media_type"),
     [("srt", "application/x-subrip"), ("vtt", "text/vtt"), ("txt", "text/plain")],
 )
@@ -91,7 +92,7 @@ def test_caption_and_text_transcripts_are_files(
 
 
 @covers("response-conventions/4")
-@pytest.mark.parametrize("ask", list(WRONG.values()), ids=list(WRONG))
+@every("ask", list(WRONG.values()), ids=list(WRONG))
 def test_every_error_comes_in_the_envelope(
     caller: Caller, ask: Callable[[Caller], httpx.Response]
 ) -> None:
@@ -124,7 +125,7 @@ OF_A_JOB = [
 
 
 @covers("response-conventions/6")
-@pytest.mark.parametrize(("method", "rest"), OF_A_JOB)
+@every(("method", "rest"), OF_A_JOB)
 def test_an_id_that_is_no_uuid_is_not_found(caller: Caller, method: str, rest: str) -> None:
     job_id = caller.create()["jobId"]
     assert str(uuid.UUID(job_id)) == job_id
@@ -198,7 +199,7 @@ PARAMS: dict[str, Callable[[Caller], httpx.Response]] = {
 
 
 @covers("envelope/param")
-@pytest.mark.parametrize("param", list(PARAMS))
+@every("param", list(PARAMS))
 def test_param_is_the_json_path_of_the_field_at_fault(caller: Caller, param: str) -> None:
     refusal(PARAMS[param](caller), 400, "INVALID_REQUEST", param=param)
     refusal(caller.get(f"/jobs/{uuid.uuid4()}"), 404, "NOT_FOUND")  # nothing to blame: no param

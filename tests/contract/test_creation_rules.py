@@ -12,6 +12,7 @@ from storage.access import IdempotencyKey, try_lock_key
 from storage.database import Connection
 from tests.contract.calling import Caller, ContractApi, refusal, shown
 from tests.contract.spec_rows import covers
+from tests.tables import every
 
 URL = "https://media.example.com/clip.mp4"
 CREATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -198,14 +199,14 @@ def media_bodies(url: str) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 @covers("creation-rules/4", "error-codes/INVALID_URL")
-@pytest.mark.parametrize("url", NOT_ABSOLUTE)
+@every("url", NOT_ABSOLUTE)
 def test_media_urls_must_be_absolute_http_or_https(caller: Caller, url: str) -> None:
     for param, (path, body) in media_bodies(url).items():
         refusal(caller.post(path, body), 400, "INVALID_URL", param=param)
 
 
 @covers("creation-rules/4", "error-codes/URL_NOT_ALLOWED")
-@pytest.mark.parametrize("kind", list(NOT_ALLOWED))
+@every("kind", list(NOT_ALLOWED))
 def test_media_urls_must_not_point_inside(strict_api: ContractApi, kind: str) -> None:
     strict = strict_api.caller()
     for param, (path, body) in media_bodies(NOT_ALLOWED[kind]).items():

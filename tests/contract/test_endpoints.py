@@ -14,6 +14,7 @@ from storage import keys, ledger
 from tests.contract.calling import RATE_HEADERS, Caller, ContractApi, refusal, shown
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide
 from tests.contract.spec_rows import ROWS, covers, covers_each, row_cells, rows_of
+from tests.tables import every
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +150,8 @@ def test_formats_lists_types_and_limits(api: ContractApi) -> None:
     }
 
 
-@covers("notes/discovery-headers")
-@pytest.mark.parametrize(
-    "path", ["/openapi.json", "/pricing", "/pricing/estimate?durationSeconds=1", "/formats"]
-)
+@covers("notes/discovery-headers", "limits/discovery-cache-lifetime")
+@every("path", ["/openapi.json", "/pricing", "/pricing/estimate?durationSeconds=1", "/formats"])
 def test_discovery_is_counted_cacheable_and_the_same_with_a_key(caller: Caller, path: str) -> None:
     anonymous, keyed = caller.api.discover(path), caller.get(path)
     for answer in (anonymous, keyed):

@@ -26,6 +26,7 @@ from storage.types import SkipReason, StageName, StageStatus
 from tests.contract.calling import RATE_HEADERS, Caller, ContractApi, fresh_api, refusal, shown
 from tests.contract.runner_side import AUDIO_ONLY, SILENT, TWO_TRACKS, RunnerSide
 from tests.contract.spec_rows import ROWS, covers, covers_each, row_cells, rows_of
+from tests.tables import every
 
 Ask = Callable[[Caller], httpx.Response]
 
@@ -62,7 +63,7 @@ INVALID: dict[str, tuple[str, Ask]] = {
 
 
 @covers("error-codes/INVALID_REQUEST")
-@pytest.mark.parametrize("condition", list(INVALID))
+@every("condition", list(INVALID))
 def test_invalid_request_names_the_field(caller: Caller, condition: str) -> None:
     param, ask = INVALID[condition]
     refusal(ask(caller), 400, "INVALID_REQUEST", param=param)
@@ -78,9 +79,7 @@ def test_a_track_must_be_named_for_files_of_several_tracks(
 
 
 @covers("error-codes/INVALID_REQUEST")
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"null", b"\xff", b'{"fileName": "a", "fileName": "b"}']
-)
+@every("content", [b"", b"{", b"null", b"\xff", b'{"fileName": "a", "fileName": "b"}'])
 def test_a_malformed_body_blames_no_field(caller: Caller, content: bytes) -> None:
     headers = {"Content-Type": "application/json"}
     answer = caller.ask("POST", "/jobs", content=content, headers=headers)
@@ -99,26 +98,8 @@ def test_credits_less_holds_must_cover_thirty_seconds(api: ContractApi) -> None:
     assert caller.post("/jobs", {"fileName": "a.mp4"}).status_code == 201
 
 
-@covers("error-codes/FILE_TOO_LARGE")
-@pytest.mark.parametrize(
-    ("name", "tier", "gib"), [("a.mp4", "standard", 20), ("a.r3d", "raw", 100)]
-)
-def test_a_file_over_its_tiers_limit_is_too_large(
-    caller: Caller, name: str, tier: str, gib: int
-) -> None:
-    limit = gib * 1024**3
-    fits, over = (
-        caller.post("/jobs", {"fileName": name, "fileSizeBytes": size})
-        for size in (limit, limit + 1)
-    )
-    assert fits.status_code == 201
-    refusal(
-        over, 413, "FILE_TOO_LARGE", param="fileSizeBytes", maxUploadBytes=limit, formatTier=tier
-    )
-
-
 @covers("error-codes/UNSUPPORTED_FORMAT")
-@pytest.mark.parametrize("name", ["setup.exe", "run.sh", "clip.braw", "clip.ari"])
+@every("name", ["setup.exe", "run.sh", "clip.braw", "clip.ari"])
 def test_executables_scripts_and_raw_formats_not_enabled_are_unsupported(
     caller: Caller, name: str
 ) -> None:

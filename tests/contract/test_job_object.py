@@ -168,12 +168,6 @@ def test_the_upload_url_lives_an_hour(caller: Caller) -> None:
     assert httpx.put(earlier, content=b"footage", trust_env=False).status_code == 401
 
 
-@covers("create-job-fields/maxUploadBytes")
-@pytest.mark.parametrize(("name", "gib"), [("clip.mp4", 20), ("clip.r3d", 100)])
-def test_the_most_bytes_are_those_of_the_files_tier(caller: Caller, name: str, gib: int) -> None:
-    assert caller.create(fileName=name)["maxUploadBytes"] == gib * 1024**3
-
-
 @covers("create-job-fields/audioUploadUrl-or-audioTrackUploadUrls")
 def test_separate_audio_has_upload_urls_of_its_own(caller: Caller) -> None:
     single = caller.create(audioFileName="boom.wav")
@@ -275,9 +269,9 @@ REACHED: dict[str, tuple[str, Reach]] = {
 
 @covers_each("job-states", {name: (name, *REACHED[name]) for name in REACHED}, "state")
 def test_job_state_is_shown_and_filtered_by(
-    caller: Caller, runner: RunnerSide, state: tuple[str, str, Reach]
+    api: ContractApi, runner: RunnerSide, state: tuple[str, str, Reach]
 ) -> None:
-    name, expected, reach = state
+    caller, (name, expected, reach) = api.caller(), state
     other = reach_cancelled(caller, runner) if name != "cancelled" else runner.queued(caller)
     job_id = reach(caller, runner)
     assert caller.job(job_id)["state"] == expected

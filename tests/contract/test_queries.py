@@ -16,6 +16,7 @@ from storage.types import JobState, ProcessingMode
 from tests.contract.calling import Caller, ContractApi, refusal, shown
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide
 from tests.contract.spec_rows import covers
+from tests.tables import every
 
 SOURCE = JobSource(kind="upload", base_url="http://x")
 
@@ -169,7 +170,7 @@ def test_format_is_json_by_default_or_a_file(single: tuple[Caller, str]) -> None
 
 
 @covers("transcript-query/track")
-@pytest.mark.parametrize("form", ["srt", "vtt", "txt"])
+@every("form", ["srt", "vtt", "txt"])
 def test_files_of_a_multi_track_job_need_a_track(
     single: tuple[Caller, str], several: tuple[Caller, str], form: str
 ) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from tests.contract.calling import Caller, refusal, shown
 from tests.contract.runner_side import RunnerSide
 from tests.contract.spec_rows import covers, covers_each
+from tests.tables import every
 
 CALLBACK = "https://customer.example.com/hook"
 ENDED = ("completed", "failed", "cancelled", "expired")
@@ -67,8 +66,8 @@ CANCEL: dict[str, Callable[[Caller, str], object]] = {
 
 
 @covers("transitions/cancelled", "notes/cancel-response", "event-kinds/job.cancelled")
-@pytest.mark.parametrize("verb", list(CANCEL))
-@pytest.mark.parametrize("state", ["awaiting_upload", "queued", "processing"])
+@every("verb", list(CANCEL))
+@every("state", ["awaiting_upload", "queued", "processing"])
 def test_an_unfinished_job_can_be_cancelled(
     caller: Caller, runner: RunnerSide, state: str, verb: str
 ) -> None:
@@ -104,7 +103,7 @@ def test_completed_stages_of_a_cancelled_job_stay_charged_and_readable(
 
 
 @covers("transitions/not-cancellable", "error-codes/JOB_NOT_CANCELLABLE")
-@pytest.mark.parametrize("state", ENDED)
+@every("state", ENDED)
 def test_a_job_that_has_ended_stays_as_it_is(
     caller: Caller, runner: RunnerSide, state: str
 ) -> None:
@@ -147,7 +146,7 @@ RESULTS = {"vision": "scenes", "transcript": "transcript"}
 
 
 @covers("stage-rules/2", "error-codes/RESULTS_NOT_READY")
-@pytest.mark.parametrize("stage", list(RESULTS))
+@every("stage", list(RESULTS))
 def test_results_are_not_ready_then_readable_or_never(
     caller: Caller, runner: RunnerSide, stage: str
 ) -> None:

@@ -18,6 +18,7 @@ from models.registry import CAM_PLUS, TRANSNETV2
 from models.tasks import DETECT_BOUNDARIES
 from models.weights import WeightsError
 from tests.places import PROJECT
+from tests.tables import every
 
 DETECTOR = LocalModels().get(DETECT_BOUNDARIES)
 FIRST, FRAMES, CUT_FRAME = 47, 50, 25
@@ -61,9 +62,7 @@ def test_every_frame_gets_one_probability(clip: BoundaryPictures, frames: int) -
     assert bool(((found >= 0) & (found <= 1)).all())
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"no weights", CAM_PLUS], ids=["empty", "text", "of another network"]
-)
+@every("content", [b"", b"no weights", CAM_PLUS], ids=["empty", "text", "of another network"])
 def test_a_file_without_its_weights_is_refused(content: object) -> None:
     data = content if isinstance(content, bytes) else next(iter(CAM_PLUS.read(None).values()))
     with pytest.raises(WeightsError):

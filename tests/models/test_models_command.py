@@ -37,6 +37,7 @@ from serve_app.deployment.model_choice import (
 from serve_app.settings import Settings
 from tests.models.hub import Hub
 from tests.places import PROJECT
+from tests.tables import every
 
 TOKEN = "hf_a-token-of-the-tests"
 GATED = "PekingU/rtdetr_v2_r18vd"
@@ -209,7 +210,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
     assert "Traceback" not in printed
 
 
-@pytest.mark.parametrize("profile", NEURAL)
+@every("profile", NEURAL)
 def test_every_checkpoint_is_pinned_to_a_commit_and_states_its_licence(profile: str) -> None:
     for checkpoint in checkpoints_of(profile):
         assert len(checkpoint.version) == 40
@@ -218,14 +219,14 @@ def test_every_checkpoint_is_pinned_to_a_commit_and_states_its_licence(profile: 
         assert checkpoint.origin.count("/") == 1
 
 
-@pytest.mark.parametrize("profile", NEURAL)
+@every("profile", NEURAL)
 def test_a_neural_profile_serves_every_task(profile: str) -> None:
     lacking = {TRANSLATE_SPEECH} if profile == "gpu" else set()  # Whisper turbo cannot
     assert set(TASKS) - set(REGISTRY[profile]) == lacking
     assert sum(entry.gpus for entry in REGISTRY[profile].values()) <= 1, "must fit on one GPU"
 
 
-@pytest.mark.parametrize(
+@every(
     ("filled", "gpus", "expected"),
     [
         ((), 1.0, "packaged"),

@@ -126,7 +126,7 @@ def faded(still: Picture, share: float = 0.3) -> Picture:
 SHARP = foliage(1)
 
 
-@pytest.mark.parametrize(
+@every(
     ("stills", "seen", "order"),
     [
         pytest.param((SHARP, SHARP, SHARP), (0, 0, 0), (1, 0, 2), id="all alike: the middle"),
@@ -329,7 +329,7 @@ def test_people_and_things_are_put_into_the_words_of_a_shot_list(
     assert sentences(seen) == words
 
 
-@pytest.mark.parametrize(
+@every(
     ("box", "shot"),
     [
         pytest.param(STANDING, ShotType.FULL, id="from head to foot"),
@@ -444,7 +444,7 @@ def test_writing_of_all_sizes_is_worth_a_reading(scale: float, light: float) -> 
     assert may_show_text(np.asarray(picture * light, np.uint8))
 
 
-@pytest.mark.parametrize("level", [0, 128, 255])
+@every("level", [0, 128, 255])
 def test_an_empty_picture_is_not_worth_a_reading(level: int) -> None:
     assert not may_show_text(plain(level, level, level))
 
@@ -510,7 +510,7 @@ def stripes(*parts: tuple[str, int]) -> Picture:
     return np.tile(np.concatenate(columns)[None], (54, 1, 1))
 
 
-@pytest.mark.parametrize(
+@every(
     ("parts", "expected"),
     [
         pytest.param([("#204060", 96)], ("#204060",), id="one colour"),

@@ -26,6 +26,7 @@ from models.weights import WeightsError
 from pipelines.media.audio import read_blocks
 from tests.media.studio.people import HOST, Pose, draw_person
 from tests.places import SHARED_MEDIA
+from tests.tables import every
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +163,7 @@ def shares(samples: Samples) -> dict[SoundKind, float]:
     return {kind: float(present[number]) for kind, number in COLUMNS.items()}
 
 
-@pytest.mark.parametrize("gain", [1.0, 0.05], ids=["as recorded", "26 dB quieter"])
+@every("gain", [1.0, 0.05], ids=["as recorded", "26 dB quieter"])
 def test_a_reader_is_speech_and_no_music(gain: float) -> None:
     samples = np.concatenate([*read_blocks(SPEECH / "one_voice.flac")])
     found = shares((gain * samples).astype(np.float32))
@@ -177,7 +178,7 @@ def test_a_band_is_music_and_hardly_speech() -> None:
     assert found[SoundKind.SPEECH] < 0.05
 
 
-@pytest.mark.parametrize("kind", ["surf", "pink noise", "hum"])
+@every("kind", ["surf", "pink noise", "hum"])
 def test_noises_are_neither(kind: str) -> None:
     assert max(shares(made(kind, 20.0, seed=3)).values()) < 0.05
 
@@ -190,13 +191,13 @@ def test_what_is_far_away_changes_nothing() -> None:
     assert part[170:-170] == pytest.approx(whole[370 : 200 + len(part) - 170], abs=1e-4)
 
 
-@pytest.mark.parametrize("count", [0, 10, 399, 400, 560])
+@every("count", [0, 10, 399, 400, 560])
 def test_there_is_a_row_a_whole_frame(count: int) -> None:
     found = DETECTOR.find_sounds(np.zeros(count, np.float32))
     assert found.shape == (max(0, 1 + (count - 400) // 160), len(SoundKind))
 
 
-@pytest.mark.parametrize("length", [0, 10, 5_000, 500_000])
+@every("length", [0, 10, 5_000, 500_000])
 def test_weights_that_are_cut_short_are_refused(length: int) -> None:
     [data] = FIRE_RED.read(None).values()
     with pytest.raises(WeightsError, match="unreadable"):

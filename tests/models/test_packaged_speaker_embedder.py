@@ -62,7 +62,7 @@ def noise(seconds: float) -> Samples:
     return samples.astype(np.float32)
 
 
-@pytest.mark.parametrize(
+@every(
     "samples",
     [
         pytest.param(noise(2.5), id="noise"),
@@ -262,7 +262,7 @@ def frames_of(name: str, voice: str) -> npt.NDArray[np.bool_]:
     return frames
 
 
-@pytest.mark.parametrize("gain", [1.0, 0.05], ids=["as recorded", "26 dB quieter"])
+@every("gain", [1.0, 0.05], ids=["as recorded", "26 dB quieter"])
 def test_a_reader_is_one_speaker_where_sentences_are(gain: float) -> None:
     [activity] = SEGMENTER.segment([gain * window_of("one_voice.flac")])
     truth = frames_of("one_voice.flac", "rms")
@@ -296,7 +296,7 @@ def test_what_follows_a_short_window_is_silent() -> None:
     assert not activity.speaking[FRAMES_MS > 3300].any()
 
 
-@pytest.mark.parametrize("kind", ["surf", "machine", "hum", "pink noise"])
+@every("kind", ["surf", "machine", "hum", "pink noise"])
 def test_noises_have_no_speakers(kind: str) -> None:
     [activity] = SEGMENTER.segment([made(kind, 10.0, seed=3)])
     assert not activity.speaking.any()

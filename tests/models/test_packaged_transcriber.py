@@ -138,9 +138,7 @@ def test_what_cannot_hold_a_word_has_none(
     assert transcriber.transcribe([AudioChunk(samples)]) == [ChunkTranscript((), None)]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "window"), [(0.5, 10), (11.9, 20), (26.0, 30), (30.0, 30)], ids=str
-)
+@every(("seconds", "window"), [(0.5, 10), (11.9, 20), (26.0, 30), (30.0, 30)], ids=str)
 def test_a_window_is_as_long_as_its_chunk_needs(seconds: float, window: int) -> None:
     assert window_seconds(np.zeros(round(seconds * SAMPLE_RATE_HZ), np.float32)) == window
 

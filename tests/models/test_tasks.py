@@ -43,7 +43,7 @@ from pipelines.types import StageCode
 from storage.objects import ObjectStoreUnavailableError
 from tests.tables import every
 
-every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+every_task = every("task", TASKS, ids=lambda task: task.name)
 
 
 @every_task

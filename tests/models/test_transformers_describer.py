@@ -21,6 +21,7 @@ from models.backends.transformers import pick_hardware
 from models.backends.transformers.describer import SchemaRows, VisionLanguageDescriber
 from models.contracts import Box, CameraMotion, Excerpt, SceneStills, ShotAngle, ShotType, TextLine
 from tests.models.tiny_models import save_tiny_vision_language
+from tests.tables import every
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -123,7 +124,7 @@ def test_a_summary_after_pictures_is_as_before_them(describer: VisionLanguageDes
     assert describer.summarize([excerpt]) == before
 
 
-@pytest.mark.parametrize(
+@every(
     ("stills", "most", "shown"),
     [(3, 5, [0, 1, 2]), (3, 1, [1]), (4, 1, [1]), (5, 3, [1, 2, 3]), (1, 1, [0])],
 )
@@ -132,7 +133,7 @@ def test_of_many_stills_the_middle_ones_are_shown(stills: int, most: int, shown:
     assert [id(each) for each in middle_stills(own, most)] == [id(own[index]) for index in shown]
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     [
         "",

@@ -100,7 +100,7 @@ def test_up_to_three_words_are_never_a_loop(words: list[str]) -> None:
     assert not repeats_itself(words)
 
 
-@pytest.mark.parametrize(
+@every(
     ("mean", "no_speech", "silent"),
     [(-1.5, 0.9, True), (-0.2, 0.9, False), (-1.5, 0.1, False)],
     ids=["unsure and silent", "sure of its words", "unsure of words only"],
@@ -358,7 +358,7 @@ def test_rows_begin_where_the_cheapest_path_enters_them(costs: list[list[float]]
     assert spent == pytest.approx(cheapest(costs))
 
 
-@pytest.mark.parametrize(
+@every(
     ("pieces", "spans"),
     [
         ([" Hello", ",", " wor", "ld", "."], [(0, 1), (2, 4)]),

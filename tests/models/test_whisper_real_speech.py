@@ -29,6 +29,7 @@ from models.tasks import Transcriber
 from tests.models.tiny_models import TINY_CTRANSLATE2, save_tiny_ctranslate2_whisper, save_whisper
 from tests.models.whisper_conversion import convert_whisper, read_variables, state_of
 from tests.places import PROJECT
+from tests.tables import every
 
 OWN = PROJECT / "tests/media/speech"
 SHARED = PROJECT / "../shared/media/speech"
@@ -132,7 +133,7 @@ def test_the_conversion_is_the_way_back_from_ctranslate2s_own(tmp_path: Path) ->
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("version", [5, 7])
+@every("version", [5, 7])
 def test_another_binary_version_is_refused(version: int) -> None:
     content = version.to_bytes(4, "little") + b"\x0c\x00WhisperSpec\x00" + bytes(12)
     with pytest.raises(ValueError, match=f"version {version}"):

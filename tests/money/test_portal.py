@@ -169,6 +169,6 @@ def test_a_suspended_account_is_refused(caller: Caller) -> None:
 AMOUNTS = [(0, "$0.00"), (5, "$0.05"), (123_456_789, "$1,234,567.89"), (-150, "−$1.50")]
 
 
-@pytest.mark.parametrize(("cents", "expected"), AMOUNTS)
+@every(("cents", "expected"), AMOUNTS)
 def test_amounts_are_written_in_dollars(cents: int, expected: str) -> None:
     assert dollars(cents) == expected

@@ -204,7 +204,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("content", "complaint"), BROKEN)
+@every(("content", "complaint"), BROKEN)
 def test_a_broken_price_file_is_refused_in_a_sentence(
     tmp_path: Path, content: str, complaint: str
 ) -> None:

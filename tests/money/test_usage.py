@@ -29,7 +29,7 @@ MONTHS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "start", "end"), MONTHS)
+@every(("text", "start", "end"), MONTHS)
 def test_a_month_lasts_from_its_first_moment_to_the_next_ones(
     text: str, start: str, end: str
 ) -> None:

@@ -21,6 +21,7 @@ from pipelines.vision.fingerprints import (
 )
 from serve_app.work.comparing import repeated_tracks
 from tests.pipelines.vision.test_comparison import A, Shots, prints
+from tests.tables import every
 
 HZ = 16_000
 
@@ -56,7 +57,7 @@ def only(kind: DuplicateKind, found: list[Duplicate]) -> Duplicate:
     return one
 
 
-@pytest.mark.parametrize("speed", [0.96, 1.0, 1.04, 25 / 24])
+@every("speed", [0.96, 1.0, 1.04, 25 / 24])
 def test_trimmed_sound_is_found_whatever_its_speed(speed: float) -> None:
     other = heard(played(melody(1)[3 * HZ + 700 :], speed) * 0.3)
     found = duplicates(heard(melody(1)), other)
@@ -101,7 +102,7 @@ def test_a_print_does_not_depend_on_how_its_samples_come() -> None:
     assert len(print_of([sound[:100]]).bits) == len(print_of([]).bits) == 0
 
 
-@pytest.mark.parametrize("look", ["", "graded"])
+@every("look", ["", "graded"])
 def test_a_film_without_its_beginning_is_found(look: str) -> None:
     found = duplicates(seen(A), seen(A[1:], look))
     assert [each.kind for each in found] == [DuplicateKind.FILE, DuplicateKind.SHOT]

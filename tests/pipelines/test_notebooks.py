@@ -13,6 +13,7 @@ from nbclient import NotebookClient
 
 from tests.models.tiny_models import fill_models_folder
 from tests.places import PROJECT
+from tests.tables import every
 
 NOTEBOOKS = PROJECT / "notebooks"
 NAMES = (
@@ -60,7 +61,7 @@ def pictures(notebook: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every("name", NAMES)
 def test_what_is_committed_was_run_and_names_no_machine(name: str) -> None:
     notebook = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]

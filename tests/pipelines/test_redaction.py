@@ -166,7 +166,7 @@ def test_stretches_that_touch_are_one() -> None:
     assert [*merged([(500, 900), (-20, 100), (90, 200)])] == [(0, 200), (500, 900)]
 
 
-@pytest.mark.parametrize(
+@every(
     ("texts", "shown"),
     [
         (

@@ -7,8 +7,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from pipelines.types import StageCode, WarningCode
 from serve_app import __version__
 from serve_app.cli.main import COMMANDS, load
@@ -89,9 +87,7 @@ def test_the_commands_page_has_every_command_of_vas() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize(
-    ("route", "more_than"), [("The route of an upload", 4), ("The route of a job", 10)]
-)
+@every(("route", "more_than"), [("The route of an upload", 4), ("The route of a job", 10)])
 def test_a_route_is_followed_through_at_most_22_files(route: str, more_than: int) -> None:
     text = (PROJECT / "docs" / "architecture.md").read_text()
     section = text.partition(f"## {route}")[2].partition("\n## ")[0]

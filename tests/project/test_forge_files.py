@@ -6,10 +6,10 @@ import re
 import tomllib
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.places import PROJECT
+from tests.tables import every
 
 MAKEFILE = (PROJECT / "Makefile").read_text()
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
@@ -27,7 +27,7 @@ def test_a_change_is_tried_by_the_projects_own_script_on_the_oldest_and_newest_p
     assert suite["strategy"]["matrix"]["python"] == [versions[0], versions[-1]]
 
 
-@pytest.mark.parametrize("name", ["ci.yml", "nightly.yml"])
+@every("name", ["ci.yml", "nightly.yml"])
 def test_a_workflow_may_change_nothing_and_ends(name: str) -> None:
     flow = workflow(name)
     assert flow["permissions"] == {"contents": "read"}

@@ -33,7 +33,7 @@ CHAIN: Graph = {"a": {"b"}, "b": {"c"}, "c": set()}
 RING: Graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
 
 
-@pytest.mark.parametrize(
+@every(
     ("graph", "found", "level"),
     [
         pytest.param(CHAIN, [], {"a": 3, "b": 2, "c": 1}, id="chain"),
@@ -167,9 +167,11 @@ PROCESSES = {
     "model actor": Imports("serve_app.deployment.ray_metrics, models.replica", 951),
     "driver": Imports("serve_app.deployment.local, serve_app.deployment.application", 1_787),
     "vas": Imports("serve_app.cli.main", 261),
+    "child": Imports("pipelines.sandbox.child, pipelines.ingest.measure", 205),
 }
 """Measured on 2026-11-28; lower a count that has fallen. Modules are counted, for their number is
-the same on every machine; the processor seconds, 2.9, 2.5, 2.5, 1.7, 1.2, 1.5 and 0.1, are printed.
+the same on every machine; the processor seconds, 2.9, 2.5, 2.5, 1.7, 1.2, 1.5, 0.1 and 0.1, are
+printed. A child that reads a file starts several times a job.
 """
 ROOM = 1.1
 
@@ -177,7 +179,7 @@ ROOM = 1.1
 @every("process", PROCESSES)
 def test_a_process_imports_no_more_than_it_did(process: str) -> None:
     modules, most = PROCESSES[process]
-    first = "" if process == "vas" else f"{PRELOADED_MODULE}, "
+    first = "" if process in {"vas", "child"} else f"{PRELOADED_MODULE}, "
     program = f"import {first}{modules}, json, sys, time\n"
     program += "print(json.dumps([len(sys.modules), time.process_time()]))"
     done = subprocess.run(

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -95,7 +94,7 @@ def project() -> dict[str, object]:
     return table
 
 
-@pytest.mark.parametrize(("lock", "more_than"), [*((lock, 50) for lock in LOCKS), (BUILD_LOCK, 2)])
+@every(("lock", "more_than"), [*((lock, 50) for lock in LOCKS), (BUILD_LOCK, 2)])
 def test_every_pin_is_one_version_with_hashes(lock: str, more_than: int) -> None:
     found = list(pins(lock))
     assert len(found) > more_than
@@ -108,7 +107,7 @@ def test_every_pin_is_one_version_with_hashes(lock: str, more_than: int) -> None
         assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", each) for each in pin.hashes), pin.name
 
 
-@pytest.mark.parametrize("lock", [*LOCKS, BUILD_LOCK])
+@every("lock", [*LOCKS, BUILD_LOCK])
 def test_no_pin_comes_from_elsewhere_than_the_registry(lock: str) -> None:
     assert VCS.search((PROJECT / "requirements" / lock).read_text()) is None
 
@@ -133,7 +132,7 @@ def _declared(extra: str | None) -> list[Requirement]:
     return [Requirement(text) for text in declared]
 
 
-@pytest.mark.parametrize(
+@every(
     ("lock", "extras"),
     [
         ("core.txt", ()),
@@ -276,7 +275,7 @@ CALLS_LOOKED_AT: Mapping[str, str] = {
 """Calls that turn data into code, and why no client can write what they read."""
 
 
-@pytest.mark.parametrize("folder", ["serve_app", "pipelines", "models", "storage"])
+@every("folder", ["serve_app", "pipelines", "models", "storage"])
 def test_nothing_loads_code_or_pickles_from_where_clients_can_write(folder: str) -> None:
     """Calls that would turn data into code; each would have to be looked at."""
     risky = re.compile(

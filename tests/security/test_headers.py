@@ -324,8 +324,8 @@ def test_the_proxy_asks_for_patience_while_it_knows_of_no_application(tmp_path: 
     assert int(answer.headers["retry-after"]) > 0
 
 
-@pytest.mark.parametrize("status", [500, 503])
-@pytest.mark.parametrize(
+@every("status", [500, 503])
+@every(
     ("kind", "body", "ours"),
     [
         pytest.param("application/json", b'{"code": "OURS"}', True, id="in the envelope"),

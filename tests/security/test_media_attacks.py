@@ -27,6 +27,7 @@ from pipelines.vision.stills import DecordUnsuitableError, by_seeking, pictures_
 from tests.pipelines.ingest.ingest_material import Ingested, ingested
 from tests.places import PROJECT
 from tests.security.hostile_media import ATTACKS, TOKEN, Trap, cases, lay
+from tests.tables import every
 
 CASES = [pytest.param(kind, name, id=f"{kind}-{name}") for kind, name in cases()]
 ONE_EACH = [pytest.param(kind, attack.names[0], id=kind) for kind, attack in ATTACKS.items()]
@@ -83,7 +84,7 @@ def visited(trap: Trap, seconds: float = 0.02) -> bool:
     return trap.visits > 0
 
 
-@pytest.mark.parametrize(("kind", "name"), CASES)
+@every(("kind", "name"), CASES)
 def test_the_format_gate_alone_opens_no_other_file_and_no_connection(
     trap: Trap, tmp_path: Path, kind: str, name: str
 ) -> None:
@@ -103,7 +104,7 @@ def refuse_or_read(path: Path) -> None:
             raise MediaRefusedError("It holds nothing.")
 
 
-@pytest.mark.parametrize(("kind", "name"), FOREIGN)
+@every(("kind", "name"), FOREIGN)
 def test_ingest_refuses_what_only_points_elsewhere_and_says_nothing_of_it(
     trap: Trap, tmp_path: Path, kind: str, name: str
 ) -> None:
@@ -116,9 +117,7 @@ def test_ingest_refuses_what_only_points_elsewhere_and_says_nothing_of_it(
     assert not visited(trap)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [case for case in ONE_EACH if ATTACKS[str(case.values[0])].is_media]
-)
+@every(("kind", "name"), [case for case in ONE_EACH if ATTACKS[str(case.values[0])].is_media])
 def test_media_with_an_attack_inside_is_read_for_what_it_holds_itself(
     trap: Trap, tmp_path: Path, kind: str, name: str
 ) -> None:
@@ -145,7 +144,7 @@ def everything_written(done: Ingested) -> bytes:
     return written + repr(done.result).encode() + sound
 
 
-@pytest.mark.parametrize(("kind", "name"), [("hls-file", "film.m3u8"), ("ffconcat", "film.mov")])
+@every(("kind", "name"), [("hls-file", "film.m3u8"), ("ffconcat", "film.mov")])
 def test_probing_by_name_is_not_fooled_either(
     trap: Trap, tmp_path: Path, kind: str, name: str
 ) -> None:
@@ -176,8 +175,8 @@ def by_decord(path: Path) -> object:
     return taken
 
 
-@pytest.mark.parametrize("read", [by_features, by_seek, by_decord])
-@pytest.mark.parametrize(
+@every("read", [by_features, by_seek, by_decord])
+@every(
     ("kind", "name"),
     [("ffconcat-relative", "film.mp4"), ("hls-file", "film.m3u8"), ("hls-web", "film.m3u8")],
 )

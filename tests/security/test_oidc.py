@@ -27,6 +27,7 @@ from storage.types import Role
 from tests.contract.calling import Caller, ContractApi
 from tests.security.test_audit import state_of
 from tests.security.test_roles import Person, join
+from tests.tables import every
 
 CLIENT = "video-analysis"
 KEY = RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})
@@ -531,7 +532,7 @@ WRONG_SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG_SETTINGS)
+@every("wrong", WRONG_SETTINGS)
 def test_settings_that_name_half_an_issuer_are_refused(wrong: str) -> None:
     with pytest.raises(InvalidSettingsError, match="VAS_OIDC"):
         load_settings(**WRONG_SETTINGS[wrong])

@@ -72,7 +72,7 @@ def test_another_secret_gives_another_signature() -> None:
     assert one != other
 
 
-@pytest.mark.parametrize(
+@every(
     "make",
     [
         lambda: keys.new_secret(keys.KEY_PREFIX).removeprefix(keys.KEY_PREFIX),

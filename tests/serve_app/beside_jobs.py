@@ -7,8 +7,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from sqlalchemy import text
-
 from models.provider import LocalModels, ModelProvider
 from serve_app.context import AppContext, build_context
 from serve_app.observability.metrics import NULL_METRICS, Metrics
@@ -68,4 +66,4 @@ async def sweep(context: AppContext) -> None:
 
 def make_due(api: RunningApi) -> None:
     """Whoever has leased work is lost, and all pauses are over."""
-    api.transact(lambda c: c.execute(text("UPDATE work SET due_at = now() - interval '1 s'")))
+    api.sql("UPDATE work SET due_at = now() - interval '1 s'")

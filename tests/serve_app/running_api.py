@@ -6,13 +6,14 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx
 import uvicorn
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.provider import LocalModels
@@ -67,9 +68,14 @@ class RunningApi:
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._loop_thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.database = Database(settings.database_url or "", pool_size=3)
+        """A way to its database that costs little to use often, on a loop of the tests' own."""
 
-    def __enter__(self) -> RunningApi:
+    def __enter__(self) -> Self:
         self._thread.start()
+        self._loop_thread.start()
         while not self._server.started and self._thread.is_alive():
             time.sleep(0.01)
         port = self._server.servers[0].sockets[0].getsockname()[1]
@@ -81,6 +87,10 @@ class RunningApi:
         self.client.close()
         self._server.should_exit = True
         self._thread.join(120)
+        self.run(self.database.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop_thread.join(120)
+        self._loop.close()
 
     def customer(self, credits_cents: int = 1000) -> Customer:
         """A new account with credits and a key."""
@@ -96,7 +106,20 @@ class RunningApi:
 
     def transact(self, work: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
         """Run ``work(connection)`` in a transaction of its own, whatever loop the test is on."""
-        return transact(self.settings.database_url or "", work)
+        return self.run(self.database.write(work))
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run something asynchronous, on a loop of the tests' own."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def sql(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        """Rows of a statement, in a transaction of its own."""
+
+        async def run(connection: AsyncConnection) -> list[tuple[Any, ...]]:
+            result = await connection.execute(text(statement), parameters)
+            return [tuple(row) for row in result] if result.returns_rows else []
+
+        return self.transact(run)
 
 
 def transact(url: str, work: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:

@@ -25,6 +25,7 @@ from storage.results import TrackTranscript
 from storage.types import StageStatus
 from tests.serve_app.published_jobs import SPEAKER, complete, created
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.tables import every
 
 SAID = (
     "Welcome to the budget meeting of the harbour.",
@@ -165,7 +166,7 @@ def test_an_answer_quotes_what_was_said(
     assert answers.prompts[0].endswith('Question: "How much does the new crane cost?"')
 
 
-@pytest.mark.parametrize(
+@every(
     "written",
     [
         pytest.param(cited("a green crane", "It is green."), id="not word for word"),
@@ -278,7 +279,7 @@ def test_an_archive_is_asked_about_by_itself(api: RunningApi, owner: tuple[Custo
     assert stranger.status_code == 404
 
 
-@pytest.mark.parametrize(
+@every(
     ("body", "status", "param"),
     [
         ({"question": ""}, 400, "question"),

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from storage import comments, keys
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.tables import every
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_a_comment_is_written_resolved_and_deleted(
     assert api.client.get(path, headers=headers).json()["data"] == [second]
 
 
-@pytest.mark.parametrize(
+@every(
     ("body", "param"),
     [
         ({"time": -1.0, "text": "x"}, "time"),

@@ -66,7 +66,7 @@ def read(api: RunningApi) -> dict[str, Reading]:
     return {page: Reading(api.client.get(api.root + page).text) for page in PAGES}
 
 
-@pytest.mark.parametrize("page", PAGES)
+@every("page", PAGES)
 def test_a_page_is_html_that_anybody_may_read_and_keep_a_while(api: RunningApi, page: str) -> None:
     answer = api.client.get(api.root + page)
     assert answer.status_code == 200
@@ -77,7 +77,7 @@ def test_a_page_is_html_that_anybody_may_read_and_keep_a_while(api: RunningApi, 
     assert (again.status_code, again.content) == (304, b"")
 
 
-@pytest.mark.parametrize("path", PAGES + ASSETS)
+@every("path", PAGES + ASSETS)
 def test_the_policy_allows_our_own_assets_and_nothing_else(api: RunningApi, path: str) -> None:
     headers = api.client.get(api.root + path).headers
     policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
@@ -87,7 +87,7 @@ def test_the_policy_allows_our_own_assets_and_nothing_else(api: RunningApi, path
     assert headers["x-content-type-options"] == "nosniff"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@every("page", PAGES)
 def test_a_page_loads_only_what_we_serve_and_has_nothing_inline(
     api: RunningApi, read: dict[str, Reading], page: str
 ) -> None:
@@ -99,7 +99,7 @@ def test_a_page_loads_only_what_we_serve_and_has_nothing_inline(
     assert set(ASSETS) <= set(reading.loads)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@every("page", PAGES)
 def test_every_link_leads_to_a_place_that_exists(
     api: RunningApi, read: dict[str, Reading], page: str
 ) -> None:
@@ -119,7 +119,7 @@ def test_assets_fetch_nothing_from_elsewhere(api: RunningApi, asset: str) -> Non
     assert not re.search(r"https?://(?!your-service/)|@import|url\(|fetch\(|import\(", text)
 
 
-@pytest.mark.parametrize("name", ["../pages.py", "docs.map", "%2e%2e%2fpages.py", ""])
+@every("name", ["../pages.py", "docs.map", "%2e%2e%2fpages.py", ""])
 def test_no_other_file_is_served(api: RunningApi, name: str) -> None:
     assert api.client.get(f"{api.root}/docs/assets/{name}").status_code == 404
 
@@ -186,7 +186,7 @@ def test_reasons_and_job_errors_are_all_explained(read: dict[str, Reading]) -> N
     assert {f"warning-{code}" for code in WarningCode} <= set(read["/docs/errors"].ids)
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "expected"),
     [
         ("a `<b>` & c", "a <code>&lt;b&gt;</code> &amp; c"),

@@ -48,6 +48,7 @@ from tests.databases import fresh_database
 from tests.serve_app.exports.test_clips import ingested_job
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import SECRET, Customer, RunningApi
+from tests.tables import every
 
 MIB = 1024**2
 
@@ -272,7 +273,7 @@ def test_large_results_have_places_and_turns_and_small_ones_wait_for_none(
     assert gone(lambda: not places.held)
 
 
-@pytest.mark.parametrize(
+@every(
     "content", [{}, [], {"a": []}, {"a": [{}] * 120}, [[1.5] * 51, "é\n", None, {"b": {"c": [[]]}}]]
 )
 def test_large_answers_are_written_as_small_ones(content: Any) -> None:

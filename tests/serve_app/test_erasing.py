@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pipelines.codec import encode
 from pipelines.types import Speaker, TranscriptResult
@@ -68,21 +66,14 @@ def job(api: RunningApi, customer: Customer) -> str:
     return job_id
 
 
-def rows_of(api: RunningApi, query: str, **values: Any) -> list[Any]:
-    async def run(connection: AsyncConnection) -> list[Any]:
-        return list(await connection.execute(text(query), values))
-
-    return api.transact(run)
-
-
 def places_of(api: RunningApi, word: str, job_id: str = "") -> set[str]:
     """Tables with a row, of a job or any, that has the word, as text or in bytes."""
     tables = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
     pattern, found = f"{word}|{word.encode().hex()}", set()
-    for (name,) in rows_of(api, tables):
+    for (name,) in api.sql(tables):
         query = f'SELECT count(*) FROM "{name}" AS r WHERE r::text ~ :pattern'  # noqa: S608
         query += " AND strpos(r::text, :job_id) > 0"
-        [(count,)] = rows_of(api, query, pattern=pattern, job_id=job_id)
+        [(count,)] = api.sql(query, pattern=pattern, job_id=job_id)
         found |= {name} if count else set()
     return found
 
@@ -190,10 +181,10 @@ def test_signed_addresses_end_at_once_and_objects_with_the_next_round(
 def test_a_job_that_runs_is_cancelled_first(api: RunningApi, customer: Customer) -> None:
     job_id = created(api, customer, fileName=f"{MARKER}.mp4")
     held = "SELECT held_cents FROM jobs WHERE id = :id"
-    assert rows_of(api, held, id=uuid.UUID(job_id))[0][0] > 0
+    assert api.sql(held, id=uuid.UUID(job_id))[0][0] > 0
     shown = erase(api, customer, job_id)
     assert (shown["state"], shown["fileName"]) == ("cancelled", "erased")
-    assert rows_of(api, held, id=uuid.UUID(job_id))[0][0] == 0
+    assert api.sql(held, id=uuid.UUID(job_id))[0][0] == 0
     assert places_of(api, MARKER) == set()
 
 
@@ -218,7 +209,7 @@ def test_nothing_is_left_of_a_job_whose_erasing_was_killed(
     victim.start()
     victim.join(60)
     assert victim.exitcode == -signal.SIGKILL, "the moment comes after the end"
-    begun = rows_of(api, "SELECT erased_at FROM jobs WHERE id = :id", id=uuid.UUID(job))[0][0]
+    begun = api.sql("SELECT erased_at FROM jobs WHERE id = :id", id=uuid.UUID(job))[0][0]
     assert bool(places_of(api, MARKER)) == (not begun)
     if not begun:  # All of it is there still, and the client has no answer: it comes again.
         erase(api, customer, job)

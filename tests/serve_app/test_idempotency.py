@@ -12,8 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.api.authentication import LIMITS, Bucket
 from serve_app.settings import Settings
@@ -32,11 +30,9 @@ def create(
 
 
 def count_jobs(api: RunningApi, customer: Customer) -> int:
-    async def count(connection: AsyncConnection) -> int:
-        query = text("SELECT count(*) FROM jobs WHERE account_id = :id")
-        return int((await connection.execute(query, {"id": customer.account_id})).scalar_one())
-
-    return api.transact(count)
+    query = "SELECT count(*) FROM jobs WHERE account_id = :id"
+    [(count,)] = api.sql(query, id=customer.account_id)
+    return int(count)
 
 
 def test_a_repeat_gives_the_first_answer_to_the_byte(api: RunningApi, customer: Customer) -> None:
@@ -80,10 +76,7 @@ def test_a_refusal_for_want_of_credits_is_remembered(api: RunningApi) -> None:
     first = create(api, poor, "k8")
     expect_error(first, 402, "INSUFFICIENT_CREDITS")
 
-    async def top_up(connection: AsyncConnection) -> None:
-        await ledger.grant(connection, poor.account_id, 100, "test")
-
-    api.transact(top_up)
+    api.transact(lambda c: ledger.grant(c, poor.account_id, 100, "test"))
     again = create(api, poor, "k8")
     assert again.content == first.content
     assert create(api, poor, "k9").status_code == 201
@@ -113,13 +106,8 @@ def replicas(api_settings: Settings) -> Iterator[list[RunningApi]]:
 def count_reads(api: RunningApi, customer: Customer, number: int) -> None:
     """As if so many had been made: hundreds take long on a busy machine."""
     api.client.get("/quota", headers=customer.headers)
-
-    async def work(connection: AsyncConnection) -> None:
-        query = text("UPDATE rate_limits SET used = :used WHERE bucket = :name")
-        name = f"{customer.account_id}:{Bucket.READS}"
-        await connection.execute(query, {"used": number, "name": name})
-
-    api.transact(work)
+    statement = "UPDATE rate_limits SET used = :used WHERE bucket = :name"
+    api.sql(statement, used=number, name=f"{customer.account_id}:{Bucket.READS}")
 
 
 def test_not_one_request_over_the_limit_and_not_one_under_it_refused(
@@ -173,13 +161,9 @@ def test_concurrent_creations_with_one_key_make_one_job(replicas: list[RunningAp
         client.close()
     assert set(seen) <= {201, 409}
     assert seen[201] >= TRIES
-
-    async def count(connection: AsyncConnection) -> int:
-        ids = [customer.account_id for customer in accounts]
-        query = text("SELECT count(*) FROM jobs WHERE account_id = ANY(:ids)")
-        return int((await connection.execute(query, {"ids": ids})).scalar_one())
-
-    assert replicas[0].transact(count) == TRIES
+    ids = [customer.account_id for customer in accounts]
+    query = "SELECT count(*) FROM jobs WHERE account_id = ANY(:ids)"
+    assert replicas[0].sql(query, ids=ids) == [(TRIES,)]
 
 
 def _race(clients: list[httpx.Client], customer: Customer, key: str) -> list[int]:

@@ -179,8 +179,8 @@ def test_a_text_in_a_wrong_form_is_refused_in_words(api: RunningApi, customer: C
     assert answer.json()["error"] == f"downloadToken: {problem}."
 
 
-@pytest.mark.parametrize("path", ["/jobs", "/jobs/from-url", "/jobs/batch"])
-@pytest.mark.parametrize(
+@every("path", ["/jobs", "/jobs/from-url", "/jobs/batch"])
+@every(
     ("given", "name", "kept"),
     [
         ({}, "speakers_expected", None),
@@ -193,8 +193,9 @@ def test_a_text_in_a_wrong_form_is_refused_in_words(api: RunningApi, customer: C
     ],
 )
 def test_every_creation_hands_the_options_of_transcription_on(
-    api: RunningApi, customer: Customer, path: str, given: dict[str, Any], name: str, kept: Any
+    api: RunningApi, path: str, given: dict[str, Any], name: str, kept: Any
 ) -> None:
+    customer = api.customer()  # with active jobs of its own
     url = "https://media.example.com/a.mp4"
     bodies: dict[str, dict[str, Any]] = {
         "/jobs": {"fileName": "a.mp4"},

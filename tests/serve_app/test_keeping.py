@@ -19,7 +19,7 @@ from storage.tables import accounts, jobs
 from tests.serve_app.beside_jobs import clean_due
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
-from tests.serve_app.test_erasing import MARKER, job, places_of, rows_of
+from tests.serve_app.test_erasing import MARKER, job, places_of
 from tests.serve_app.test_retention import fill
 from tests.tables import every
 
@@ -46,17 +46,15 @@ def ended(api: RunningApi, customer: Customer, seconds_ago: int = 0, **body: Any
     job_id = created(api, customer, **body)
     complete(api, job_id, [track(0)], [])
     fill(api.context.objects, job_id)
-    rows_of(api, "UPDATE webhook_events SET status = 'delivered', next_attempt_at = NULL"
+    api.sql("UPDATE webhook_events SET status = 'delivered', next_attempt_at = NULL"
                  " RETURNING id")  # fmt: skip
-    rows_of(api, "UPDATE jobs SET completed_at = completed_at - make_interval(secs => :s)"
+    api.sql("UPDATE jobs SET completed_at = completed_at - make_interval(secs => :s)"
                  " WHERE id = :id RETURNING id", id=uuid.UUID(job_id), s=seconds_ago)  # fmt: skip
     return job_id
 
 
 def is_erased(api: RunningApi, job_id: str) -> bool:
-    return bool(
-        rows_of(api, "SELECT erased_at FROM jobs WHERE id = :id", id=uuid.UUID(job_id))[0][0]
-    )
+    return bool(api.sql("SELECT erased_at FROM jobs WHERE id = :id", id=uuid.UUID(job_id))[0][0])
 
 
 def has_source(api: RunningApi, job_id: str) -> bool:
@@ -143,10 +141,10 @@ def test_a_job_is_not_erased_with_time_before_its_event_is_delivered(
     )
     owed = "UPDATE webhook_events SET status = :s, next_attempt_at = CASE WHEN :s = 'in_flight'" \
         " THEN now() END WHERE job_id = :id RETURNING id"  # fmt: skip
-    assert rows_of(api, owed, s="in_flight", id=uuid.UUID(job_id))
+    assert api.sql(owed, s="in_flight", id=uuid.UUID(job_id))
     reap(api)
     assert not is_erased(api, job_id)
-    assert rows_of(api, owed, s="failed", id=uuid.UUID(job_id))
+    assert api.sql(owed, s="failed", id=uuid.UUID(job_id))
     reap(api)
     assert is_erased(api, job_id)
 
@@ -189,12 +187,12 @@ def test_a_legal_hold_that_is_placed_while_objects_are_removed_stops_it(
         reap(api)
     assert [each for each in others if not has_source(api, each)] == removed
     expire = "UPDATE jobs SET cleaning_after = now() WHERE cleaning_after IS NOT NULL RETURNING id"
-    rows_of(api, expire)
+    api.sql(expire)
     reap(api)
     assert [each for each in others if not has_source(api, each)] == removed
     for row in [(jobs, uuid.UUID(each)) for each in others] + [(accounts, customer.account_id)]:
         hold(api, *row, holds=False)
-    rows_of(api, expire)
+    api.sql(expire)
     reap(api)
     assert not any(has_source(api, each) for each in others)
 
@@ -208,7 +206,7 @@ def test_nothing_of_an_erased_account_is_left_but_its_books(
     made = api.client.post("/webhooks/endpoints", json=endpoint, headers=customer.headers)
     assert made.status_code == 201
     entries = "SELECT count(*) FROM ledger_entries WHERE account_id = :id"
-    before = rows_of(api, entries, id=customer.account_id)
+    before = api.sql(entries, id=customer.account_id)
     hold(api, accounts, customer.account_id)
 
     def erase() -> bool:
@@ -222,6 +220,6 @@ def test_nothing_of_an_erased_account_is_left_but_its_books(
     assert places_of(api, MARKER) == set()
     assert is_erased(api, running)
     assert not has_source(api, job)
-    assert rows_of(api, entries, id=customer.account_id)[0][0] >= before[0][0]
+    assert api.sql(entries, id=customer.account_id)[0][0] >= before[0][0]
     account = api.transact(lambda c: keys.get_account(c, str(customer.account_id)))
     assert (account.name, account.held_cents) == (f"erased-{customer.account_id}", 0)

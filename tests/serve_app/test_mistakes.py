@@ -26,6 +26,7 @@ from tests.serve_app.running_api import SECRET, Customer, RunningApi
 from tests.serve_app.test_jobs_api import create, expect_error
 from tests.serve_app.uploads.test_uploads import MIB, Sender
 from tests.storage.tcp_postgres import tcp_postgres
+from tests.tables import every
 
 KEY = f"vas_live_{'k' * 43}"
 RUNS = {"DATABASE_URL": "{database}"}
@@ -139,7 +140,7 @@ def vas() -> Iterator[VasProcesses]:
         yield started
 
 
-@pytest.mark.parametrize(
+@every(
     ("command", "settings", "sentence"),
     [pytest.param(*case, id=name) for name, *case in MISTAKES],
 )

@@ -170,7 +170,7 @@ def test_every_error_code_is_an_answer_of_some_operation(code: ErrorCode) -> Non
         assert f"#/components/schemas/{schema_name(code)}" in str(content["schema"])
 
 
-@pytest.mark.parametrize("code", sorted(OF_NO_OPERATION))
+@every("code", sorted(OF_NO_OPERATION))
 def test_a_code_of_no_operation_is_described_and_never_answered(code: ErrorCode) -> None:
     assert schema_name(code) in DOCUMENT["components"]["schemas"]
     assert not any(code in operation.errors for operation in OPERATIONS)

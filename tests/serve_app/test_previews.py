@@ -28,7 +28,6 @@ from storage.uploads import Preview, preview_key
 from storage.work import lease_next
 from tests.pipelines.ingest.format_samples import STANDARD, Pictures, Sample, Sound, write_sample
 from tests.serve_app.beside_jobs import behind, clean_due, make_due, step
-from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.dashboard.test_dashboard_pages import link_token, visitor
 from tests.serve_app.observability.metrics import RecordedMetrics
 from tests.serve_app.published_jobs import SCENES, lease_of, stored, track
@@ -48,7 +47,7 @@ def nothing_waits(api: RunningApi) -> Iterator[None]:
     yield
     while api.transact(lambda c: jobs.lease_next(c, lease=timedelta(seconds=60))):
         pass
-    run_sql(api, "DELETE FROM work")
+    api.sql("DELETE FROM work")
 
 
 def at_work(
@@ -175,8 +174,7 @@ def test_a_preview_goes_with_the_source(
     make(api)
     key = preview_key(uuid.UUID(job_id))
     assert api.context.objects.exists(key)
-    run_sql(
-        api, "UPDATE jobs SET completed_at = now() - interval '40 days' WHERE id = :id",
+    api.sql("UPDATE jobs SET completed_at = now() - interval '40 days' WHERE id = :id",
         id=uuid.UUID(job_id),
     )  # fmt: skip
     at_work(api, clean_due)
@@ -189,7 +187,7 @@ def test_one_that_comes_after_the_media_was_removed_is_not_kept(
     api: RunningApi, customer: Customer, tmp_path: Path
 ) -> None:
     job_id = wanting(api, customer, write_sample(tmp_path, MPEG))
-    run_sql(api, "UPDATE jobs SET cleaned_at = now() WHERE id = :id", id=uuid.UUID(job_id))
+    api.sql("UPDATE jobs SET cleaned_at = now() WHERE id = :id", id=uuid.UUID(job_id))
     assert len(make(api).of(PREVIEWS, outcome="failed")) == 1
     assert not api.context.objects.exists(preview_key(uuid.UUID(job_id)))
 

@@ -73,14 +73,14 @@ from storage.work import lease_next
 from tests.pipelines.speech.test_edits import segment
 from tests.places import PROJECT
 from tests.serve_app.beside_jobs import make_due, step
-from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.interface_contract import DOCUMENT, Contract
 from tests.serve_app.published_jobs import SCENES, complete, created, lease_of, media, stored, track
 from tests.serve_app.running_api import Customer, RunningApi
-from tests.serve_app.test_erasing import places_of, rows_of
+from tests.serve_app.test_erasing import places_of
 from tests.serve_app.test_transcript_edits import changed_while_prepared
 from tests.stills import RED, jpeg
+from tests.tables import every
 
 CONTRACT = Contract(DOCUMENT)
 LINES = (
@@ -117,7 +117,7 @@ def job(api: RunningApi, customer: Customer) -> Iterator[str]:
     summary = [TimedSentence("Zebulon Quimby gives his address.", 1000, 9000)]
     complete(api, job_id, [said()], [], summary=summary, scenes=written(), overview=written()[0])
     yield job_id
-    run_sql(api, "DELETE FROM work")
+    api.sql("DELETE FROM work")
 
 
 def redact(api: RunningApi, customer: Customer, job: str, kinds: Any = KINDS) -> httpx.Response:
@@ -204,8 +204,7 @@ def test_nothing_that_reads_a_redacted_job_has_what_is_hidden(
 def test_a_callback_that_quotes_the_transcript_is_written_again(
     api: RunningApi, customer: Customer, job: str
 ) -> None:
-    run_sql(
-        api,
+    api.sql(
         "UPDATE jobs SET callback_url = 'https://example.com/hook', source = source || "
         """ '{"protocol": {"name": "deepgram", "punctuate": true}}' WHERE id = :id""",
         id=job,
@@ -216,7 +215,7 @@ def test_a_callback_that_quotes_the_transcript_is_written_again(
 
     def body() -> str:
         query = "SELECT body FROM webhook_events WHERE job_id = :id"
-        [(found,)] = rows_of(api, query, id=job)
+        [(found,)] = api.sql(query, id=job)
         return bytes(found).decode()
 
     at_work_on(api, write)
@@ -350,8 +349,7 @@ def test_a_translation_is_made_again_of_what_is_left(
     api: RunningApi, customer: Customer, job: str
 ) -> None:
     document = json.dumps({"0": json.loads(said().document or "")})
-    run_sql(
-        api,
+    api.sql(
         "INSERT INTO translations (job_id, language, status, price_cents, source, documents,"
         " completed_at) VALUES (:id, 'de', 'completed', 7, 'x', CAST(:made AS json), now())",
         id=job,
@@ -373,8 +371,7 @@ def test_a_translation_is_made_again_of_what_is_left(
 def test_comparisons_that_quote_what_is_redacted_are_removed(
     api: RunningApi, customer: Customer, job: str
 ) -> None:
-    run_sql(
-        api,
+    api.sql(
         "INSERT INTO comparisons (account_id, before_id, after_id, source, state, document,"
         " completed_at) VALUES (:account, :id, :id, '', 'completed', '{}', now())",
         account=customer.account_id,
@@ -389,7 +386,7 @@ def test_comparisons_that_quote_what_is_redacted_are_removed(
     assert api.transact(kept) == 0
 
 
-@pytest.mark.parametrize(
+@every(
     ("kinds", "param"),
     [
         ([], "kinds"),
@@ -428,7 +425,7 @@ def test_nothing_is_redacted_before_its_job_has_ended_or_under_a_legal_hold(
     running = created(api, customer)
     assert redact(api, customer, running).json()["code"] == "RESULTS_NOT_READY"
     api.client.post(f"/jobs/{running}/cancel", headers=customer.headers)
-    run_sql(api, "UPDATE jobs SET legal_hold_at = now() WHERE id = :id", id=job)
+    api.sql("UPDATE jobs SET legal_hold_at = now() WHERE id = :id", id=job)
     assert redact(api, customer, job).json()["code"] == "LEGAL_HOLD"
 
 
@@ -439,7 +436,7 @@ TRUTH = json.loads((SPOKEN.parent / "truth.json").read_text())["one_voice.flac"]
 @pytest.fixture
 def silent(api: RunningApi, customer: Customer) -> Iterator[str]:
     """A job of spoken sentences whose second is redacted."""
-    run_sql(api, "DELETE FROM work")
+    api.sql("DELETE FROM work")
     answer = api.client.post(
         "/jobs", json={"fileName": "spoken.flac", "redact": ["phone"]}, headers=customer.headers
     )
@@ -466,7 +463,7 @@ def silent(api: RunningApi, customer: Customer) -> Iterator[str]:
 
     api.transact(publish)
     yield job_id
-    run_sql(api, "DELETE FROM work")
+    api.sql("DELETE FROM work")
 
 
 def heard(content: bytes) -> npt.NDArray[np.float32]:
@@ -544,11 +541,11 @@ def test_a_silent_clip_transcribed_again_has_nothing_of_what_was_redacted(
 def test_the_sound_of_a_job_that_waits_for_its_redaction_is_not_given_out(
     api: RunningApi, customer: Customer, silent: str
 ) -> None:
-    run_sql(api, "UPDATE jobs SET redact_after = now() + interval '1 hour' WHERE id = :id",
+    api.sql("UPDATE jobs SET redact_after = now() + interval '1 hour' WHERE id = :id",
             id=silent)  # fmt: skip
     answer = clip_of(api, customer, silent)
     assert (answer.status_code, answer.json()["code"]) == (409, "RESULTS_NOT_READY")
-    run_sql(api, "UPDATE jobs SET redact_after = NULL WHERE id = :id", id=silent)
+    api.sql("UPDATE jobs SET redact_after = NULL WHERE id = :id", id=silent)
 
 
 def test_what_a_rerun_replaced_is_redacted_too_and_none_undoes_it(
@@ -556,7 +553,7 @@ def test_what_a_rerun_replaced_is_redacted_too_and_none_undoes_it(
 ) -> None:
     other = created(api, customer)
     complete(api, other, [said()], [], scenes=written())
-    run_sql(api, "UPDATE jobs SET rerun_of = :first WHERE id = :id", first=job, id=other)
+    api.sql("UPDATE jobs SET rerun_of = :first WHERE id = :id", first=job, id=other)
     redact(api, customer, job)
     at_work(api)
     for path in (f"/jobs/{other}/transcript", f"/jobs/{other}/scenes"):
@@ -565,7 +562,7 @@ def test_what_a_rerun_replaced_is_redacted_too_and_none_undoes_it(
     basis = api.transact(lambda c: history.get_basis(c, uuid.UUID(job)))
     assert basis.corrected, "a rerun would bring the words back"
     running = created(api, customer)
-    run_sql(api, "UPDATE jobs SET rerun_of = :first WHERE id = :id", first=job, id=running)
+    api.sql("UPDATE jobs SET rerun_of = :first WHERE id = :id", first=job, id=running)
     answer = redact(api, customer, job, ["place"])
     assert (answer.status_code, answer.json()["code"]) == (409, "RESULTS_NOT_READY")
     api.client.post(f"/jobs/{running}/cancel", headers=customer.headers)
@@ -601,7 +598,7 @@ def test_a_redaction_that_breaks_ends_as_failed_and_is_tried_again_when_asked(
         return found
 
     spoken = "UPDATE transcripts SET document = CAST(:document AS json) WHERE job_id = :id"
-    run_sql(api, spoken, document=said().document, id=silent)
+    api.sql(spoken, document=said().document, id=silent)
     redact(api, customer, silent, ["name"])
     for _ in range(redact_job.attempts or 0):
         assert shown()["status"] == "pending"
@@ -814,7 +811,7 @@ def test_a_rerun_hides_what_was_hidden_in_the_job_and_the_other_way_round(
     seen = "A man waves, his name is Wendelin. the thackeray house by the river"
     monkeypatch.setattr(StageWork, "_stages", lambda *_: Planted("", seen))
     again = created(api, customer, redact=["name"], processingMode="vision")
-    run_sql(api, "UPDATE jobs SET rerun_of = :first WHERE id = :id", first=job, id=again)
+    api.sql("UPDATE jobs SET rerun_of = :first WHERE id = :id", first=job, id=again)
     drive(api, ingested(api, again)).join()
     [scene] = read(api, customer, f"/jobs/{job}/scenes").json()["data"]["scenes"]
     assert "house by the river" in scene["description"]
@@ -862,9 +859,9 @@ def test_corrections_and_labels_hide_what_was_hidden_elsewhere_in_the_job(
     assert not [path for path, text in after.items() if "melchior" in text.lower()]
     assert places_of(api, "[Mm]elchior|MELCHIOR") == set(), "it is kept as a digest only"
     hidden = "SELECT kind FROM hidden_phrases WHERE job_id = :job"
-    assert ("name",) in rows_of(api, hidden, job=uuid.UUID(job))
+    assert ("name",) in api.sql(hidden, job=uuid.UUID(job))
     api.client.post(f"/jobs/{job}/erase", headers=customer.headers)
-    assert rows_of(api, hidden, job=uuid.UUID(job)) == []
+    assert api.sql(hidden, job=uuid.UUID(job)) == []
 
 
 def test_what_a_correction_has_is_hidden_in_the_texts_that_were_there_before(
@@ -892,7 +889,7 @@ def test_what_is_hidden_of_a_job_is_finite(
     redact(api, customer, job, ["name"])
     at_work(api)
     hidden = "SELECT count(*) FROM hidden_phrases WHERE job_id = :job"
-    [(before,)] = rows_of(api, hidden, job=uuid.UUID(job))
+    [(before,)] = api.sql(hidden, job=uuid.UUID(job))
     monkeypatch.setattr(edits, "MOST_PHRASES", before + 2)
 
     def patched(revision: int, text: str) -> httpx.Response:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,17 +15,10 @@ from serve_app.context import build_context
 from storage.objects import ObjectStore, ObjectStoreUnavailableError
 from storage.objects.folder import FolderStore
 from tests.serve_app.beside_jobs import clean_due, make_due
-from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import create
-from tests.storage.s3_server import fresh_store, s3_endpoint
+from tests.storage.s3_server import fresh_store
 from tests.tables import every
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_endpoint() as address:
-        yield address
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -53,8 +45,7 @@ def end(api: RunningApi, customer: Customer, job_id: str, state: str, *, seconds
     # The first time it gives its credits back in order.
     api.client.post(f"/jobs/{job_id}/cancel", headers=customer.headers)
     code = "'X'" if state == "failed" else "NULL"
-    run_sql(
-        api,
+    api.sql(
         f"UPDATE jobs SET state = '{state}', error_code = {code},"  # noqa: S608
         f" cleaning_after = NULL, cleaned_at = NULL,"
         f" completed_at = now() - interval '{seconds_ago} seconds' WHERE id = :id",
@@ -75,15 +66,13 @@ def fill(store: ObjectStore, job_id: str) -> str:
 def show(api: RunningApi, job_id: str, thumbnail_key: str, *, cuts: bool) -> None:
     """Publish a scene with this still, or an overview without scenes."""
     seen = f'{{"index": 0, "thumbnail_key": "{thumbnail_key}"}}'
-    run_sql(
-        api,
+    api.sql(
         "INSERT INTO scene_lists VALUES (:id, CAST(:scenes AS json), 1, CAST(:overview AS json))",
         id=uuid.UUID(job_id),
         scenes=f"[{seen}]" if cuts else "[]",
         overview=None if cuts else seen,
     )
-    run_sql(
-        api,
+    api.sql(
         "UPDATE stages SET status = 'completed' WHERE job_id = :id AND stage = 'vision'",
         id=uuid.UUID(job_id),
     )
@@ -135,7 +124,7 @@ def test_what_is_written_after_the_first_removal_goes_with_the_next(
     prefix = fill(store, job_id)
     remove(api, store)
     assert len(left(store, prefix)) == 5, "the next round is not due yet"
-    run_sql(api, "UPDATE jobs SET cleaning_after = now(), completed_at = now() - interval '1 h'")
+    api.sql("UPDATE jobs SET cleaning_after = now(), completed_at = now() - interval '1 h'")
     remove(api, store)
     assert left(store, prefix) == []
 

@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 from typer.testing import CliRunner
 
 from models.provider import LocalModels
@@ -262,10 +260,6 @@ def test_runners_index_what_was_published_without(
     customer, _ = owner
     before = search(api, customer, q="morning OR kitchen OR clip").json()["data"]
 
-    async def forget(connection: AsyncConnection) -> None:
-        await connection.execute(text("DELETE FROM search_rows"))
-        await connection.execute(text("UPDATE stages SET indexed = NULL"))
-
     async def index() -> int:
         context = build_context(api.settings)
         indexer, steps = SearchIndexer(context), 1
@@ -274,7 +268,8 @@ def test_runners_index_what_was_published_without(
         await context.database.close()
         return steps
 
-    api.transact(forget)
+    api.sql("DELETE FROM search_rows")
+    api.sql("UPDATE stages SET indexed = NULL")
     assert search(api, customer, q="morning").json()["data"] == []
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(lambda: asyncio.run(index())).result() > 1

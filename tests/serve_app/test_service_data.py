@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -31,6 +32,7 @@ from storage.database import newest_revision
 from tests.databases import fresh_database
 from tests.disks import mounted, resize
 from tests.serve_app.running_api import SECRET, RunningApi
+from tests.tables import every
 
 OTHER = SecretStr("another secret key that is long enough")
 
@@ -80,16 +82,17 @@ ADMINISTERING = (
 )
 
 
-@pytest.mark.parametrize("command", ADMINISTERING)
-@pytest.mark.parametrize("database", ["its own", "a server's"])
+@every("command", ADMINISTERING)
+@every("database", ["its own", "a server's"])
 def test_a_command_that_administers_creates_no_service(
-    command: str, database: str, tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    command: str, database: str, tmp_path: Path, postgres_url: str
 ) -> None:
     results = tmp_path / "results"
     begin_output(place_at(str(results), BucketAccess()), {"profile": "packaged"})
     words = command.format(results=results, folder=tmp_path).split()
-    monkeypatch.chdir(tmp_path)
     with ExitStack() as stack:
+        stack.enter_context(contextlib.chdir(tmp_path))
+        monkeypatch = stack.enter_context(pytest.MonkeyPatch.context())
         place = str(tmp_path / "data")
         if database == "a server's":
             url = stack.enter_context(fresh_database(postgres_url, migrated=False))

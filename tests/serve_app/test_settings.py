@@ -13,7 +13,7 @@ from serve_app.settings import InvalidSettingsError, Settings, load_settings
 from tests.tables import every
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "networks"),
     [
         ("127.0.0.0/8", ["127.0.0.0/8"]),
@@ -61,7 +61,7 @@ def test_an_address_that_no_client_can_use_is_refused_without_its_value(
     assert str(refused.value) == sentence
 
 
-@pytest.mark.parametrize(
+@every(
     ("given", "used"),
     [
         ("https://video.example.com", "https://video.example.com"),
@@ -83,7 +83,7 @@ def test_replicas_are_set_task_by_task(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings(model_min_replicas=5).most_replicas(TRANSCRIBE) == 5
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "sentence"),
     [
         (

@@ -199,17 +199,8 @@ def test_a_bad_label_is_refused_by_name(
 
 def test_labels_go_with_the_job(api: RunningApi, customer: Customer, job: str) -> None:
     name(api, customer, job, "Anna")
-
-    async def removed(connection: AsyncConnection) -> int:
-        await connection.execute(text("DELETE FROM transcripts WHERE job_id = :j"), {"j": job})
-        count: int = (
-            await connection.execute(
-                text("SELECT count(*) FROM speaker_labels WHERE job_id = :j"), {"j": job}
-            )
-        ).scalar_one()
-        return count
-
-    assert api.transact(removed) == 0
+    api.sql("DELETE FROM transcripts WHERE job_id = :j", j=job)
+    assert api.sql("SELECT count(*) FROM speaker_labels WHERE job_id = :j", j=job) == [(0,)]
 
 
 @pytest.mark.parametrize(

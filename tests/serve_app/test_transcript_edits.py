@@ -41,7 +41,6 @@ from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.interface_contract import DOCUMENT, Contract
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
-from tests.serve_app.test_erasing import rows_of
 from tests.tables import every
 
 LINES = [("Good morning to the bakers.", "speaker_0"), ("Today it rains.", "speaker_1"),
@@ -541,7 +540,7 @@ def test_a_correction_that_was_killed_is_made_whole_or_not_at_all(
         listed = get(api, customer, f"/jobs/{job}/transcript/revisions")["revisions"]
         assert [each["revision"] for each in listed] == [*range(revision, -1, -1)]
         query = "SELECT text FROM search_rows WHERE job_id = :job AND kind = 'transcript'"
-        rows = rows_of(api, query, job=uuid.UUID(job))
+        rows = api.sql(query, job=uuid.UUID(job))
         assert sorted(text for (text,) in rows) == sorted(texts)
 
     if moment == _COMMITTED:  # the client has no answer, and reads what became of it

@@ -26,7 +26,6 @@ from storage.tables import webhook_events
 from tests.pipelines.speech.test_edits import segment
 from tests.pipelines.speech.test_summary import Dictionary
 from tests.serve_app.beside_jobs import do, make_due
-from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.interface_contract import DOCUMENT, Contract
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
@@ -51,7 +50,7 @@ def job(api: RunningApi, customer: Customer) -> Iterator[str]:
     job_id = created(api, customer)
     complete(api, job_id, [said()], [])
     yield job_id
-    run_sql(api, "DELETE FROM work")
+    api.sql("DELETE FROM work")
 
 
 def ask(api: RunningApi, customer: Customer, job: str, language: Any = "en") -> httpx.Response:
@@ -247,7 +246,7 @@ def test_a_price_counts_for_the_cap_of_the_key_that_requests_it(
     assert "what the key may use in a month" in refused.json()["error"]
     assert ask(api, customer, job).status_code == 202, "another key of the account goes on"
     at_work(api, Dictionary())
-    run_sql(api, "UPDATE api_keys SET max_monthly_cents = 80 WHERE max_monthly_cents = 79")
+    api.sql("UPDATE api_keys SET max_monthly_cents = 80 WHERE max_monthly_cents = 79")
     assert ask(api, capped, job).status_code == 202
     at_work(api, Dictionary())  # and is given back
     assert ask(api, capped, job).status_code == 202

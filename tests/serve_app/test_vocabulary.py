@@ -21,6 +21,7 @@ from tests.serve_app.dashboard.test_dashboard_pages import csrf, signed_in
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_redaction import at_work, redact
+from tests.tables import every
 
 WEBER = {"from": "Webber", "to": "Weber"}
 NOTHING: dict[str, Any] = {"keyterms": [], "replacements": []}
@@ -85,7 +86,7 @@ def test_it_is_replaced_as_a_whole_until_the_account_is_erased(
     assert api.transact(lambda c: keys.get_account(c, name)).vocabulary is None
 
 
-@pytest.mark.parametrize(
+@every(
     ("body", "param"),
     [
         ({"keyterms": ["a"] * 101}, "keyterms"),

@@ -20,6 +20,7 @@ from storage.objects import (
 )
 from storage.objects.folder import FolderStore
 from tests.places import PROJECT
+from tests.tables import every
 
 KEY = "jobs/1/source/media"
 
@@ -79,7 +80,7 @@ def test_a_writer_whose_partial_was_finished_by_another_writes_nowhere(store: Fo
     assert store.read_bytes(KEY) == b"whole"
 
 
-@pytest.mark.parametrize("key", ["jobs/.partial-a", "jobs/.tmp-a", "../a", ""])
+@every("key", ["jobs/.partial-a", "jobs/.tmp-a", "../a", ""])
 def test_a_key_that_is_no_plain_path_is_refused_for_partials_too(
     store: FolderStore, key: str
 ) -> None:

@@ -271,7 +271,7 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+@every("row", ROWS.values(), ids=ROWS.keys())
 def test_a_row_of_the_version_before_is_written_again_as_it_was(row: dict[str, Any]) -> None:
     """A runner of that version may be the one that leases the job."""
     assert JobSource.model_validate(row).stored() == row

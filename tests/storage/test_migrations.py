@@ -27,6 +27,7 @@ from storage.tables import metadata
 from tests.databases import fresh_database
 from tests.serve_app.running_api import SECRET, RunningApi
 from tests.storage.old_statements import restore, restore_objects, stored
+from tests.tables import every
 
 
 @pytest.fixture
@@ -238,7 +239,7 @@ def test_processes_that_migrate_an_empty_database_at_once_all_succeed(postgres_u
         assert [process.wait(timeout=170) for process in running] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("url", ["mysql://x/y", "sqlite://"])
+@every("url", ["mysql://x/y", "sqlite://"])
 def test_only_postgresql_is_spoken(url: str) -> None:
     with pytest.raises(ValueError, match="postgresql"):
         driver_url(url)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,16 +16,10 @@ import pytest
 from storage.objects.node_cache import NodeCache
 from storage.objects.s3 import S3Store, client_of
 from tests.places import PROJECT
-from tests.storage.s3_server import fresh_store, s3_endpoint
+from tests.storage.s3_server import fresh_store
 
 SIZE = 100_000
 """Of a copy in these tests."""
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_endpoint() as address:
-        yield address
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from storage.objects.folder import FolderStore
 from storage.objects.node_cache import NodeCache
 from storage.objects.s3 import S3Store
 from tests.places import PROJECT
-from tests.storage.s3_server import everything_in, fresh_store, s3_endpoint, s3_process
+from tests.storage.s3_server import everything_in, fresh_store, s3_process
 from tests.tables import every
 
 SEQUENCES = int(os.environ.get("VAS_STORE_SEQUENCES", "10"))
@@ -75,12 +75,6 @@ def in_bucket(store: S3Store) -> Case:
         return [key for key in found if not key.startswith("objects/") or "unfinished" in key]
 
     return Case(store, leftovers)
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_endpoint() as address:
-        yield address
 
 
 @pytest.fixture(params=["folder", "s3", "s3 with a cache"])
@@ -217,9 +211,7 @@ def test_a_key_that_is_no_plain_relative_path_is_refused(store: ObjectStore, key
             operation()
 
 
-@pytest.mark.parametrize(
-    "key", ["a", "..a", "ünï/日本", "a b+c%20?#&", "-x", "...", "~", "a/state"]
-)
+@every("key", ["a", "..a", "ünï/日本", "a b+c%20?#&", "-x", "...", "~", "a/state"])
 def test_unusual_but_plain_keys_are_kept_as_they_are(store: ObjectStore, key: str) -> None:
     store.write_bytes(f"top/{key}", b"x")
     append(store, f"top/{key}-grown", b"y")
@@ -227,6 +219,7 @@ def test_unusual_but_plain_keys_are_kept_as_they_are(store: ObjectStore, key: st
     assert list(store.list_keys("top")) == [f"top/{key}"]
     assert list(store.list_partials("top")) == [f"top/{key}-grown"]
     assert store.read_bytes(f"top/{key}") == b"x"
+    store.delete_prefix("top")
 
 
 def test_what_is_not_there_is_named(store: ObjectStore) -> None:
@@ -293,7 +286,7 @@ def test_what_arrived_before_a_break_counts(store: ObjectStore, size_bytes: int)
     assert store.read_bytes("a") == data + b" and more"
 
 
-@pytest.mark.parametrize("offset_bytes", [0, 2, 4])
+@every("offset_bytes", [0, 2, 4])
 def test_a_block_begins_where_the_last_one_ended_or_not_at_all(
     store: ObjectStore, offset_bytes: int
 ) -> None:
@@ -304,6 +297,7 @@ def test_a_block_begins_where_the_last_one_ended_or_not_at_all(
     ):
         stream.write(b"x")
     assert caught.value.actual_bytes == store.partial_size_bytes("a") == 3
+    store.discard_partial("a")
 
 
 @pytest.mark.parametrize("size_bytes", [10, 9 * MIB], ids=["small", "in parts"])

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,18 +43,11 @@ from tests.storage.s3_server import (
     everything_in,
     fresh_store,
     place_at,
-    s3_endpoint,
     s3_process,
 )
 from tests.tables import every
 
 LARGEST_OBJECT_BYTES = 5 * 1024**4
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_endpoint() as address:
-        yield address
 
 
 @pytest.fixture
@@ -394,7 +387,7 @@ def test_the_doctor_tries_the_bucket(store: S3Store) -> None:
         CHECKS["objects"](MachineFacts(missing))
 
 
-@pytest.mark.parametrize(
+@every(
     "half", [{"s3_access_key_id": "id"}, {"s3_secret_access_key": "secret"}], ids=["id", "secret"]
 )
 def test_half_a_key_is_refused(half: dict[str, str]) -> None:

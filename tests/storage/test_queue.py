@@ -17,6 +17,7 @@ from storage import jobs, keys, queue
 from storage.database import Database
 from storage.job_records import JobSource, NewJob
 from storage.types import JobState, Priority, ProcessingMode
+from tests.tables import every
 
 LEASE = timedelta(minutes=5)
 LEASE_IN_FUNCTION = jobs.LEASE.text.replace(":token", "gen_random_uuid()").replace(
@@ -235,7 +236,7 @@ async def test_a_wait_is_known_once_three_jobs_were_completed(database: Database
 NEXT = "SELECT id FROM jobs WHERE state = 'queued' ORDER BY finish_tag LIMIT 1"
 
 
-@pytest.mark.parametrize(
+@every(
     ("place", "slots", "seconds"),
     [
         pytest.param(queue.QueuePlace(0, 1, 60.0), 2, 0.0, id="a slot is free"),

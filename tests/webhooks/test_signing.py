@@ -30,7 +30,7 @@ from tests.webhooks.receivers import Delivered, Verifier
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
-@pytest.mark.parametrize("change", ["body", "webhook-id", "webhook-timestamp", "secret"])
+@every("change", ["body", "webhook-id", "webhook-timestamp", "secret"])
 def test_the_official_verifier_accepts_what_is_signed_and_nothing_else(change: str) -> None:
     now = int(time.time())
     body = '{"type":"job.completed","n":"ü"}'.encode()
@@ -174,7 +174,7 @@ def test_no_retry_after_is_too_odd_to_be_read(value: str) -> None:
     assert found is None or 0 <= found <= 600
 
 
-@pytest.mark.parametrize(
+@every(
     ("before", "value", "pause"),
     [(0, "120", 120), (0, "5", 10), (4, "120", 160), (0, "3600", 600), (0, "soon", 10)],
     ids=["longer", "shorter", "shorter than a later pause", "too long", "nonsense"],

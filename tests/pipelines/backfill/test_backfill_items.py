@@ -25,7 +25,7 @@ from pipelines.net.addresses import AddressPolicy
 from storage.objects.s3 import S3Place, S3Store, client_of
 from storage.types import ProcessingMode, StageName, StageStatus
 from tests.pipelines.backfill.backfill_material import carry_out, write_clips
-from tests.storage.s3_server import fresh_store, s3_endpoint
+from tests.storage.s3_server import fresh_store
 
 LOOPBACK = AddressPolicy(allowed_networks=(ip_network("127.0.0.0/8"),))
 
@@ -47,13 +47,12 @@ def web(clip: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def bucket(clip: Path) -> Iterator[Place]:
+def bucket(clip: Path, endpoint: str) -> Place:
     """A bucket with the clip in it."""
-    with s3_endpoint() as endpoint:
-        own = fresh_store(endpoint).place
-        place = place_at(f"s3://{own.bucket}", access_of(own))
-        place.files.write_bytes("footage/clip.mkv", clip.read_bytes())
-        yield place
+    own = fresh_store(endpoint).place
+    place = place_at(f"s3://{own.bucket}", access_of(own))
+    place.files.write_bytes("footage/clip.mkv", clip.read_bytes())
+    return place
 
 
 def access_of(place: S3Place) -> BucketAccess:

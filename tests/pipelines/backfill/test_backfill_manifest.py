@@ -17,7 +17,8 @@ from pipelines.collection import BucketAccess
 from pipelines.types import ChannelUse
 from storage.objects.s3 import client_of
 from storage.types import ProcessingMode
-from tests.storage.s3_server import place_at, s3_endpoint
+from tests.storage.s3_server import place_at
+from tests.tables import every
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "source": "one.mp4", "mode": "vision", "keyterms": ["Pemberley", "Bennet"]},
@@ -63,7 +64,7 @@ def read(path: Path, **options: Any) -> Manifest:
     return read_manifest(str(path), BucketAccess(), **options)
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "ndjson", "parquet"])
+@every("kind", ["csv", "jsonl", "ndjson", "parquet"])
 def test_a_manifest_says_the_same_in_every_format(tmp_path: Path, kind: str) -> None:
     manifest = read(written(tmp_path, kind, ROWS))
     first, second, third = manifest.items
@@ -83,7 +84,7 @@ def test_a_manifest_says_the_same_in_every_format(tmp_path: Path, kind: str) -> 
     assert (third.name, third.mode, third.row) == ("three.mkv", ProcessingMode.ALL, 3)
 
 
-@pytest.mark.parametrize(
+@every(
     ("row", "column", "message"),
     [
         pytest.param({}, "source", "Field required", id="no source"),
@@ -184,7 +185,7 @@ def test_every_file_below_a_folder_is_an_item(tmp_path: Path) -> None:
     assert [item.name for item in some.items] == ["b.MOV"]
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "content", "message"),
     [
         pytest.param("missing.csv", None, "There is no manifest", id="missing"),
@@ -243,15 +244,16 @@ def test_a_manifest_is_bounded_in_bytes_and_in_rows(
         read(path)
 
 
-def test_a_manifest_in_a_bucket_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    with s3_endpoint() as endpoint:
-        place = place_at(endpoint)
-        client_of(place).create_bucket(Bucket=place.bucket)
-        body = b'{"source": "https://example.com/a.mp4"}'
-        client_of(place).put_object(Bucket=place.bucket, Key="list.jsonl", Body=body)
-        access = BucketAccess(endpoint, None, place.access_key_id, place.secret_access_key)
-        address = f"s3://{place.bucket}/list.jsonl"
-        assert len(read_manifest(address, access).items) == 1
-        monkeypatch.setattr(manifest, "MOST_BYTES", len(body) - 1)
-        with pytest.raises(ManifestError, match="larger than"):
-            read_manifest(address, access)
+def test_a_manifest_in_a_bucket_is_bounded_too(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = place_at(endpoint)
+    client_of(place).create_bucket(Bucket=place.bucket)
+    body = b'{"source": "https://example.com/a.mp4"}'
+    client_of(place).put_object(Bucket=place.bucket, Key="list.jsonl", Body=body)
+    access = BucketAccess(endpoint, None, place.access_key_id, place.secret_access_key)
+    address = f"s3://{place.bucket}/list.jsonl"
+    assert len(read_manifest(address, access).items) == 1
+    monkeypatch.setattr(manifest, "MOST_BYTES", len(body) - 1)
+    with pytest.raises(ManifestError, match="larger than"):
+        read_manifest(address, access)

@@ -52,6 +52,7 @@ from storage.types import StageStatus
 from tests.pipelines.backfill.backfill_material import carry_out, write_clips
 from tests.pipelines.backfill.backfill_models import MadeUpModels, Notes
 from tests.places import DEMO
+from tests.tables import every
 
 CLIPS = 4
 
@@ -199,7 +200,7 @@ def test_all_steps_of_vision_and_speech_have_an_operator() -> None:
     assert {each.__name__ for each in known - owned - inside} == {"SumUp"}
 
 
-@pytest.mark.parametrize(
+@every(
     ("profile", "names"),
     [
         pytest.param("packaged", "ingest read+voices transcribe+look+describe", id="tasks"),
@@ -310,7 +311,7 @@ def beginners(operators: Sequence[FakeOperator], used: float = 0.0) -> list[int]
     return [place for place, each in enumerate(operators) if place and policy.can_add_input(each)]
 
 
-@pytest.mark.parametrize(
+@every(
     ("queued", "used", "expected"),
     [
         pytest.param([9, 9, 9], 0.0, [3], id="the last with work goes first"),

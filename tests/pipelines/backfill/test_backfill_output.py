@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,10 @@ from pipelines.collection import BucketAccess, Place, place_at
 from storage.objects import ObjectNotFoundError, ObjectStore
 from storage.types import StageStatus
 from tests.pipelines.backfill.backfill_outcomes import completed, failed, sound_only
-from tests.storage.s3_server import fresh_store, s3_endpoint
+from tests.storage.s3_server import fresh_store
 from tests.tables import every
 
 SETTINGS = {"profile": "packaged"}
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_endpoint() as address:
-        yield address
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -214,7 +207,7 @@ def test_outcomes_without_rows_need_no_files(place: Place) -> None:
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@every("number", SIGNALS)
 def test_a_signal_is_noted_and_interrupts_nothing(number: signal.Signals) -> None:
     with stop_signals() as is_stopped:
         assert not is_stopped()
@@ -223,7 +216,7 @@ def test_a_signal_is_noted_and_interrupts_nothing(number: signal.Signals) -> Non
         assert is_stopped()
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@every("number", SIGNALS)
 def test_afterwards_signals_are_as_before(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with stop_signals():
@@ -254,7 +247,7 @@ def test_at_the_end_nothing_is_left() -> None:
     assert tally.line(4.0) == "1 of 1 items (100 %), 15.0 items a minute, 2 s of media at 0.5x"
 
 
-@pytest.mark.parametrize(
+@every(
     ("seconds", "spelled"),
     [
         (0.2, "0 s"),

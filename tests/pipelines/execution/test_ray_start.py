@@ -18,6 +18,7 @@ from ray._private import node, services
 
 from pipelines.execution.ray_start import RayStartError, start_ray
 from tests.places import PROJECT
+from tests.tables import every
 
 LATE = RayStartError("Ray's raylet has ended while it started.")
 
@@ -216,9 +217,7 @@ def test_free_pages_between_used_ones_are_given_back() -> None:
     assert int(given.stdout) > FREED_MIB * MIB * 0.8
 
 
-@pytest.mark.parametrize(
-    ("first", "found"), [("", True), ("import pipelines.execution.lean_imports", False)]
-)
+@every(("first", "found"), [("", True), ("import pipelines.execution.lean_imports", False)])
 def test_serve_is_imported_without_pandas_which_others_find(first: str, found: bool) -> None:
     """Fails once Ray no longer imports pandas for Serve: the module is superfluous then."""
     program = f"{first}\nimport sys, ray.serve; print('pandas' in sys.modules)\nimport pandas"

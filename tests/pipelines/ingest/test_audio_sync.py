@@ -66,7 +66,7 @@ def test_noise_room_and_another_microphone_do_not_hide_the_offset(case: int) -> 
     assert alignment.confidence >= CERTAIN
 
 
-@pytest.mark.parametrize("case", cases(CASES // 2, SOME // 2))
+@every("case", cases(CASES // 2, SOME // 2))
 def test_recordings_of_different_scenes_are_not_matched(case: int) -> None:
     one, other = drawn(1_000 + case), drawn(2_000 + case)
     alignment = align(one.reference, other.target)
@@ -86,7 +86,7 @@ def test_clean_recordings_are_placed_to_the_sample() -> None:
     assert abs(found(made).offset_seconds - 4.321) * SAMPLE_RATE_HZ < 2
 
 
-@pytest.mark.parametrize("lengths", [(8, 40), (40, 8), (5, 5)], ids=["camera", "recorder", "both"])
+@every("lengths", [(8, 40), (40, 8), (5, 5)], ids=["camera", "recorder", "both"])
 def test_short_recordings_find_their_place(lengths: tuple[int, int]) -> None:
     random = np.random.default_rng(SEED + 1)
     offset = -6.5 if lengths == (8, 40) else 1.25
@@ -132,7 +132,7 @@ def test_the_same_bar_of_music_over_and_over_is_not_claimed_to_be_certain() -> N
     assert alignment is None or alignment.confidence < CERTAIN
 
 
-@pytest.mark.parametrize("samples", [0, 100, SAMPLE_RATE_HZ, 10 * SAMPLE_RATE_HZ])
+@every("samples", [0, 100, SAMPLE_RATE_HZ, 10 * SAMPLE_RATE_HZ])
 def test_silence_is_matched_with_nothing(samples: int) -> None:
     made = drawn(1)
     silence = np.zeros(samples, np.int16)

@@ -30,6 +30,7 @@ from tests.pipelines.ingest.damaged_media import (
 from tests.pipelines.ingest.format_samples import AUDIO_ONLY, STANDARD, Sample, write_sample
 from tests.pipelines.ingest.ingest_material import Ingested, ingested, remuxed, write_film
 from tests.pipelines.media_builders import moving_shot, write_video
+from tests.tables import every
 
 ROUNDS = int(os.environ.get("VAS_DAMAGED_ROUNDS", "1"))
 ORIGINALS = ("h264.mp4", "hevc.mkv", "vp9.webm", "mpeg4.avi", "h264.ts", "mpeg2.mxf", "h264.flv",
@@ -82,7 +83,7 @@ MEDIA_BOMBS = {"chapters.mkv": 0.5, "too-long.mka": 2.0}
 """Bombs that are media all the same, and their length in seconds. One of the others takes long."""
 
 
-@pytest.mark.parametrize("name", sorted(set(BOMBS) - {"packets.mka"}))
+@every("name", sorted(set(BOMBS) - {"packets.mka"}))
 def test_small_files_that_ask_for_much_are_refused_or_read_for_what_they_are(
     name: str, tmp_path: Path
 ) -> None:
@@ -107,9 +108,7 @@ def test_huge_tags_change_nothing(originals: list[Path], tmp_path: Path) -> None
     assert probe(path).duration_seconds == pytest.approx(2.0, abs=0.1)
 
 
-@pytest.mark.parametrize(
-    "sample", [s for s in STANDARD if s.file_name in ORIGINALS[:4]], ids=lambda s: s.file_name
-)
+@every("sample", [s for s in STANDARD if s.file_name in ORIGINALS[:4]], ids=lambda s: s.file_name)
 def test_the_end_of_the_name_decides_nothing(sample: Sample, tmp_path: Path) -> None:
     path = write_sample(tmp_path, sample)
     other = tmp_path / "clip.gif"

@@ -252,7 +252,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@every("kind", KINDS.values(), ids=KINDS)
 def test_what_the_field_sends_is_analysed_by_its_content(kind: Kind, tmp_path: Path) -> None:
     done = ingested(kind.write(tmp_path), tmp_path)
 
@@ -348,8 +348,8 @@ def refusal(path: Path) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize("name", ["picture.mp4", "picture"])
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
+@every("name", ["picture.mp4", "picture"])
+@every("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
 def test_still_pictures_are_refused_all_alike_by_content(
     kind: str, name: str, tmp_path: Path
 ) -> None:
@@ -420,7 +420,7 @@ def test_an_mp3_behind_junk_is_heard_from_its_first_frame(junk_bytes: int, tmp_p
         assert {each.code for each in done.result.warnings} == {WarningCode.AUDIO_DAMAGED}
 
 
-@pytest.mark.parametrize(("samples", "length_ms"), [(1, 0), (24, 0), (30, 1), (480, 10)])
+@every(("samples", "length_ms"), [(1, 0), (24, 0), (30, 1), (480, 10)])
 def test_what_lasts_no_millisecond_has_no_length(
     samples: int, length_ms: int, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ from tests.pipelines.ingest.format_samples import (
     write_sample,
 )
 from tests.pipelines.ingest.ingest_material import Ingested, ingested, onsets, segment_frames
+from tests.tables import every
 
 Light = npt.NDArray[np.float64]
 
@@ -114,7 +115,7 @@ DECLARING = {
 }
 
 
-@pytest.mark.parametrize("sample", DECLARING.values(), ids=DECLARING.keys())
+@every("sample", DECLARING.values(), ids=DECLARING.keys())
 def test_half_a_file_is_read_as_far_as_it_goes_with_a_warning(
     sample: Sample, tmp_path: Path
 ) -> None:
@@ -176,7 +177,7 @@ def test_a_fragmented_recording_that_breaks_off_says_so_however_little_is_missin
     assert probe(path).warnings == ()
 
 
-@pytest.mark.parametrize(
+@every(
     "content",
     [
         b"",
@@ -343,7 +344,7 @@ MANY = {
 }
 
 
-@pytest.mark.parametrize("sound", MANY.values(), ids=MANY.keys())
+@every("sound", MANY.values(), ids=MANY.keys())
 def test_sound_of_any_rate_depth_and_number_of_channels_keeps_its_times(
     sound: Sound, tmp_path: Path
 ) -> None:

@@ -210,7 +210,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("content", BAD.values(), ids=BAD.keys())
+@every("content", BAD.values(), ids=BAD.keys())
 def test_what_is_no_media_file_is_refused_in_a_sentence(content: bytes, tmp_path: Path) -> None:
     place = Place(tmp_path, None)
     place.store.write_bytes("source", content)

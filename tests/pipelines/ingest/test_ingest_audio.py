@@ -37,7 +37,7 @@ def test_the_rate_is_the_one_that_models_expect() -> None:
     assert TRACK_RATE_HZ == SAMPLE_RATE_HZ
 
 
-@pytest.mark.parametrize(
+@every(
     ("sound", "tolerance_seconds"),
     [
         pytest.param(Sound("a.wav", "pcm_s16le", 8_000), ONE_MS, id="wav 8 kHz"),
@@ -70,7 +70,7 @@ def test_a_click_is_where_it_was_in_the_source(
     )
 
 
-@pytest.mark.parametrize("layout", ["mono", "stereo", "5.1", "7.1", "4 channels", "32 channels"])
+@every("layout", ["mono", "stereo", "5.1", "7.1", "4 channels", "32 channels"])
 def test_full_scale_in_every_channel_is_full_scale_in_the_mix_and_not_clipped(
     layout: str, tmp_path: Path
 ) -> None:
@@ -307,7 +307,7 @@ ENTITY = (
 )
 
 
-@pytest.mark.parametrize(
+@every(
     "chunk",
     [
         (b"iXML", b"<BWFXML><TRACK_LIST>"),
@@ -328,7 +328,7 @@ def test_labels_that_make_no_sense_are_passed_over(
     assert labels_of(tmp_path, chunk) == {"sample_rate_hz": 16_000}
 
 
-@pytest.mark.parametrize(
+@every(
     "content",
     [b"", b"RIFF", b"RIFF\0\0\0\0WAVE", b"RIFF\0\0\0\0AVI fmt ", b"ID3" + bytes(500)],
 )

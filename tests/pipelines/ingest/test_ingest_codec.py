@@ -116,13 +116,13 @@ def test_json_of_another_shape_is_refused_with_the_place(
         from_json(Outer, {**OUTER, **change})
 
 
-@pytest.mark.parametrize("value", [b"x", float("nan"), (float("inf"),), {1, 2}, object])
+@every("value", [b"x", float("nan"), (float("inf"),), {1, 2}, object])
 def test_values_without_a_json_form_are_refused(value: object) -> None:
     with pytest.raises(CodecError, match="has no JSON form"):
         to_json(value)
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"{},{}", b"\xff", b'{"number": NaN}'])
+@every("text", [b"", b"{", b"{},{}", b"\xff", b'{"number": NaN}'])
 def test_what_is_no_json_is_refused(text: bytes) -> None:
     with pytest.raises(CodecError, match="Inner"):
         decode(Inner, text)
@@ -144,7 +144,7 @@ def test_a_long_list_is_divided_into_short_ones(count: int, separators: tuple[st
     assert len(parts) >= len(text) // (PART_CHARACTERS + 100)
 
 
-@pytest.mark.parametrize("text", ["[", "[1", '[{"a": }]', "[1, 2"])
+@every("text", ["[", "[1", '[{"a": }]', "[1, 2"])
 def test_what_is_no_list_is_not_divided(text: str) -> None:
     with pytest.raises(ValueError, match="Expecting"):
         list(list_parts(text))

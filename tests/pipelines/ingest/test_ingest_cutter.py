@@ -174,7 +174,7 @@ def test_frames_before_the_first_key_frame_stay_in_the_first_segment() -> None:
     assert cut(packets, segment_ms=1000).files == [[0, 40, 80, 120]]
 
 
-@pytest.mark.parametrize(
+@every(
     "packets",
     [
         pytest.param(
@@ -255,7 +255,7 @@ CLIPS = {
 }
 
 
-@pytest.mark.parametrize("clip", CLIPS.values(), ids=CLIPS.keys())
+@every("clip", CLIPS.values(), ids=CLIPS.keys())
 def test_segments_together_hold_exactly_the_frames_of_the_source(
     clip: Clip, tmp_path: Path
 ) -> None:

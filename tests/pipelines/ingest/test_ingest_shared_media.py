@@ -148,7 +148,7 @@ def test_pictures_have_their_displayed_size(name: str) -> None:
 
 
 @pytest.mark.shared_media
-@pytest.mark.parametrize(
+@every(
     ("name", "rotation", "interlaced", "hdr"),
     [
         ("portrait_4k60.mp4", 90, False, False),

@@ -32,6 +32,7 @@ from tests.pipelines.ingest.ingest_material import (
     write_sound,
 )
 from tests.pipelines.ingest.ingest_material import Sound as Encoding
+from tests.tables import every
 
 FIRST_SECONDS, SECOND_SECONDS = 3.0, 2.0
 FIRST_CLICKS, SECOND_CLICKS = (0.5, 2.5), (0.5, 1.5)
@@ -82,7 +83,7 @@ def sound(folder: Path, encoding: Encoding, seconds: float, at: tuple[float, ...
     return write_sound(folder, encoding, np.repeat(signal, channels, axis=0)).read_bytes()
 
 
-@pytest.mark.parametrize("kind", SOUNDS)
+@every("kind", SOUNDS)
 def test_sounds_joined_are_heard_one_after_the_other(kind: str, tmp_path: Path) -> None:
     (first, second), between = SOUNDS[kind], ID3 if "tag between" in kind else b""
     path = tmp_path / f"joined{Path(first.file_name).suffix}"

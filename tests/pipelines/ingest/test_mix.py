@@ -16,6 +16,7 @@ from pipelines.media.audio import read_blocks
 from pipelines.media_types import ChannelUse, WarningCode
 from tests.pipelines.ingest.ingest_material import Sound, ingested, write_sound
 from tests.places import SHARED_MEDIA
+from tests.tables import every
 
 Signal = npt.NDArray[np.float64]
 
@@ -107,7 +108,7 @@ def likeness(samples: npt.NDArray[np.float32], signal: Signal) -> float:
     return float(max(map(abs, found)))
 
 
-@pytest.mark.parametrize(("sound", "signal", "codes"), FAULTS.values(), ids=FAULTS)
+@every(("sound", "signal", "codes"), FAULTS.values(), ids=FAULTS)
 def test_a_voice_that_the_usual_mix_loses_is_in_the_track(
     sound: Sound, signal: Signal, codes: set[WarningCode], tmp_path: Path
 ) -> None:
@@ -133,7 +134,7 @@ CLEAN: dict[str, tuple[Sound, Signal]] = {
 }
 
 
-@pytest.mark.parametrize(("sound", "signal"), CLEAN.values(), ids=CLEAN)
+@every(("sound", "signal"), CLEAN.values(), ids=CLEAN)
 def test_a_clean_recording_has_the_usual_mix(sound: Sound, signal: Signal, tmp_path: Path) -> None:
     path = write_sound(tmp_path, sound, signal)
     done = ingested(path, tmp_path)
@@ -207,7 +208,7 @@ def test_a_day_of_many_channels_is_measured_in_bounded_memory() -> None:
     assert 0 < blocks * channels**2 * 86_400 / 120 <= 4_000_000
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+@every("value", [np.nan, np.inf, 1e30])
 def test_values_that_are_no_sound_do_not_matter(value: float) -> None:
     gains = []
     for odd in (0.0, value):
@@ -231,7 +232,7 @@ def in_the_room(signal: Signal) -> Signal:
     return np.concatenate([np.zeros(40), signal[:-40]]) / 6
 
 
-@pytest.mark.parametrize(
+@every(
     ("channels", "apart"),
     [
         pytest.param([ONE, OTHER_HALF], 2, id="who speaks in turn"),

@@ -237,7 +237,7 @@ MATRIX = {
 }
 
 
-@pytest.mark.parametrize("orientation", MATRIX, ids=str)
+@every("orientation", MATRIX, ids=str)
 def test_a_picture_taken_sideways_or_mirrored_is_displayed_upright(
     orientation: Orientation, tmp_path: Path
 ) -> None:
@@ -337,7 +337,7 @@ LIMITS = [
 ]
 
 
-@pytest.mark.parametrize(("limits", "sentence"), LIMITS)
+@every(("limits", "sentence"), LIMITS)
 def test_a_file_over_a_limit_is_refused_and_the_limit_named(
     limits: ProbeLimits, sentence: str, tmp_path: Path
 ) -> None:

@@ -108,7 +108,7 @@ def processes_naming(text: str, seconds: float = 60.0) -> list[list[str]]:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(
+@every(
     ("content", "family"),
     [
         pytest.param(R3D, "r3d", id="RED"),
@@ -335,7 +335,7 @@ def test_a_cancelled_decoder_ends_with_all_it_started(lines: str, bench: Bench) 
     assert threading.active_count() <= before
 
 
-@pytest.mark.parametrize("command", ["decode {input}", "decode {output}", "decode", "a '{input}"])
+@every("command", ["decode {input}", "decode {output}", "decode", "a '{input}"])
 def test_a_command_that_cannot_work_is_refused(command: str) -> None:
     with pytest.raises(ValueError, match=r"does not contain|quotation"):
         command_words(command)

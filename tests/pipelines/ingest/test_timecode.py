@@ -72,7 +72,7 @@ def test_drop_frame_numbers_follow_each_other_over_a_minute() -> None:
     assert after.seconds - before.seconds == Fraction(1001, 30000)
 
 
-@pytest.mark.parametrize(
+@every(
     ("sound", "picture", "after"),
     [
         ("10:00:01:00", "10:00:00:00", 1.0),
@@ -100,7 +100,7 @@ def test_samples_since_midnight_are_a_moment() -> None:
     assert found == DayTime(Fraction(3_600))
 
 
-@pytest.mark.parametrize(
+@every(
     "labels",
     [
         WavLabels(),
@@ -130,7 +130,7 @@ def test_rates_as_recorders_write_them(text: str | None, rate: Fraction | None) 
     assert parse_rate(text) == rate
 
 
-@pytest.mark.parametrize(("measured", "rate"), [(24.0, 24), (29.8, None), (100.1, 100)])
+@every(("measured", "rate"), [(24.0, 24), (29.8, None), (100.1, 100)])
 def test_a_measured_rate_stands_for_the_nearest_standard_one(
     measured: float, rate: int | None
 ) -> None:
@@ -153,13 +153,13 @@ def test_an_offset_is_taken_as_it_is_given() -> None:
     assert start_by_rule(SyncMode.OFFSET, -1500, both) == -1.5
 
 
-@pytest.mark.parametrize("mode", [SyncMode.AUTO, SyncMode.TIMECODE])
+@every("mode", [SyncMode.AUTO, SyncMode.TIMECODE])
 def test_two_timecodes_place_the_sound(mode: SyncMode) -> None:
     found = start_by_rule(mode, None, clocks(DayTime(Fraction(3_612)), ONE_OCLOCK))
     assert found == pytest.approx(12.0)
 
 
-@pytest.mark.parametrize(
+@every(
     ("sound", "picture", "sentence"),
     [
         (None, ONE_OCLOCK, "It has no start timecode."),
@@ -175,7 +175,7 @@ def test_without_a_timecode_auto_listens_and_timecode_fails(
         start_by_rule(SyncMode.TIMECODE, None, clocks(sound, picture))
 
 
-@pytest.mark.parametrize("seconds", [3_600 + 121, 3_600 - 61])
+@every("seconds", [3_600 + 121, 3_600 - 61])
 def test_timecodes_that_do_not_let_them_overlap_are_not_believed(seconds: int) -> None:
     apart = clocks(DayTime(Fraction(seconds)), ONE_OCLOCK)
     assert start_by_rule(SyncMode.AUTO, None, apart) is None

@@ -207,7 +207,7 @@ def test_internal_names_are_known_by_their_end(host: str, internal: bool) -> Non
     assert is_internal_name(host) is internal
 
 
-@pytest.mark.parametrize(
+@every(
     ("host", "answers", "allowed"),
     [
         ("a.example.com", ["8.8.8.8"], ()),

@@ -191,14 +191,12 @@ def test_messages_never_repeat_the_url() -> None:
 ALLOWED_LOOPBACK = AddressPolicy((ipaddress.ip_network("127.0.0.0/8"),))
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "media", "nas.lan", "127.1"])
+@every("host", ["127.0.0.1", "localhost", "media", "nas.lan", "127.1"])
 def test_operators_networks_let_their_addresses_and_names_through(host: str) -> None:
     assert check_url_text(f"http://{host}:8080/", policy=ALLOWED_LOOPBACK).port == 8080
 
 
-@pytest.mark.parametrize(
-    "url", ["http://10.0.0.1/", "http://[::1]/", "http://metadata.google.internal/"]
-)
+@every("url", ["http://10.0.0.1/", "http://[::1]/", "http://metadata.google.internal/"])
 def test_operators_networks_open_nothing_else(url: str) -> None:
     with pytest.raises(UrlNotAllowedError):
         check_url_text(url, policy=ALLOWED_LOOPBACK)
@@ -243,9 +241,7 @@ def test_a_callback_is_public_https() -> None:
     assert check_callback_url("https://hooks.example.com:8443/x").port == 8443
 
 
-@pytest.mark.parametrize(
-    "url", ["http://example.com/", "https://10.0.0.1/", "https://localhost/", "example.com"]
-)
+@every("url", ["http://example.com/", "https://10.0.0.1/", "https://localhost/", "example.com"])
 def test_any_other_callback_is_refused(url: str) -> None:
     with pytest.raises(UrlError):
         check_callback_url(url)

@@ -39,7 +39,7 @@ from tests.pipelines.net.fetch_servers import (
     send_head,
 )
 from tests.stopwatch import Stopwatch
-from tests.storage.s3_server import place_at, s3_endpoint
+from tests.storage.s3_server import place_at
 from tests.tables import every
 
 
@@ -63,13 +63,12 @@ ODD_KEYS = [
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[ClientBucket]:
+def bucket(endpoint: str) -> ClientBucket:
     """An empty bucket in moto, and the means to read it."""
-    with s3_endpoint() as endpoint:
-        place = place_at(endpoint)
-        client_of(place).create_bucket(Bucket=place.bucket)
-        access = BucketAccess(endpoint, None, place.access_key_id, place.secret_access_key)
-        yield ClientBucket("s3", place.bucket, access)
+    place = place_at(endpoint)
+    client_of(place).create_bucket(Bucket=place.bucket)
+    access = BucketAccess(endpoint, None, place.access_key_id, place.secret_access_key)
+    return ClientBucket("s3", place.bucket, access)
 
 
 def put(bucket: ClientBucket, key: str, data: bytes = b"media") -> None:
@@ -326,7 +325,7 @@ def test_amazon_is_asked_for_the_region_that_nobody_gave(
     assert given.target.startswith("/us-west-2/bucket/a?")
 
 
-@pytest.mark.parametrize(
+@every(
     ("url", "parts"),
     [
         ("s3://bucket/a/b c.mp4", ("s3", "bucket", "a/b c.mp4")),

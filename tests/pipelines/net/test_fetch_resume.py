@@ -28,6 +28,7 @@ from tests.pipelines.net.fetch_servers import (
     nothing_stored,
     send_head,
 )
+from tests.tables import every
 
 OLD = bytes(itertools.islice(itertools.cycle(range(13)), len(BODY)))
 BREAK = 100_000
@@ -151,7 +152,7 @@ SECOND: dict[str, Callable[[Asked, socket.socket], None]] = {
 }
 
 
-@pytest.mark.parametrize("second", SECOND.values(), ids=SECOND.keys())
+@every("second", SECOND.values(), ids=SECOND.keys())
 def test_what_does_not_fit_is_begun_anew(tmp_path: Path, second: Script) -> None:
     """Never two files joined: the first 100 kB of OLD must not be in what is stored."""
     done = Outcome(

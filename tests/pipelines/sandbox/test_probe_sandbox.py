@@ -26,6 +26,7 @@ from pipelines.sandbox.parent import (
     run_confined,
 )
 from pipelines.types import MediaInfo
+from tests.tables import every
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -279,7 +280,7 @@ def _the_child_of(pid: int) -> psutil.Process:
     raise AssertionError("no child was started")
 
 
-@pytest.mark.parametrize("status", [0, 1, -signal.SIGSEGV, -signal.SIGXCPU])
+@every("status", [0, 1, -signal.SIGSEGV, -signal.SIGXCPU])
 def test_other_ends_are_told_at_once(status: int) -> None:
     def check() -> None:
         raise AssertionError("it waited")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-from sqlalchemy import text
-
 from tests.serve_app.cli.test_job_commands import vas
 from tests.serve_app.running_api import Customer, RunningApi
 
@@ -28,11 +26,10 @@ def test_an_archive_is_added_shown_paused_renewed_and_removed(
     head = ["archive", "bucket", "state", "done", "failed", "refused", "error", "nextTry"]
     assert lines[0].split() == head
     assert lines[1].split()[:3] == [archive["archiveId"], "s3://bucket/films/", "active"]
-    failed = (
+    api.sql(
         "UPDATE archives SET failures = 1, error_code = 'BUCKET_UNREACHABLE',"
         " due_at = '2100-01-01T00:00:00Z'"
     )
-    api.transact(lambda connection: connection.execute(text(failed)))
     row = vas(api, customer, "archives", "list").output.splitlines()[1]
     assert row.split()[-2:] == ["BUCKET_UNREACHABLE", "2100-01-01T00:00:00.000Z"]
     paused = vas(api, customer, "archives", "pause", archive["archiveId"], "--json")

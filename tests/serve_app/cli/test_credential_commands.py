@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import text
 from typer.testing import CliRunner
 
 from serve_app.cli.main import app, user_sentence
@@ -171,8 +170,8 @@ def test_an_operator_runs_jobs_again_by_conditions(api: RunningApi, customer: Cu
         complete(api, other, [track(0)], [])
     made = "UPDATE stages SET made_with = '1' WHERE stage <> 'ingest' AND job_id = :id"
     cleaned = "UPDATE jobs SET cleaned_at = now() WHERE id = :id"
-    api.transact(lambda c: c.execute(text(made), {"id": unchanged}))
-    api.transact(lambda c: c.execute(text(cleaned), {"id": gone}))
+    api.sql(made, id=unchanged)
+    api.sql(cleaned, id=gone)
     api.transact(lambda c: cleaning.set_legal_hold(c, jobs, uuid.UUID(held), holds=True))
     [row] = run_vas(api, "rerun", *where, "--dry-run")["jobs"]
     assert (row["jobId"], row["stages"], row["rerunJobId"]) == (job, "vision transcript", None)

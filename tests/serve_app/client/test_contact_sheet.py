@@ -88,7 +88,7 @@ def test_stills_of_different_shapes_share_a_sheet() -> None:
     assert pixels_of(sheet, (0, 250, 250))[0] > 1000
 
 
-@pytest.mark.parametrize(
+@every(
     "missing",
     [
         pytest.param(None, id="none"),
@@ -154,7 +154,7 @@ def test_scenes_and_stills_must_be_as_many() -> None:
         contact_sheet([scene(0), scene(1)], [None], title="a.mp4")
 
 
-@pytest.mark.parametrize(
+@every(
     "odd",
     [
         pytest.param({"index": 0, "startTime": 0.0, "endTime": 0.0}, id="nothing but a time"),

@@ -118,7 +118,7 @@ def test_what_is_not_a_colour_is_no_swatch() -> None:
     assert palette_swatches(colors).plain == "██"
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
+@every("width", [40, 80, 200])
 def test_the_table_fits_the_terminal(width: int) -> None:
     text = shown(scenes_table([scene(0, description="many words " * 30)]), width=width)
     assert max(len(line) for line in text.splitlines()) <= width
@@ -135,7 +135,7 @@ def test_a_video_without_cuts_has_the_row_of_its_overview() -> None:
     assert any("Description 0." in line for line in lines)
 
 
-@pytest.mark.parametrize(
+@every(
     ("about", "expected"),
     [
         ({}, "AUDIO_DAMAGED 3 packets."),
@@ -215,7 +215,7 @@ def test_speakers_have_colours_of_their_own() -> None:
     assert "\x1b[35mSpeaker 2" in text
 
 
-@pytest.mark.parametrize(
+@every(
     "empty",
     [
         pytest.param(transcript(speakers=[]), id="no segments"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.running_api import RunningApi
 
 
 @pytest.fixture(autouse=True)
 def full_buckets(api: RunningApi) -> None:
     """All of them sign in from one address, more often than one may in a minute."""
-    run_sql(api, "DELETE FROM rate_limits")
+    api.sql("DELETE FROM rate_limits")

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from serve_app.api.authentication import LIMITS, Bucket
 from storage import keys
 from tests.serve_app.running_api import Customer, RunningApi
@@ -22,13 +17,6 @@ def sign_in(api: RunningApi, customer: Customer) -> dict[str, str]:
     return {"Authorization": f"Bearer {answer.json()['data']['session']}"}
 
 
-def run_sql(api: RunningApi, statement: str, **parameters: Any) -> None:
-    async def run(connection: AsyncConnection) -> None:
-        await connection.execute(text(statement), parameters)
-
-    api.transact(run)
-
-
 def test_a_sign_in_link_works_once(api: RunningApi, customer: Customer) -> None:
     token = api.transact(lambda c: keys.create_sign_in_link(c, customer.account_id))
     assert api.client.post("/sessions", json={"token": token}).status_code == 201
@@ -42,13 +30,12 @@ def test_sign_in_tokens_are_not_guessed_without_limit(api: RunningApi) -> None:
             break
     expect_error(answer, 429, "RATE_LIMITED")
     assert int(answer.headers["retry-after"]) > 0
-    run_sql(api, "DELETE FROM rate_limits")
+    api.sql("DELETE FROM rate_limits")
 
 
 def test_a_sign_in_link_is_short_lived(api: RunningApi, customer: Customer) -> None:
     token = api.transact(lambda c: keys.create_sign_in_link(c, customer.account_id))
-    run_sql(
-        api,
+    api.sql(
         "UPDATE sign_in_links SET expires_at = now() WHERE account_id = :id",
         id=customer.account_id,
     )
@@ -58,9 +45,7 @@ def test_a_sign_in_link_is_short_lived(api: RunningApi, customer: Customer) -> N
 def test_a_session_ends(api: RunningApi, customer: Customer) -> None:
     session = sign_in(api, customer)
     assert api.client.get("/keys", headers=session).status_code == 200
-    run_sql(
-        api, "UPDATE sessions SET expires_at = now() WHERE account_id = :id", id=customer.account_id
-    )
+    api.sql("UPDATE sessions SET expires_at = now() WHERE account_id = :id", id=customer.account_id)
     expect_error(api.client.get("/keys", headers=session), 401, "UNAUTHORIZED")
 
 
@@ -68,8 +53,7 @@ def test_a_new_key_lasts_as_long_as_the_old_one_and_one_that_is_over_gives_none(
     api: RunningApi, customer: Customer
 ) -> None:
     session = sign_in(api, customer)
-    run_sql(
-        api,
+    api.sql(
         "UPDATE api_keys SET expires_at = now() + interval '1 hour', benefit_id = 'bought'"
         " WHERE account_id = :id",
         id=customer.account_id,
@@ -77,8 +61,7 @@ def test_a_new_key_lasts_as_long_as_the_old_one_and_one_that_is_over_gives_none(
     [old] = api.client.get("/keys", headers=session).json()["data"]
     fresh = api.client.post(f"/keys/{old['id']}/rotate", headers=session).json()["data"]
     assert (fresh["expiresAt"], fresh["benefitId"]) == (old["expiresAt"], "bought")
-    run_sql(
-        api,
+    api.sql(
         "UPDATE api_keys SET expires_at = now() - interval '1 second' WHERE account_id = :id",
         id=customer.account_id,
     )

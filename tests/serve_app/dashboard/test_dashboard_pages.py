@@ -28,7 +28,6 @@ from serve_app.dashboard.routes import ROUTERS
 from storage import jobs, keys, ledger
 from storage.results import TrackTranscript
 from storage.types import SearchKind, SkipReason, StageStatus
-from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.published_jobs import SENTENCES, complete, created, fail, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.tables import every
@@ -348,8 +347,8 @@ def test_translations_are_downloaded_in_every_format_and_shown_as_subtitles(
         " completed_at) VALUES (:id, :language, :status, 0, 'x', CAST(:made AS json),"
         " CASE WHEN :status = 'completed' THEN now() END)"
     )
-    run_sql(api, insert, id=job_id, language="de", status="completed", made=spoken)
-    run_sql(api, insert, id=job_id, language="fr", status="pending", made=None)
+    api.sql(insert, id=job_id, language="de", status="completed", made=spoken)
+    api.sql(insert, id=job_id, language="fr", status="pending", made=None)
     page = browser.get(f"/dashboard/jobs/{job_id}").text
     links = re.findall(r'href="(/dashboard/api/[^"]+language=\w+)" download', page)
     assert [re.search(r"format=(\w+)&amp;language=de$", link)[1] for link in links] == [  # type: ignore[index]
@@ -605,7 +604,7 @@ def test_markup_from_outside_is_text_on_the_pages_of_the_account(
         "UPDATE webhook_events SET last_error = :text, event_type = :text"
         " WHERE account_id = :account",
     ):
-        run_sql(api, statement, text=HOSTILE, account=account)
+        api.sql(statement, text=HOSTILE, account=account)
     api.transact(
         lambda c: ledger.record_purchase(
             c, account, 500, provider=ledger.OPERATOR, reference=HOSTILE
@@ -705,15 +704,13 @@ def test_an_archive_is_shown_with_its_error_and_is_paused_and_resumed(
         assert answer.status_code == 303, answer.text
         assert shown in plain(browser.get("/dashboard/archives"))
     assert browser.post(f"/dashboard/archives/{uuid.uuid4()}/pause", data=form).status_code == 404
-    run_sql(
-        api,
+    api.sql(
         "UPDATE archives SET failures = 2, error_code = 'BUCKET_UNREACHABLE',"
         " error_message = 'It cannot be reached.', due_at = '2100-01-01T00:00:00Z'",
     )
     shown = plain(browser.get("/dashboard/archives"))
     assert "It cannot be reached. BUCKET_UNREACHABLE Next try: 1 Jan 2100, 00:00 UTC" in shown
-    run_sql(
-        api,
+    api.sql(
         "UPDATE archives SET state = 'paused', error_code = 'BUCKET_NOT_FOUND',"
         " error_message = 'There is no such bucket.'",
     )

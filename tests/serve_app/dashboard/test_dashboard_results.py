@@ -16,7 +16,6 @@ import pytest
 from serve_app.dashboard.results import spelled
 from storage.results import Kept
 from tests.contract.long_jobs import WORDS_A_LINE, long_scenes, long_transcript
-from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.dashboard.test_dashboard_pages import csrf, plain, signed_in
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
@@ -45,7 +44,7 @@ def long_job(api: RunningApi, customer: Customer, *, scenes: int, lines: int) ->
         ("transcripts", "document", long_transcript(lines * WORDS_A_LINE)),
     ):
         statement = f"UPDATE {table} SET {column} = CAST(:value AS json) WHERE job_id = :id"  # noqa: S608
-        run_sql(api, statement, value=json.dumps(value), id=job_id)
+        api.sql(statement, value=json.dumps(value), id=job_id)
     return job_id
 
 
@@ -178,7 +177,7 @@ def test_results_that_are_stored_anew_are_read_anew(
         "UPDATE transcripts SET document = replace(document::text, 'morning', 'evening')::json"
         " WHERE job_id = :id"
     )
-    run_sql(api, statement, id=job_id)
+    api.sql(statement, id=job_id)
     assert "Good evening." in plain(browser.get(f"/dashboard/jobs/{job_id}"))
 
 

@@ -12,7 +12,6 @@ from pipelines.media.audio import print_of
 from serve_app.dashboard.pages import days
 from serve_app.work.comparing import KeptSounds
 from storage import keys
-from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.dashboard.test_dashboard_pages import browser, csrf, signed_in
 from tests.serve_app.published_jobs import complete, created, fail, track
 from tests.serve_app.running_api import Customer, RunningApi
@@ -131,8 +130,8 @@ def test_jobs_are_sorted_and_found_by_who_speaks(
     assert listed() == made[::-1]
     assert listed(sort="oldest") == made
     assert listed(sort="name") == [made[2], made[0], made[1]]
-    run_sql(api, "UPDATE jobs SET duration_ms = 5000 WHERE id = :id", id=made[0])
-    run_sql(api, "UPDATE jobs SET duration_ms = 9000000 WHERE id = :id", id=made[1])
+    api.sql("UPDATE jobs SET duration_ms = 5000 WHERE id = :id", id=made[0])
+    api.sql("UPDATE jobs SET duration_ms = 9000000 WHERE id = :id", id=made[1])
     assert listed(sort="longest") == [made[1], made[2], made[0]]
     assert listed(speaker="anna") == [made[1]]
     assert browser.get("/dashboard", params={"sort": "dreams"}).status_code == 400

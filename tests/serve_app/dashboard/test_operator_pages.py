@@ -51,24 +51,16 @@ def test_the_operators_link_signs_in_once_and_not_for_long(api: RunningApi) -> N
         assert "Max-Age=14400" in cookie
         assert client.get("/dashboard/operator").status_code == 200
         assert client.post("/dashboard/sign-in", data={"token": token}).status_code == 401
-        run_sql(api, "UPDATE operator_sessions SET expires_at = now()")
+        api.sql("UPDATE operator_sessions SET expires_at = now()")
         ended = client.get("/dashboard/operator")
         assert ended.headers["location"] == "/dashboard/sign-in?ended=operator"
         assert "vas sessions create --operator" in client.get(ended.headers["location"]).text
     late = api.transact(keys.create_operator_link)
-    run_sql(api, "UPDATE operator_sessions SET link_expires_at = now()")
+    api.sql("UPDATE operator_sessions SET link_expires_at = now()")
     with visitor(api) as client:
         assert client.post("/dashboard/sign-in", data={"token": late}).status_code == 401
     api.transact(keys.forget_old_sign_ins)
-    assert run_sql(api, "SELECT count(*) FROM operator_sessions") == [(0,)]
-
-
-def run_sql(api: RunningApi, statement: str) -> list[tuple[object, ...]]:
-    async def run(connection: AsyncConnection) -> list[tuple[object, ...]]:
-        result = await connection.execute(text(statement))
-        return [tuple(row) for row in result] if result.returns_rows else []
-
-    return api.transact(run)
+    assert api.sql("SELECT count(*) FROM operator_sessions") == [(0,)]
 
 
 def test_an_operators_session_opens_nothing_of_an_account(
@@ -242,9 +234,7 @@ def test_failures_name_job_account_stage_code_and_message(
     assert "Ingest" in row
     assert "FETCH_FAILED" in row
     assert "The source answered 404." in row
-    run_sql(
-        api, "UPDATE jobs SET completed_at = now() - interval '25 hours' WHERE state = 'failed'"
-    )
+    api.sql("UPDATE jobs SET completed_at = now() - interval '25 hours' WHERE state = 'failed'")
     assert "No job failed." in operator.get("/dashboard/operator/failures").text
 
 
@@ -253,7 +243,7 @@ def test_throughput_is_media_against_time_at_work(
 ) -> None:
     job_id = created(api, customer)
     complete(api, job_id, [track(0)], [])
-    run_sql(api, "UPDATE stages SET started_at = ended_at - interval '10 seconds'"
+    api.sql("UPDATE stages SET started_at = ended_at - interval '10 seconds'"
             " WHERE stage = 'vision' AND status = 'completed'")  # fmt: skip
     page = operator.get("/dashboard/operator/throughput").text
     [row] = re.findall(r'<tr><th scope="row">Vision</th>.*?</tr>', page, re.S)
@@ -268,7 +258,7 @@ def test_curves_have_what_waited_and_ended_when(
     """The demo of 95.2 s: it waited for five minutes, half an hour ago, and completed in one."""
     job_id = created(api, customer)
     complete(api, job_id, [track(0)], [])
-    run_sql(api, "UPDATE jobs SET completed_at = now() - interval '9 days', created_at = now() -"
+    api.sql("UPDATE jobs SET completed_at = now() - interval '9 days', created_at = now() -"
             " interval '9 days' WHERE completed_at IS NOT NULL")  # fmt: skip
     statement = text(
         "UPDATE jobs SET created_at = now() - interval '36 minutes', started_at = now()"
@@ -325,16 +315,10 @@ def test_markup_of_customers_is_text_to_the_operator(
 ) -> None:
     job_id = created(api, customer)
     fail(api, job_id)
-
-    async def spoil(connection: AsyncConnection) -> None:
-        for statement, id_ in (
-            ("UPDATE accounts SET name = :text WHERE id = CAST(:id AS uuid)", customer.account_id),
-            ("UPDATE stages SET error_message = :text WHERE job_id = CAST(:id AS uuid)"
-             " AND status = 'failed'", job_id),
-        ):  # fmt: skip
-            await connection.execute(text(statement), {"text": HOSTILE, "id": str(id_)})
-
-    api.transact(spoil)
+    renamed = "UPDATE accounts SET name = :text WHERE id = :id"
+    api.sql(renamed, text=HOSTILE, id=customer.account_id)
+    told = "UPDATE stages SET error_message = :text WHERE job_id = :id AND status = 'failed'"
+    api.sql(told, text=HOSTILE, id=uuid.UUID(job_id))
     for path in ("/failures", "/accounts"):
         page = operator.get(f"/dashboard/operator{path}").text
         assert "<img src=x" not in page

@@ -138,7 +138,7 @@ def test_every_worker_scales_from_zero_and_the_head_takes_no_tasks() -> None:
     assert all(each["max_workers"] > 0 for each in workers)
 
 
-@pytest.mark.parametrize(
+@every(
     ("demands", "added"),
     [
         pytest.param([{"CPU": 1.0}] * 20, {"processors": 2}, id="twenty segments"),
@@ -202,7 +202,7 @@ def test_every_file_that_nodes_get_is_there() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("place", ["head_start_ray_commands", "worker_start_ray_commands"])
+@every("place", ["head_start_ray_commands", "worker_start_ray_commands"])
 def test_a_node_has_its_environment_before_ray_starts(place: str) -> None:
     stop, start = cluster_config()[place]
     assert stop == "ray stop"

@@ -71,7 +71,7 @@ def test_everything_that_the_image_copies_is_sent_to_the_builder() -> None:
         assert f"!{name}" in sent or (name.startswith("deploy/") and "!deploy/*.sh" in sent), name
 
 
-@pytest.mark.parametrize(
+@every(
     "path",
     [
         "deploy/Dockerfile",
@@ -249,7 +249,7 @@ def test_the_node_types_of_kubernetes_are_those_of_the_cluster() -> None:
         assert processors[field] == theirs[field]
 
 
-@pytest.mark.parametrize("cluster", clusters(), ids=["service", "backfill"])
+@every("cluster", clusters(), ids=["service", "backfill"])
 def test_a_pod_has_its_environment_before_ray_starts_and_no_privileges(
     cluster: dict[str, Any],
 ) -> None:
@@ -268,7 +268,7 @@ def test_a_pod_has_its_environment_before_ray_starts_and_no_privileges(
             }
 
 
-@pytest.mark.parametrize("cluster", clusters(), ids=["service", "backfill"])
+@every("cluster", clusters(), ids=["service", "backfill"])
 def test_kubernetes_names_the_version_of_ray_that_is_installed(cluster: dict[str, Any]) -> None:
     locked = re.search(
         r"^ray==([\w.]+)", (PROJECT / "requirements/core.txt").read_text(), re.MULTILINE

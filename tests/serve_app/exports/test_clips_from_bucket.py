@@ -21,15 +21,17 @@ from tests.pipelines.ingest.ingest_material import remuxed, with_tag_times
 from tests.serve_app.exports.test_clips import clip, pictures, publish_ingest
 from tests.serve_app.published_jobs import created, media
 from tests.serve_app.running_api import SECRET, Customer, RunningApi
-from tests.storage.s3_server import fresh_store, s3_endpoint
+from tests.storage.s3_server import fresh_store
 from tests.tables import every
 
 SECONDS, RATE = 12, 25
 
 
 @pytest.fixture(scope="module")
-def api_settings(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    with fresh_database(postgres_url) as url, s3_endpoint() as endpoint:
+def api_settings(
+    postgres_url: str, endpoint: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Settings]:
+    with fresh_database(postgres_url) as url:
         place = fresh_store(endpoint).place
         yield Settings(
             data_dir=tmp_path_factory.mktemp("data"),

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import opentimelineio as otio
 import pytest
-from sqlalchemy import text
 from threadpoolctl import threadpool_info
 
 from pipelines.across.comparison import compare_shots
@@ -21,7 +20,6 @@ from serve_app.client.api import ApiClient, RequestFailedError
 from serve_app.exports.comparisons import compared
 from serve_app.work.comparing import compare_cuts
 from storage.comparisons import MOST_PENDING, WAITED, forget_old
-from storage.database import Connection
 from storage.results import TrackTranscript
 from tests.pipelines.vision.test_comparison import A, Shots, prints
 from tests.serve_app.beside_jobs import do, make_due
@@ -74,7 +72,7 @@ def cut(
 @pytest.fixture(autouse=True)
 def nothing_waits(api: RunningApi) -> Iterator[None]:
     yield
-    rows(api, "DELETE FROM work")
+    api.sql("DELETE FROM work")
 
 
 @pytest.fixture
@@ -298,27 +296,19 @@ def test_nobody_reads_a_comparison_of_another_account_or_of_an_erased_job(
     assert read(api, customer, "none").status_code == 404
     api.client.post(f"/jobs/{cuts[0]}/erase", headers=customer.headers)
     assert read(api, customer, found["comparisonId"]).status_code == 404
-    assert rows(api, "SELECT id FROM comparisons WHERE id = :id", id=found["comparisonId"]) == []
-
-
-def rows(api: RunningApi, statement: str, **values: Any) -> list[Any]:
-    async def run(connection: Connection) -> list[Any]:
-        found = await connection.execute(text(statement), values)
-        return [tuple(row) for row in found] if found.returns_rows else []
-
-    return api.transact(run)
+    assert api.sql("SELECT id FROM comparisons WHERE id = :id", id=found["comparisonId"]) == []
 
 
 def test_what_nobody_waits_for_any_more_is_not_compared(
     api: RunningApi, customer: Customer, cuts: tuple[str, str]
 ) -> None:
     left = request(api, customer, *cuts).json()["data"]["comparisonId"]
-    rows(api, "UPDATE comparisons SET asked_at = asked_at - interval '3 minutes'")
+    api.sql("UPDATE comparisons SET asked_at = asked_at - interval '3 minutes'")
     at_work(api)
-    assert rows(api, "SELECT state FROM comparisons WHERE id = :id", id=left) == [("pending",)]
+    assert api.sql("SELECT state FROM comparisons WHERE id = :id", id=left) == [("pending",)]
     assert read(api, customer, left).status_code == 404
     at_work(api)
-    rows(api, "DELETE FROM comparisons")
+    api.sql("DELETE FROM comparisons")
 
 
 def test_one_that_is_being_made_stops_once_nobody_waits_for_it(
@@ -330,7 +320,7 @@ def test_one_that_is_being_made_stops_once_nobody_waits_for_it(
 
     def endless(*_: Any) -> None:
         check = _[-1]
-        rows(api, "UPDATE comparisons SET asked_at = asked_at - interval '3 minutes'")
+        api.sql("UPDATE comparisons SET asked_at = asked_at - interval '3 minutes'")
         try:
             while True:
                 check()
@@ -368,7 +358,7 @@ def test_a_comparison_that_breaks_is_tried_so_often_and_then_given_up(
 def test_accounts_take_turns_and_wait_for_so_many(
     api: RunningApi, customer: Customer, cuts: tuple[str, str]
 ) -> None:
-    rows(api, "DELETE FROM comparisons")
+    api.sql("DELETE FROM comparisons")
     busy = [cut(api, customer, A[:1], "Good", str(number)) for number in range(3)]
     pairs = [(one, other) for one in busy for other in busy if one != other]
     mine = [request(api, customer, *pair) for pair in pairs[: MOST_PENDING + 1]]
@@ -384,7 +374,7 @@ def test_accounts_take_turns_and_wait_for_so_many(
         for each in mine[:-1]
     ]
     assert states == ["completed"] + ["pending"] * (MOST_PENDING - 1)
-    rows(api, "DELETE FROM comparisons")
+    api.sql("DELETE FROM comparisons")
 
 
 def test_comparisons_are_kept_for_an_hour_and_so_many_of_an_account(
@@ -394,10 +384,10 @@ def test_comparisons_are_kept_for_an_hour_and_so_many_of_an_account(
     monkeypatch.setattr("storage.comparisons.MOST_KEPT", 1)
     second = ask(api, customer, cuts[1], cuts[0]).json()["data"]["comparisonId"]
     assert read(api, customer, first).status_code == 404
-    rows(api, "UPDATE comparisons SET completed_at = completed_at - interval '61 minutes'")
+    api.sql("UPDATE comparisons SET completed_at = completed_at - interval '61 minutes'")
     assert read(api, customer, second).status_code == 404
     api.transact(forget_old)
-    assert rows(api, "SELECT id FROM comparisons WHERE id = :id", id=second) == []
+    assert api.sql("SELECT id FROM comparisons WHERE id = :id", id=second) == []
 
 
 def test_what_was_made_of_results_that_changed_meanwhile_is_not_stored(
@@ -407,7 +397,7 @@ def test_what_was_made_of_results_that_changed_meanwhile_is_not_stored(
 
     def changing(*given: Any) -> Any:
         statement = "UPDATE transcripts SET track_name = track_name WHERE job_id = :id"
-        rows(api, statement, id=cuts[0])
+        api.sql(statement, id=cuts[0])
         return compared(*given)
 
     with monkeypatch.context() as patched:

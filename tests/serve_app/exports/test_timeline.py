@@ -124,19 +124,9 @@ def cut_frames(rate: Fraction) -> list[int]:
     return sorted({0, 1, *edges, *anywhere, total})
 
 
-@pytest.fixture(params=RATES)
-def rate(request: pytest.FixtureRequest) -> Rate:
-    found: Rate = request.param
-    return found
-
-
-@pytest.fixture
-def frames(rate: Rate) -> list[int]:
-    return cut_frames(rate.exact)
-
-
-@pytest.fixture
-def timeline(rate: Rate, frames: list[int]) -> FrameTimeline:
+def cut_timeline(rate: Rate) -> FrameTimeline:
+    """What editing programs get of a file with those cuts."""
+    frames = cut_frames(rate.exact)
     ingested = one_file(stream(rate.exact, frames[-1]), rate.start)
     return timeline_of(ingested, sections_at(frames, rate.exact))
 
@@ -161,10 +151,10 @@ def expected_ranges(rate: Rate, frames: Sequence[int]) -> list[tuple[int, int]]:
     return [(start + a, b - a) for a, b in pairwise(frames)]
 
 
-def test_an_otio_has_every_cut_at_its_frame(
-    rate: Rate, frames: list[int], timeline: FrameTimeline
-) -> None:
-    read = otio.adapters.read_from_string(to_otio(timeline), "otio_json")
+@every("rate", RATES)
+def test_an_otio_has_every_cut_at_its_frame(rate: Rate) -> None:
+    frames = cut_frames(rate.exact)
+    read = otio.adapters.read_from_string(to_otio(cut_timeline(rate)), "otio_json")
     clips = clips_of(read)
     assert starts_and_lengths(clips) == expected_ranges(rate, frames)
     assert {clip.source_range.start_time.rate for clip in clips} == {float(rate.exact)}
@@ -174,19 +164,20 @@ def test_an_otio_has_every_cut_at_its_frame(
     assert clips[1].name == "Scene 2"
 
 
-def test_an_edl_has_every_cut_at_its_frame(
-    rate: Rate, frames: list[int], timeline: FrameTimeline
-) -> None:
-    text = to_edl(timeline)
+@every("rate", RATES)
+def test_an_edl_has_every_cut_at_its_frame(rate: Rate) -> None:
+    text = to_edl(cut_timeline(rate))
     assert f"\nFCM: {rate.edl_mode}\n" in text
+    rows = re.findall(r"V     C        (\S+) (\S+) (\S+) (\S+)", text)
+    assert all(row[:2] == row[2:] for row in rows), "records count with the sources of one file"
     read = otio.adapters.read_from_string(text, "cmx_3600", rate=float(rate.exact))
     day = int(parse_day(rate) * rate.exact)
-    expected = [(start % day, length) for start, length in expected_ranges(rate, frames)]
+    ranges = expected_ranges(rate, cut_frames(rate.exact))
+    expected = [(start % day, length) for start, length in ranges]
     if rate.start.startswith("23"):
         # The adapter takes an event over midnight for one that ends before it begins.
-        written = re.findall(r"V     C        (\S+) (\S+) (\S+) (\S+)", text)
         got = [tuple(round(otio.opentime.from_timecode(each, 24).value) for each in row[:2])
-               for row in written]  # fmt: skip
+               for row in rows]  # fmt: skip
         assert [(a, (b - a) % day) for a, b in got] == expected
         return
     clips = clips_of(read)
@@ -201,21 +192,16 @@ def parse_day(rate: Rate) -> Fraction:
     return moment.day_seconds
 
 
-def test_an_edl_counts_records_with_sources_for_one_file(timeline: FrameTimeline) -> None:
-    for row in re.findall(r"V     C        (\S+) (\S+) (\S+) (\S+)", to_edl(timeline)):
-        assert row[:2] == row[2:]
-
-
-def test_an_fcpxml_has_every_cut_at_its_frame(
-    rate: Rate, frames: list[int], timeline: FrameTimeline
-) -> None:
-    root = tree(to_fcpxml(timeline))
+@every("rate", RATES)
+def test_an_fcpxml_has_every_cut_at_its_frame(rate: Rate) -> None:
+    root = tree(to_fcpxml(cut_timeline(rate)))
     start = start_of(rate)
     clips = root.findall(".//asset-clip")
     got = [
         [int(seconds(clip.get(name)) * rate.exact) for name in ("offset", "start", "duration")]
         for clip in clips
     ]
+    frames = cut_frames(rate.exact)
     assert got == [[start + a, start + a, b - a] for a, b in pairwise(frames)]
     [sequence] = root.findall(".//sequence")
     drop = rate.edl_mode == "DROP FRAME"
@@ -233,7 +219,8 @@ def seconds(text: str | None) -> Fraction:
     return Fraction((text or "").removesuffix("s"))
 
 
-def test_opentimelineio_reads_the_clips_of_an_fcpxml(rate: Rate, frames: list[int]) -> None:
+@every("rate", RATES)
+def test_opentimelineio_reads_the_clips_of_an_fcpxml(rate: Rate) -> None:
     """Its adapter truncates rates, and then times, to whole numbers: to the frame, the test above
     reads the same fractions."""
     video = stream(rate.exact, 400)
@@ -247,6 +234,7 @@ def test_opentimelineio_reads_the_clips_of_an_fcpxml(rate: Rate, frames: list[in
         assert abs(clip.source_range.duration.value - length) <= slack
 
 
+@every("rate", RATES)
 def test_times_in_milliseconds_find_the_frame_again_at_every_rate(rate: Rate) -> None:
     total = int(HOURS * 3600 * rate.exact)
     [source] = find_sources("a.mov", one_file(stream(rate.exact, total, start_ms=21), None))
@@ -254,6 +242,7 @@ def test_times_in_milliseconds_find_the_frame_again_at_every_rate(rate: Rate) ->
         assert source.frame_at(21 + rounded_ms(frame, 1 / rate.exact)) == frame
 
 
+@every("rate", RATES)
 def test_timecodes_are_those_of_opentimelineio(rate: Rate) -> None:
     drop = rate.edl_mode == "DROP FRAME"
     day = int(parse_day(rate) * rate.exact)
@@ -281,7 +270,7 @@ def test_the_rate_of_a_timeline_is_one_that_editing_programs_have(
     assert timeline_rate({"exact_rate": named, "frame_rate": measured}) == expected
 
 
-@pytest.mark.parametrize("timecode", [None, "nonsense", "25:00:00:00", "00:00:00:99"])
+@every("timecode", [None, "nonsense", "25:00:00:00", "00:00:00:99"])
 def test_a_file_without_a_timecode_begins_at_zero(timecode: str | None) -> None:
     timeline = timeline_of(
         one_file(stream(Fraction(25), 50), timecode), sections_at([0, 50], Fraction(25))
@@ -458,7 +447,7 @@ def test_youtube_gets_a_first_chapter_at_zero_and_none_shorter_than_ten_seconds(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("count", "shown"), [(1, "is one"), (2, "are 2")])
+@every(("count", "shown"), [(1, "is one"), (2, "are 2")])
 def test_chapters_that_youtube_would_not_show_are_refused(count: int, shown: str) -> None:
     sections = [Section(at * 10_000, (at + 1) * 10_000, "Part") for at in range(count)]
     with pytest.raises(ApiError, match=f"from 3 on, .* {shown}") as caught:
@@ -530,7 +519,8 @@ def test_four_times_the_scenes_take_four_times_the_work(
     assert written(40) < 5 * written(10)
 
 
-@pytest.mark.parametrize("container", ["mov", "mkv", "mp4", "mxf"])
+@every("container", ["mov", "mkv", "mp4", "mxf"])
+@every("rate", RATES)
 def test_a_real_file_comes_out_with_its_rate_timecode_and_frames(
     rate: Rate, container: str, tmp_path: Path
 ) -> None:

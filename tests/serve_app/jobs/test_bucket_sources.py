@@ -17,7 +17,7 @@ from serve_app.work.fetch import SourceFetcher
 from storage.jobs import find_job
 from storage.objects.s3 import client_of
 from tests.serve_app.running_api import Customer, RunningApi
-from tests.storage.s3_server import place_at, s3_endpoint
+from tests.storage.s3_server import place_at
 from tests.tables import every
 
 URL = "s3://footage/2024/day 1/a+b%20c.mp4"
@@ -123,24 +123,23 @@ def test_what_names_no_bucket_that_may_be_read_makes_no_job(
 
 
 def test_a_runner_fetches_the_object_with_the_request_s_credentials(
-    api: RunningApi, customer: Customer
+    api: RunningApi, customer: Customer, endpoint: str
 ) -> None:
     answer = create(api, customer, url=URL, bucketAccess=ACCESS)
     job = stored(api, answer.json()["data"]["jobId"])
     [clip] = job.source.clips
     own = api.settings.model_copy(update={"allowed_networks": (ip_network("127.0.0.0/8"),)})
-    with s3_endpoint() as endpoint:
-        place = place_at(endpoint, bucket="footage")
-        client_of(place).create_bucket(Bucket="footage")
-        client_of(place).put_object(
-            Bucket="footage", Key=URL.removeprefix("s3://footage/"), Body=b"media"
-        )
-        access = BucketAccess(endpoint, None, place.access_key_id, place.secret_access_key)
-        sealed = seal_access(api.context.encrypter, access)
-        clips = (clip.model_copy(update={"sealed_access": sealed}),)
-        job = replace(job, source=job.source.model_copy(update={"clips": clips}))
-        with pytest.raises(StageError, match="private"):
-            SourceFetcher(api.context, job, FreeRun()).fetch_all([])
-        allowing = replace(api.context, settings=own)
-        fetched = SourceFetcher(allowing, job, FreeRun()).fetch_all([])
+    place = place_at(endpoint, bucket="footage")
+    client_of(place).create_bucket(Bucket="footage")
+    client_of(place).put_object(
+        Bucket="footage", Key=URL.removeprefix("s3://footage/"), Body=b"media"
+    )
+    access = BucketAccess(endpoint, None, place.access_key_id, place.secret_access_key)
+    sealed = seal_access(api.context.encrypter, access)
+    clips = (clip.model_copy(update={"sealed_access": sealed}),)
+    job = replace(job, source=job.source.model_copy(update={"clips": clips}))
+    with pytest.raises(StageError, match="private"):
+        SourceFetcher(api.context, job, FreeRun()).fetch_all([])
+    allowing = replace(api.context, settings=own)
+    fetched = SourceFetcher(allowing, job, FreeRun()).fetch_all([])
     assert api.context.objects.read_bytes(fetched.clips[0].key) == b"media"

@@ -89,7 +89,7 @@ def test_after_a_tenth_it_is_right_within_a_quarter(
             assert told == pytest.approx(left, rel=0.25, abs=1.0), f"at {now} of {end} s"
 
 
-@pytest.mark.parametrize(
+@every(
     ("ingest", "vision", "transcript"),
     [
         pytest.param(
@@ -148,7 +148,7 @@ def test_what_was_expected_is_told_while_nothing_has_moved() -> None:
     assert told == pytest.approx(30.0, rel=0.1)
 
 
-@pytest.mark.parametrize("seconds", [15.0, 60.0], ids=["twice as fast", "half as fast"])
+@every("seconds", [15.0, 60.0], ids=["twice as fast", "half as fast"])
 def test_where_it_is_not_as_expected_its_own_pace_counts_ever_more(seconds: float) -> None:
     errors = [
         abs((seconds_left(only_vision(done, 2 + done * seconds, EXPECTED)) or 0) / left - 1)

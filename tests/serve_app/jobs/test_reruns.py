@@ -23,7 +23,6 @@ from storage.results import TrackTranscript
 from storage.tables import jobs as job_table
 from storage.types import Retention, StageName
 from tests.pipelines.speech.test_edits import segment
-from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.interface_contract import DOCUMENT, Contract
 from tests.serve_app.published_jobs import SCENES, complete, created, stored, track
 from tests.serve_app.running_api import Customer, RunningApi
@@ -48,8 +47,7 @@ def job(api: RunningApi, customer: Customer) -> Iterator[str]:
     job_id = created(api, customer)
     complete(api, job_id, [said("Good morning")], [])
     uses(api, NOW)
-    run_sql(
-        api,
+    api.sql(
         "UPDATE stages SET made_with = v.made_with FROM stage_versions v"
         " WHERE v.stage = stages.stage AND job_id = :job",
         job=job_id,
@@ -255,7 +253,7 @@ def test_a_rerun_is_refused_by_name(api: RunningApi, customer: Customer, job: st
     api.transact(lambda c: set_legal_hold(c, job_table, held, holds=True))
     assert refused(job, stages=["vision"]) == (409, "LEGAL_HOLD")
     api.transact(lambda c: set_legal_hold(c, job_table, held, holds=False))
-    run_sql(api, "UPDATE jobs SET cleaned_at = now() WHERE id = :job", job=job)
+    api.sql("UPDATE jobs SET cleaned_at = now() WHERE id = :job", job=job)
     assert refused(job, stages=["vision"]) == (410, "SOURCE_GONE")
     assert planned(api, customer, job)["rerunJobId"] is None, "nothing changed, nothing to read"
 
@@ -289,7 +287,7 @@ def test_the_media_is_kept_while_it_is_read_again(
 def test_what_a_rerun_wrote_late_is_removed_with_the_media(
     api: RunningApi, customer: Customer, job: str
 ) -> None:
-    run_sql(api, "UPDATE jobs SET completed_at = now() - interval '1 day' WHERE id = :job", job=job)
+    api.sql("UPDATE jobs SET completed_at = now() - interval '1 day' WHERE id = :job", job=job)
     rerun_id = planned(api, customer, job, stages=["vision"])["rerunJobId"]
     api.client.post(f"/jobs/{rerun_id}/cancel", headers=customer.headers)
     api.client.post(f"/jobs/{job}/erase", headers=customer.headers)
@@ -302,7 +300,7 @@ def test_what_a_rerun_wrote_late_is_removed_with_the_media(
 def test_a_rerun_of_less_credits_than_it_costs_is_not_made(
     api: RunningApi, customer: Customer, job: str
 ) -> None:
-    run_sql(api, "UPDATE jobs SET billable_seconds = 360000 WHERE id = :job", job=job)
+    api.sql("UPDATE jobs SET billable_seconds = 360000 WHERE id = :job", job=job)
     answer = ask(api, customer, job, stages=["vision"])
     assert (answer.status_code, answer.json()["code"]) == (402, "INSUFFICIENT_CREDITS")
     assert len(api.client.get("/jobs", headers=customer.headers).json()["data"]) == 1

@@ -286,12 +286,6 @@ def test_a_download_token_is_stored_encrypted(api: RunningApi, customer: Custome
         headers=customer.headers,
     )
     assert token not in job.text
-
-    async def stored(connection: object) -> str:
-        from sqlalchemy import text
-
-        query = text("SELECT source::text FROM jobs WHERE id = :id")
-        row = await connection.execute(query, {"id": job.json()["data"]["jobId"]})  # type: ignore[attr-defined]
-        return str(row.scalar_one())
-
-    assert token not in api.transact(stored)
+    query = "SELECT source::text FROM jobs WHERE id = :id"
+    [(stored,)] = api.sql(query, id=job.json()["data"]["jobId"])
+    assert token not in stored

@@ -124,7 +124,7 @@ class Route:
         self.operation_id = operation_id
 
 
-@pytest.mark.parametrize(
+@every(
     ("scope", "status", "labels"),
     [
         pytest.param(

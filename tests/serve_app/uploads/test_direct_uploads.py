@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -26,19 +25,12 @@ from storage.objects.s3 import S3Store
 from storage.uploads import LONGEST_PAUSE_SECONDS, lease_awaited_uploads
 from tests.serve_app.beside_jobs import behind
 from tests.serve_app.beside_jobs import sweep as sweep_all
-from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import create, put, state_of
 from tests.serve_app.uploads.uploading import offset_of, patch, upload_of
-from tests.storage.s3_server import everything_in, fresh_store, s3_endpoint
+from tests.storage.s3_server import everything_in, fresh_store
 
 LIMIT_BYTES = 20 * GIB
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_endpoint() as address:
-        yield address
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +77,7 @@ def look(api: RunningApi, *, watches: int = 1, **changes: Any) -> None:
 
 
 def make_due(api: RunningApi) -> None:
-    run_sql(api, "UPDATE uploads SET look_after = NULL")
+    api.sql("UPDATE uploads SET look_after = NULL")
 
 
 def sweep(api: RunningApi, **changes: Any) -> None:
@@ -238,8 +230,7 @@ def test_a_job_that_ended_is_not_looked_for_and_its_late_file_is_swept(
     assert put(job["uploadUrl"], b"late").status_code == 200
     look(api)
     assert state_of(api, customer, job["jobId"]) == "cancelled"
-    run_sql(
-        api,
+    api.sql(
         "UPDATE jobs SET completed_at = now() - interval '11 seconds' WHERE id = :id",
         id=uuid.UUID(job["jobId"]),
     )
@@ -252,8 +243,7 @@ def test_a_file_that_came_in_time_may_be_noticed_a_little_later(
 ) -> None:
     jobs = [create(api, customer) for _ in range(2)]
     for job, seconds in zip(jobs, (20, 31), strict=True):
-        run_sql(
-            api,
+        api.sql(
             f"UPDATE jobs SET upload_expires_at = now() - interval '{seconds} seconds'"  # noqa: S608
             " WHERE id = :id",
             id=uuid.UUID(job["jobId"]),
@@ -271,8 +261,7 @@ def test_a_file_that_lies_in_the_bucket_keeps_its_job_from_expiring(
     for job in (arrived, ancient):
         put(job["uploadUrl"], b"footage")
     for job, hours in ((arrived, 1), (empty, 1), (ancient, 7)):
-        run_sql(
-            api,
+        api.sql(
             f"UPDATE jobs SET upload_expires_at = now() - interval '{hours} hours'"  # noqa: S608
             " WHERE id = :id",
             id=uuid.UUID(job["jobId"]),
@@ -297,8 +286,7 @@ def test_the_longer_a_job_waits_the_rarer_it_is_looked_for(
     api: RunningApi, customer: Customer, age_seconds: int, pause_seconds: int
 ) -> None:
     job = create(api, customer)
-    run_sql(
-        api,
+    api.sql(
         f"UPDATE jobs SET created_at = now() - interval '{age_seconds} seconds'"  # noqa: S608
         " WHERE id = :id",
         id=uuid.UUID(job["jobId"]),
@@ -320,8 +308,7 @@ def test_a_file_that_comes_in_through_the_service_is_not_looked_for(
 ) -> None:
     job = create(api, customer)
     token = ", writer_token = gen_random_uuid()" if mark == "writer_expires_at" else ""
-    run_sql(
-        api,
+    api.sql(
         f"UPDATE uploads SET {mark} = now() + interval '5 seconds'{token}"  # noqa: S608
         " WHERE job_id = :id",
         id=uuid.UUID(job["jobId"]),

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import create, put, state_of
 from tests.serve_app.uploads.uploading import TUS, files_of, head, object_of, offset_of, patch
@@ -367,8 +366,7 @@ def test_what_a_killed_process_did_not_verify_does_not_count(
 ) -> None:
     url = job["resumableUploadUrl"]
     patch(url, 0, b"abc")
-    run_sql(
-        api,
+    api.sql(
         "UPDATE uploads SET unverified_from_bytes = 1 WHERE job_id = :id",
         id=uuid.UUID(job["jobId"]),
     )

@@ -59,13 +59,9 @@ def test_a_patch_that_breaks_off_keeps_what_arrived(
 
 def free(api: RunningApi, job: dict[str, Any]) -> bool:
     """Whether nobody holds the right to write."""
-    from sqlalchemy import text
-
-    async def work(connection: Any) -> bool:
-        query = text("SELECT writer_token IS NULL FROM uploads WHERE job_id = cast(:id AS uuid)")
-        return bool((await connection.execute(query, {"id": job["jobId"]})).scalar_one())
-
-    return api.transact(work)
+    query = "SELECT writer_token IS NULL FROM uploads WHERE job_id = cast(:id AS uuid)"
+    [(found,)] = api.sql(query, id=job["jobId"])
+    return bool(found)
 
 
 def test_a_slow_client_s_bytes_count_although_no_piece_is_full(job: dict[str, Any]) -> None:

@@ -82,14 +82,14 @@ def test_a_malformed_checksum_is_refused(value: str) -> None:
         parse_checksum(value)
 
 
-@pytest.mark.parametrize("name", ["Upload-Offset", "Upload-Length", "Upload-Checksum"])
+@every("name", ["Upload-Offset", "Upload-Length", "Upload-Checksum"])
 def test_a_header_that_stands_twice_is_refused(name: str) -> None:
     fields = [TYPE, ("Upload-Offset", "0"), (name, "0"), (name, "0")]
     with pytest.raises(HeaderError, match="more than once"):
         parse_patch(headers(*fields))
 
 
-@pytest.mark.parametrize(
+@every(
     "content_type",
     [None, "", "application/octet-stream", "application/offset+octet-stream; charset=utf-8"],
 )
@@ -99,7 +99,7 @@ def test_only_one_content_type_will_do(content_type: str | None) -> None:
         parse_patch(headers(*fields, ("Upload-Offset", "0")))
 
 
-@pytest.mark.parametrize(
+@every(
     ("values", "ours"),
     [(["1.0.0"], True), ([], False), (["1.0"], False), (["2.0.0"], False), (["1.0.0"] * 2, False)],
 )

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from sqlalchemy import text
 
 from serve_app.api import downloads
 from serve_app.settings import Settings
@@ -319,36 +318,25 @@ def patch_it(url: str, resumable: str, content: bytes) -> int:
 @contextlib.contextmanager
 def counted_queueings(api: RunningApi) -> Iterator[Callable[[str], int]]:
     """How often each job became queued, counted in the database itself."""
-
-    def run(*statements: str) -> None:
-        async def work(connection: Any) -> None:
-            for statement in statements:
-                await connection.execute(text(statement))
-
-        api.transact(work)
-
-    run(
-        "CREATE TABLE queueings (job_id uuid)",
+    api.sql("CREATE TABLE queueings (job_id uuid)")
+    api.sql(
         """CREATE FUNCTION count_queueing() RETURNS trigger LANGUAGE plpgsql AS $$
-           BEGIN INSERT INTO queueings VALUES (NEW.id); RETURN NEW; END $$""",
+           BEGIN INSERT INTO queueings VALUES (NEW.id); RETURN NEW; END $$"""
+    )
+    api.sql(
         """CREATE TRIGGER count_queueing AFTER UPDATE ON jobs FOR EACH ROW
            WHEN (NEW.state = 'queued' AND OLD.state IS DISTINCT FROM NEW.state)
-           EXECUTE FUNCTION count_queueing()""",
+           EXECUTE FUNCTION count_queueing()"""
     )
 
     def count(job_id: str) -> int:
-        async def work(connection: Any) -> int:
-            query = text("SELECT count(*) FROM queueings WHERE job_id = :id")
-            return int((await connection.execute(query, {"id": uuid.UUID(job_id)})).scalar_one())
-
-        return api.transact(work)
+        query = "SELECT count(*) FROM queueings WHERE job_id = :id"
+        [(found,)] = api.sql(query, id=uuid.UUID(job_id))
+        return int(found)
 
     yield count
-    run(
-        "DROP TRIGGER count_queueing ON jobs",
-        "DROP FUNCTION count_queueing",
-        "DROP TABLE queueings",
-    )
+    for what in ("TRIGGER count_queueing ON jobs", "FUNCTION count_queueing", "TABLE queueings"):
+        api.sql(f"DROP {what}")
 
 
 def test_the_job_is_queued_once_however_its_last_files_race(

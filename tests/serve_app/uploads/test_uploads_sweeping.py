@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from serve_app.settings import Settings
-from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_jobs_api import create, put, state_of
 from tests.serve_app.uploads.test_uploads import Sender, eventually, patching
@@ -19,8 +18,7 @@ from tests.serve_app.work.test_reaper import sweep
 
 
 def expire(api: RunningApi, job: dict[str, Any], seconds: int = 60) -> None:
-    run_sql(
-        api,
+    api.sql(
         "UPDATE jobs SET upload_expires_at = now() - make_interval(secs => :seconds) "
         "WHERE id = :id",
         id=uuid.UUID(job["jobId"]),
@@ -29,8 +27,7 @@ def expire(api: RunningApi, job: dict[str, Any], seconds: int = 60) -> None:
 
 
 def end_long_ago(api: RunningApi, job: dict[str, Any]) -> None:
-    run_sql(
-        api,
+    api.sql(
         "UPDATE jobs SET completed_at = now() - interval '2 hours' WHERE id = :id",
         id=uuid.UUID(job["jobId"]),
     )
@@ -94,8 +91,7 @@ def test_nothing_comes_in_for_ever(api: RunningApi, customer: Customer) -> None:
 
 def lose_the_writer(api: RunningApi, job: dict[str, Any], silent_seconds: int) -> None:
     """As a process leaves it that was killed while it wrote."""
-    run_sql(
-        api,
+    api.sql(
         "UPDATE uploads SET writer_token = gen_random_uuid(), writer_expires_at = now() - "
         "make_interval(secs => :seconds) WHERE job_id = :id AND slot = 'media'",
         id=uuid.UUID(job["jobId"]),

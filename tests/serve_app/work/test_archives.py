@@ -42,15 +42,9 @@ from tests.pipelines.net.fetch_servers import Asked, ScriptedServer, answer
 from tests.serve_app import archive_process
 from tests.serve_app.beside_jobs import step
 from tests.serve_app.running_api import SECRET, Customer, RunningApi
-from tests.storage.s3_server import place_at, s3_endpoint
+from tests.storage.s3_server import place_at
 
 Result = TypeVar("Result")
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_endpoint() as address:
-        yield address
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipelines.execution.chain import ControlSpan, FreeRun, Pace, collected, parts_of
 from serve_app.work.stage_work import ingest_parts
+from tests.tables import every
 
 SHOWN_STEP = 1e-6
 """The API shows six decimals."""
@@ -40,7 +41,7 @@ def test_it_never_goes_back_and_ends_at_one(row_seconds: list[float], concurrenc
     assert fractions[-1] == 1.0
 
 
-@pytest.mark.parametrize(
+@every(
     "row_seconds",
     [
         pytest.param([8.0] * 30, id="ten minutes in shards of 20 s"),
@@ -70,7 +71,7 @@ def test_rows_that_share_a_model_and_end_all_at_once_are_credited_before() -> No
             assert (now - 100) / fraction == pytest.approx(whole, rel=0.25)
 
 
-@pytest.mark.parametrize("concurrency", [1, 2, 4], ids=["one by one", "two by two", "four by four"])
+@every("concurrency", [1, 2, 4], ids=["one by one", "two by two", "four by four"])
 def test_after_a_tenth_the_rest_can_be_told_from_it(concurrency: int) -> None:
     pace, total, row_seconds = Pace(60, 0.0, concurrency), 60, 8.0
     for end in range(concurrency, total, concurrency):
@@ -101,7 +102,7 @@ def test_moments_without_an_item_move_the_progress_too() -> None:
     assert whole.fractions[-1] == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize("fetches", [False, True])
+@every("fetches", [False, True])
 def test_the_parts_of_ingest_follow_on_each_other_and_end_at_one(fetches: bool) -> None:
     fetch, probe, cut = ingest_parts(FreeRun(), fetches=fetches)
     assert fetch.start == 0

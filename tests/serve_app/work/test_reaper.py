@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import uuid
 
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from storage import keys
 from tests.serve_app.beside_jobs import behind
 from tests.serve_app.beside_jobs import sweep as sweep_all
-from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_idempotency import create as create_with_key
 from tests.serve_app.test_jobs_api import create, put, state_of
@@ -21,11 +17,8 @@ def sweep(api: RunningApi) -> None:
 
 
 def rows(api: RunningApi, table: str) -> int:
-    async def count(connection: AsyncConnection) -> int:
-        query = text(f"SELECT count(*) FROM {table}")  # noqa: S608
-        return int((await connection.execute(query)).scalar_one())
-
-    return api.transact(count)
+    [(count,)] = api.sql(f"SELECT count(*) FROM {table}")  # noqa: S608
+    return int(count)
 
 
 def test_media_of_a_job_that_ended_go_after_a_while_and_its_stills_stay(
@@ -35,22 +28,19 @@ def test_media_of_a_job_that_ended_go_after_a_while_and_its_stills_stay(
     store = api.context.objects
     store.write_bytes(f"jobs/{job_id}/source/media", b"footage")
     store.write_bytes(f"jobs/{job_id}/work/still.jpg", b"still")
-    run_sql(
-        api,
+    api.sql(
         "INSERT INTO scene_lists VALUES (:id, :scenes, 1)",
         id=uuid.UUID(job_id),
         scenes=f'[{{"index": 0, "thumbnail_key": "jobs/{job_id}/work/still.jpg"}}]',
     )
-    run_sql(
-        api,
+    api.sql(
         "UPDATE stages SET status = 'completed' WHERE job_id = :id AND stage = 'vision'",
         id=uuid.UUID(job_id),
     )
     api.client.post(f"/jobs/{job_id}/cancel", headers=customer.headers)
     sweep(api)
     assert store.exists(f"jobs/{job_id}/source/media"), "running tasks may still read it"
-    run_sql(
-        api,
+    api.sql(
         "UPDATE jobs SET completed_at = now() - interval '31 seconds' WHERE id = :id",
         id=uuid.UUID(job_id),
     )
@@ -62,8 +52,7 @@ def test_an_upload_that_never_came_expires_the_job_and_frees_its_credits(
     api: RunningApi, customer: Customer
 ) -> None:
     job = create(api, customer)
-    run_sql(
-        api,
+    api.sql(
         "UPDATE jobs SET upload_expires_at = now() WHERE id = :id",
         id=uuid.UUID(job["jobId"]),
     )
@@ -78,12 +67,11 @@ def test_rows_whose_time_is_over_are_forgotten(api: RunningApi, customer: Custom
     create_with_key(api, customer, "old")
     create_with_key(api, customer, "new")
     api.transact(lambda c: keys.create_sign_in_link(c, customer.account_id))
-    run_sql(
-        api,
+    api.sql(
         "UPDATE idempotency_records SET created_at = now() - interval '25 hours' WHERE key = 'old'",
     )
-    run_sql(api, "UPDATE sign_in_links SET expires_at = now() - interval '1 second'")
-    run_sql(api, "UPDATE rate_limits SET minute = minute - 20")
+    api.sql("UPDATE sign_in_links SET expires_at = now() - interval '1 second'")
+    api.sql("UPDATE rate_limits SET minute = minute - 20")
     sweep(api)
     assert rows(api, "idempotency_records") == 1
     assert rows(api, "sign_in_links") == 0

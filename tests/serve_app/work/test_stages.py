@@ -28,6 +28,7 @@ from storage.jobs import LeaseLostError
 from storage.objects import ObjectStoreUnavailableError, is_outage
 from storage.types import StageName
 from tests.pipelines.execution.steps import Calls
+from tests.tables import every
 
 CODE = StageCode.TRANSCRIPT_FAILED
 AWAY = ObjectStoreUnavailableError("object store: EndpointConnectionError")
@@ -59,7 +60,7 @@ def runner(*pauses_seconds: float, stopped: bool = False) -> StageRunner:
     )
 
 
-@pytest.mark.parametrize("error", [AWAY, FULL, NO_DATABASE], ids=["store", "disk", "database"])
+@every("error", [AWAY, FULL, NO_DATABASE], ids=["store", "disk", "database"])
 async def test_an_outage_that_ends_is_waited_for(error: Exception) -> None:
     outage = Outage(len(OUTAGE_PAUSES_SECONDS), error)
     await runner().run(StageName.INGEST, outage)
@@ -107,7 +108,7 @@ async def test_a_stage_that_broke_is_tried_once_more() -> None:
         await runner().run(StageName.INGEST, Outage(2, RuntimeError("lost")))
 
 
-@pytest.mark.parametrize(
+@every(
     "error",
     [StageError(StageCode.CONTENT_BLOCKED, "no"), StageStoppedError("job"), LeaseLostError("job")],
     ids=["failed", "stopped", "lease lost"],
@@ -142,7 +143,7 @@ async def test_a_track_that_fails_leaves_the_others() -> None:
         await runner().run_tracks(replace(ingested, tracks=tracks[:1]), FreeRun(), transcribe)
 
 
-@pytest.mark.parametrize("error", [AWAY, FULL], ids=["store", "disk"])
+@every("error", [AWAY, FULL], ids=["store", "disk"])
 def test_a_step_that_met_an_outage_fails_for_that_reason_not_for_its_own(
     error: Exception,
 ) -> None:
