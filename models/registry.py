@@ -488,7 +488,7 @@ _TORCH_SEGMENTATION = Backend(
 _PACKAGED_ON_A_GPU: dict[tasks.Task[Any], Backend] = {
     task: replace(PACKAGED[task], device="cuda", session_bytes=mebibytes << 20, max_batch=batch)
     for task, mebibytes, batch in (
-        (tasks.DETECT_BOUNDARIES, 512, 1),
+        (tasks.DETECT_BOUNDARIES, 1_024, 1),
         (tasks.DETECT_SOUNDS, 256, 1),
         (tasks.DETECT_SPEECH, 256, 1),
         (tasks.EMBED_FACES, 768, 1),

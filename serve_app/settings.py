@@ -293,8 +293,9 @@ class Settings(BaseSettings):
     )
     decoder_gpus: Annotated[float, Field(ge=0, le=1)] = Field(
         0,
-        description="Share of a GPU that a task takes which reads pictures: NVDEC decodes what it "
-        "can, the processor the rest. 0: processors decode everything.",
+        description="Share of a GPU that a task takes which reads pictures or finds cuts: NVDEC "
+        "decodes what it can, the processor the rest, and doubtful cuts are judged there in "
+        "profile `gpu`. 0: processors do all of it.",
     )
     transcript_shard_seconds: float = Field(
         20, ge=1, le=86_400, description="Length of the speech that one task transcribes."

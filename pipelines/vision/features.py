@@ -456,7 +456,7 @@ class FeaturesConfig:
     decode_threads: int = 1
     gpus: float = 0.0
     """Share of a GPU that a task takes, on which NVDEC decodes what it can, and the processor the
-    rest; 0: processors decode everything."""
+    rest; 0: processors decode everything. A task that finds cuts takes the same."""
 
 
 @dataclass(frozen=True)

@@ -96,9 +96,8 @@ def analyse_vision(
     need = Resources(gpus=config.features.gpus)
     read = ReadFrames(video, workspace, features_config(config, video), resources=need)
     features = mapper(video.segments, read, reading)
-    found = find_cuts(
-        features, video, workspace, cutting, config.cuts, models=models, mapper=mapper
-    )
+    place = features, video, workspace, cutting
+    found = find_cuts(*place, config.cuts, models=models, mapper=mapper, gpus=need.gpus)
     plan = plan_vision(found, video, workspace, models, config)
     if config.policy.is_active:
         check = detections.CheckPolicy(video, workspace, models, config.policy)

@@ -19,7 +19,7 @@ from models.backends.packaged.text_reader import PackagedTextReader, open_text_r
 from models.contracts import Box, Picture
 from models.provider import open_model
 from models.registry import MTCNN, OPEN_NSFW, PACKAGED, PP_OCR
-from models.tasks import CLASSIFY_CONTENT, DESCRIBE_SCENES, READ_TEXT, Task
+from models.tasks import CLASSIFY_CONTENT, DESCRIBE_SCENES, DETECT_BOUNDARIES, READ_TEXT, Task
 from models.weights import PackagedWeights, WeightsError
 from tests.media.studio.people import GUEST, HOST, Pose, draw_person
 
@@ -91,9 +91,19 @@ def test_lines_of_many_stills_are_read_together_as_alone(
 
 
 @pytest.mark.parametrize(
+    ("task", "sessions", "limit"),
+    [
+        pytest.param(READ_TEXT, 2, 1 << 30, id="writing"),
+        pytest.param(DETECT_BOUNDARIES, 1, 1 << 30, id="cuts"),
+    ],
+)
+@pytest.mark.parametrize(
     ("visible", "asked", "warned"), [("0", True, True), (None, True, True), ("", False, False)]
 )
 def test_a_session_asks_for_the_memory_of_a_gpu_that_its_row_declares(
+    task: Task[Any],
+    sessions: int,
+    limit: int,
     visible: str | None,
     asked: bool,
     warned: bool,
@@ -117,11 +127,14 @@ def test_a_session_asks_for_the_memory_of_a_gpu_that_its_row_declares(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with caplog.at_level("WARNING", "vas.models"):
-        model = open_model("gpu", READ_TEXT)
-    assert [each.text for each in model.read([written(("NIGHT TRAIN", 40, 180))])[0]]
+        model = open_model("gpu", task)
+    if task is READ_TEXT:
+        assert [each.text for each in model.read([written(("NIGHT TRAIN", 40, 180))])[0]]
+    else:
+        assert len(model.detect_boundaries(np.zeros((3, 27, 48, 3), np.uint8))) == 3
     on_card = [each for each in given if each[0] == "CUDAExecutionProvider"]
-    assert [options["gpu_mem_limit"] for _, options in on_card] == [1 << 30] * 2 * asked
-    assert given.count("CPUExecutionProvider") == 2
+    assert [options["gpu_mem_limit"] for _, options in on_card] == [limit] * sessions * asked
+    assert given.count("CPUExecutionProvider") == sessions
     assert caplog.text.count("its networks run on a processor") == warned
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from models.contracts import Box
 from models.provider import ModelProvider
 from pipelines.codec import Made
-from pipelines.execution.chain import Control, Mapper, Workspace
+from pipelines.execution.chain import Control, Mapper, Resources, Workspace
 from pipelines.types import StageCode, StageError, VideoSource
 from pipelines.vision.bars import active_picture
 from pipelines.vision.cuts import selection
@@ -64,9 +64,11 @@ def find_cuts(
     *,
     models: ModelProvider,
     mapper: Mapper,
+    gpus: float = 0.0,
 ) -> FoundCuts:
     """Return the cuts of ``video``, of whose segments in order these are the stored features.
-    Raises StageError, VISION_FAILED where there is no frame, and StageStoppedError."""
+    Tasks that search take the share ``gpus`` of a GPU. Raises StageError, VISION_FAILED where there
+    is no frame, and StageStoppedError."""
     facts: list[FrameFacts] = []
     stored: list[list[selection.FeaturesPart]] = [[] for _ in video.all_parts]
     facts_of: list[list[FrameFacts]] = [[] for _ in video.all_parts]
@@ -78,7 +80,7 @@ def find_cuts(
     if not any(part.after for own in stored for part in own):
         raise StageError(StageCode.VISION_FAILED, "No picture of the video could be decoded.")
     active = tuple(map(active_picture, facts_of))
-    step = selection.SearchCuts(workspace, models, config)
+    step = selection.SearchCuts(workspace, models, config, resources=Resources(gpus=gpus))
     easy = [
         own.kept_times_ms if keeps_pictures(video.part_of(segment).stream) else own.key_times_ms
         for segment, own in zip(video.segments, facts, strict=True)

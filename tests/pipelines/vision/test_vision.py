@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,17 @@ import pytest
 
 from models.contracts import CameraMotion
 from models.provider import LocalModels
-from pipelines.execution.chain import FreeRun, Workspace, parts_of, vision_work
+from pipelines.execution.chain import (
+    Control,
+    FreeRun,
+    In,
+    Out,
+    Step,
+    Workspace,
+    map_here,
+    parts_of,
+    vision_work,
+)
 from pipelines.media_types import Orientation
 from pipelines.types import (
     Scene,
@@ -26,6 +37,7 @@ from pipelines.types import (
     VideoStream,
     VisionResult,
 )
+from pipelines.vision.cuts.selection import SearchCuts
 from pipelines.vision.features import (
     FeaturesConfig,
     ReadFrames,
@@ -225,6 +237,29 @@ def test_the_overview_of_an_edited_video_is_of_all_its_scenes(unsharded: Unshard
     assert overview.description == f"One of 5 shots: {said.description}"
     assert 1 <= len(overview.color_palette) <= 5
     assert {name for scene in scenes for name in scene.objects} <= {*overview.objects}
+
+
+def test_what_reads_pictures_and_what_finds_cuts_ask_for_the_share_of_a_gpu(tmp_path: Path) -> None:
+    workspace = folder_workspace(tmp_path / "store")
+    asked: dict[type[object], float] = {}
+    path = write_video(tmp_path / "two.mp4", [*still_shot(1, 20), *still_shot(2, 20)])
+
+    def mapper(items: Sequence[In], step: Step[In, Out], control: Control) -> list[Out]:
+        asked[type(step)] = step.resources.gpus
+        return map_here(items, step, control)
+
+    found = analyse_vision(
+        video_source(workspace, path),
+        workspace=workspace,
+        models=LocalModels(),
+        control=FreeRun(),
+        config=VisionConfig(features=FeaturesConfig(gpus=0.2)),
+        mapper=mapper,
+    )
+    assert len(found.scenes) == 2
+    of_a_gpu = {step for step, gpus in asked.items() if gpus}
+    assert of_a_gpu == {ReadFrames, SearchCuts} < {*asked}
+    assert {asked[step] for step in of_a_gpu} == {0.2}
 
 
 def test_uneven_frame_times_do_not_move_a_cut(ray_session: None, tmp_path: Path) -> None:
