@@ -222,6 +222,10 @@ MIGRATION_LOCK = 0x7661735F6D696772
 
 
 _MOST_RECORDS = 1000
+_DECIDED_SECONDS = 10.0
+_DECIDED_LOOK_SECONDS = 0.05
+_RECORD_LINES = 8
+"""Of ``postmaster.pid``; a server that starts has fewer for a moment."""
 _POSTGRES_CAUSE = re.compile(r"^.*(?:error|FATAL|PANIC): +(.+)$", re.MULTILINE)
 """As ``initdb``, ``pg_ctl`` and the server's log give the reason of a failure."""
 
@@ -442,12 +446,33 @@ def embedded_postgres(folder: Path) -> Iterator[str]:
     if path.exists():
         pids = json.loads(path.read_text() or "[]")
         path.write_text(json.dumps([pid for pid in pids if psutil.pid_exists(pid)]))
+    _wait_until_decided(folder)
     server = _started(folder)
     try:
         with _restarted_when_gone(server, folder):
             yield server.get_uri()
     finally:
         server.cleanup()
+
+
+def _wait_until_decided(folder: Path) -> None:
+    """Wait for a database that is being made, and a server that starts or stops, as they are whose
+    starter was killed: the package takes a whole database, and a server that is ready."""
+    record, deadline = folder / "postmaster.pid", time.monotonic() + _DECIDED_SECONDS
+    while time.monotonic() < deadline:
+        is_made = (folder / "global/pg_control").exists()
+        if not record.exists() and is_made == (folder / "PG_VERSION").exists():
+            return
+        with contextlib.suppress(FileNotFoundError):
+            # While a database is made, a program has the record that is no server: -1 times its id.
+            process, *others = record.read_text().splitlines() or [""]
+            if process and not psutil.pid_exists(abs(int(process))):
+                if len(others) < _RECORD_LINES - 1:
+                    record.unlink()
+                return
+            if others and others[-1].strip() == "ready":
+                return
+        time.sleep(_DECIDED_LOOK_SECONDS)
 
 
 def postgres_package() -> Any:

@@ -57,6 +57,7 @@ _GIVEN_PORTS: set[int] = set()
 _RUN_RECORD = "run.json"
 _HAPROXY_CONFIGURATION = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"
 """In the environment of all that Ray starts for a service: the run's own folder."""
+_OF_POSTGRESQL = ("postgres", "initdb", "pg_ctl")
 _ORPHANS_SECONDS = 10
 _LOOK_SECONDS = 0.05
 _LONGEST_TEMPORARY_FOLDER = proxy.LONGEST_HAPROXY_FOLDER - len("/vas-12345678/haproxy")
@@ -417,13 +418,17 @@ def _processes_of(run_dir: Path) -> list[psutil.Process]:
     """Processes that Ray started for the run in ``run_dir``, the proxies among them.
 
     Known by the configuration that their environment names, or, where a process has written its
-    title over that, by the files that it writes to.
+    title over that, by the files that it writes to. PostgreSQL, which has the same environment, is
+    none of them: it goes on for the next start.
     """
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             places = [process.environ().get(_HAPROXY_CONFIGURATION, "")]
             places += [file.path for file in process.open_files() if file.mode != "r"]
-            if any(Path(place).is_relative_to(run_dir) for place in places):
+            names = {each.name() for each in (process, process.parent()) if each is not None}
+            if names.isdisjoint(_OF_POSTGRESQL) and any(
+                Path(place).is_relative_to(run_dir) for place in places
+            ):
                 found.append(process)
     return found

@@ -31,7 +31,7 @@ from serve_app import __version__
 from serve_app.cli.main import COMMANDS
 from serve_app.deployment import cluster
 from serve_app.deployment import local as local_service
-from serve_app.deployment.application import APP_NAME, build_named_app
+from serve_app.deployment.application import APP_NAME, build_app, build_named_app
 from serve_app.deployment.cluster import (
     ClusterSettingsError,
     cluster_settings,
@@ -259,7 +259,7 @@ def test_a_proxy_that_does_not_start_is_said_in_a_sentence(
     monkeypatch.setattr("ray.serve.shutdown", lambda: ended.append(True))
     with (
         pytest.raises(ServiceStartError, match="does not start in time"),
-        local_service._serve(Settings(), tmp_path),
+        local_service._serve(Settings(), build_app(Settings()), tmp_path),
     ):
         pass
     assert ended == [True]
