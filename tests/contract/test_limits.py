@@ -239,7 +239,7 @@ def test_upload_limit_of_a_tier(caller: Caller, limit: tuple[str, str, int]) -> 
     assert shown(caller.api.discover("/formats"))["limits"][f"{tier}MaxBytes"] == most
     assert caller.create(fileName=name, fileSizeBytes=most)["maxUploadBytes"] == most
     over = caller.post("/jobs", {"fileName": name, "fileSizeBytes": most + 1})
-    bounds = {"maxUploadBytes": most, "formatTier": tier}
+    bounds: dict[str, Any] = {"maxUploadBytes": most, "formatTier": tier}
     refusal(over, 413, "FILE_TOO_LARGE", param="fileSizeBytes", **bounds)
     assert put_announcing(caller.create(fileName=name)["uploadUrl"], most + 1) == 413
 
