@@ -94,13 +94,42 @@ Change = tuple[float, str, str]
 """About when, in seconds, and the languages before and after."""
 
 
-def changes_in(windows: Sequence[tuple[float, float]], found: Sequence[Ranked]) -> list[Change]:
-    """Return where another language begins."""
-    names = sorted({name for ranked in found for name, _ in ranked})
-    if len(names) < 2:
+def next_windows(found: Sequence[Ranked | None]) -> list[int]:
+    """Return which windows to detect a language in next; ``found`` has None for those that were
+    not looked at. First every second one: they overlap all others. Then the others, if whatever
+    these are in may make a change: if a stretch of windows may be so much more probable in another
+    language than in the usual one that a change to it, and one back where the stretch reaches no
+    end of the chunk, costs less."""
+    unseen = [at for at, ranked in enumerate(found) if ranked is None]
+    if len(unseen) == len(found):
+        return [at for at in unseen if at % 2 == 0 or at == len(found) - 1]
+    # At worst they are certainly in that other language.
+    shares = [{"": 1.0} if ranked is None else dict(ranked) for ranked in found]
+    names = sorted({name for each in shares for name in each if name})
+    usual = min(names, key=lambda it: sum(_cost(each.get(it, 0.0)) for each in shares), default="")
+    gains = [
+        _cost(each.pop(usual, 0.0)) - _cost(max(each.values(), default=0.0)) for each in shares
+    ]
+    sums = np.cumsum([0.0, *gains])
+    gained = sums[None, 1:] - sums[:-1, None]  # by the stretch's first window, and its last
+    changes = np.full(gained.shape, _CHANGE_COST + _RETURN_COST)
+    changes[0, :] = changes[:, -1] = _RETURN_COST
+    return unseen if np.triu(gained >= changes).any() else []
+
+
+def _cost(probability: float) -> float:
+    return -math.log(max(_FLOOR, probability))
+
+
+def changes_in(
+    windows: Sequence[tuple[float, float]], found: Sequence[Ranked | None]
+) -> list[Change]:
+    """Return where another language begins: nowhere where not all windows had to be looked at."""
+    ranked = [dict(each) for each in found if each is not None]
+    names = sorted({name for each in ranked for name in each})
+    if len(names) < 2 or len(ranked) < len(found):
         return []
-    shares = [[dict(ranked).get(name, 0.0) for name in names] for ranked in found]
-    path = _cheapest_path(np.array([[-math.log(max(_FLOOR, p)) for p in row] for row in shares]))
+    path = _cheapest_path(np.array([[_cost(e.get(name, 0.0)) for name in names] for e in ranked]))
     middles = [(start + end) / 2 for start, end in windows]
     return [
         ((middles[index - 1] + middles[index]) / 2, names[path[index - 1]], names[path[index]])

@@ -1,6 +1,6 @@
 """Transcription of one track: a step a part of it, one to cut it, one a shard, a reduce.
 
-    part -> who speaks in each window, voices, sounds      a 15th of the sound's length
+    part -> who speaks in each window, voices, sounds      a 40th of the sound's length
     track -> regions, chunks (1:1)                         sequential, all but free
     shard -> words (1:1)                                   the transcriber's time
     all parts, shards -> speakers -> segments              over the whole track

@@ -19,7 +19,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -281,15 +281,22 @@ def plan_chunks(
     ``regions`` are seconds of speech; ``levels`` covers the track. Long speech is cut
     at its longest pause, and speech without a pause where it is quietest.
     """
-    speech = _padded(regions, len(levels), limits)
+    padding, frame_seconds = limits.padding_seconds, audio.LEVEL_FRAME_SECONDS
+    padded = merge_regions([(start - padding, end + padding) for start, end in regions])
+    frames = [
+        (max(0, math.floor(a / frame_seconds)), min(len(levels), math.ceil(b / frame_seconds)))
+        for a, b in padded
+    ]
+    merged = merge_regions([(start, end) for start, end in frames if end > start])
+    speech = [Chunk(int(start), int(end)) for start, end in merged]
     chunks: list[Chunk] = []
     pause = _frames(limits.pause_seconds)
     for block in runs_of(speech, lambda one, other: other.start_frame - one.end_frame < pause):
         # Smoothed by the block alone, so that its cuts depend on nothing else.
         part = levels[block[0].start_frame : block[-1].end_frame].astype(np.float64)
-        padded = np.pad(part, _SMOOTHING_FRAMES // 2, mode="edge")
+        around = np.pad(part, _SMOOTHING_FRAMES // 2, mode="edge")
         window = np.full(_SMOOTHING_FRAMES, 1 / _SMOOTHING_FRAMES)
-        smooth = np.convolve(padded, window, mode="valid").astype(np.float32)
+        smooth = np.convolve(around, window, mode="valid").astype(np.float32)
         chunks.extend(_cut_block(block, smooth, limits))
     most = _frames(limits.overlap_seconds)
     shared = [
@@ -298,10 +305,10 @@ def plan_chunks(
         else 0
         for one, other in itertools.pairwise(chunks)
     ]
-    around = [*itertools.pairwise([0, *shared, 0])][: len(chunks)]
+    sides = [*itertools.pairwise([0, *shared, 0])][: len(chunks)]
     spans = [
         (chunk.start_frame - before, chunk.end_frame + after)
-        for chunk, (before, after) in zip(chunks, around, strict=True)
+        for chunk, (before, after) in zip(chunks, sides, strict=True)
     ]
     covering = _inside(spans, [(run.start_frame, run.end_frame) for run in speech])
     bare = _inside(
@@ -311,7 +318,7 @@ def plan_chunks(
     return [
         replace(chunk, speech=padded, detected=detected, before_frames=before, after_frames=after)
         for chunk, padded, detected, (before, after) in zip(
-            chunks, covering, bare, around, strict=True
+            chunks, covering, bare, sides, strict=True
         )
     ]
 
@@ -348,19 +355,6 @@ def _frames(seconds: float) -> int:
     return round(seconds / audio.LEVEL_FRAME_SECONDS)
 
 
-def _padded(
-    regions: Sequence[tuple[float, float]], frame_count: int, limits: ChunkLimits
-) -> list[Chunk]:
-    padding, frame_seconds = limits.padding_seconds, audio.LEVEL_FRAME_SECONDS
-    padded = merge_regions([(start - padding, end + padding) for start, end in regions])
-    spans = [
-        (max(0, math.floor(a / frame_seconds)), min(frame_count, math.ceil(b / frame_seconds)))
-        for a, b in padded
-    ]
-    merged = merge_regions([(start, end) for start, end in spans if end > start])
-    return [Chunk(int(start), int(end)) for start, end in merged]
-
-
 def _cut_block(block: Sequence[Chunk], smooth: audio.Levels, limits: ChunkLimits) -> list[Chunk]:
     """Return the block in chunks of at most ``max_seconds``, cut from left to right."""
     first, last = block[0].start_frame, block[-1].end_frame
@@ -370,33 +364,24 @@ def _cut_block(block: Sequence[Chunk], smooth: audio.Levels, limits: ChunkLimits
     while last - start > _frames(limits.max_seconds):
         low = start + _frames(limits.min_seconds)
         high = start + _frames(limits.max_seconds)
-        end, following = _cut_place(pauses, smooth, first, low, high)
+        inside = [(begins, ends) for begins, ends in pauses if low <= begins <= high]
+        if inside:
+            end, following = max(inside, key=lambda pause: (pause[1] - pause[0], pause[0]))
+        else:
+            # The last of equal minima: fewer, longer chunks.
+            reversed_levels = smooth[low - first : high - first][::-1]
+            end = following = high - 1 - int(np.argmin(reversed_levels))
         chunks.append(Chunk(start, end))
         start = following
     chunks.append(Chunk(start, last))
     return chunks
 
 
-def _cut_place(
-    pauses: Sequence[tuple[int, int]], smooth: audio.Levels, first: int, low: int, high: int
-) -> tuple[int, int]:
-    """(end of this chunk, start of the next) with ``low <= end <= high``."""
-    inside = [(start, end) for start, end in pauses if low <= start <= high]
-    if inside:
-        return max(inside, key=lambda pause: (pause[1] - pause[0], pause[0]))
-    # The last of equal minima: fewer, longer chunks.
-    reversed_levels = smooth[low - first : high - first][::-1]
-    quietest = high - 1 - int(np.argmin(reversed_levels))
-    return quietest, quietest
-
-
 CELL_SECONDS = speakers.CELL_FRAMES * speakers.FRAME_SECONDS
-_BEGIN_SECONDS = ACTIVITY_START_SAMPLES / SAMPLE_RATE_HZ
 PROBABILITIES = {SoundKind.SPEECH: 0.4, SoundKind.SINGING: 0.5, SoundKind.MUSIC: 0.5}
 """From which on a sound is there: FireRedVAD's own."""
-_SHORTEST_GAP_SECONDS = 0.5
-"""Shorter ones are part of a sound: pauses between words, rests."""
 _SHORTEST_SECONDS = 0.5
+"""Gaps that are shorter are part of a sound: pauses between words, rests."""
 _SUNG_CONFIDENCE = 0.5
 """Mean of a part's words in music or singing below which they are made up."""
 
@@ -408,8 +393,9 @@ def find_sounds(
     curve = sound_curve(voices)
     found = []
     for column, kind in enumerate(SoundKind):
-        for first, last in _runs(curve[:, column] >= PROBABILITIES[kind]):
-            start, end = (_BEGIN_SECONDS + cell * CELL_SECONDS for cell in (first, last))
+        present = curve[:, column] >= PROBABILITIES[kind]
+        for first, last in speakers.runs_in(present, _SHORTEST_SECONDS / CELL_SECONDS):
+            start, end = (speakers.BEGIN_SECONDS + cell * CELL_SECONDS for cell in (first, last))
             start_ms = max(0, to_ms(start + track.offset_seconds))
             end_ms = to_ms(min(end, track.duration_seconds) + track.offset_seconds)
             end_ms = min(media_duration_ms, end_ms)
@@ -432,7 +418,8 @@ def without_sung(parts: Sequence[SpokenPart], voices: speakers.LocalVoices) -> l
     sung = np.concatenate([[0], np.cumsum(tuneful & ~present[SoundKind.SPEECH])])
 
     def is_sung(word: TrackWord) -> bool:
-        start, end = word.start_seconds - _BEGIN_SECONDS, word.end_seconds - _BEGIN_SECONDS
+        start = word.start_seconds - speakers.BEGIN_SECONDS
+        end = word.end_seconds - speakers.BEGIN_SECONDS
         first = max(0, math.floor(start / CELL_SECONDS))
         last = min(len(curve), max(first + 1, math.ceil(end / CELL_SECONDS)))
         return bool(2 * (sung[last] - sung[min(first, last)]) > last - first)
@@ -454,15 +441,3 @@ def sound_curve(voices: speakers.LocalVoices) -> npt.NDArray[np.float32]:
     middle = voices.sounds[:, low:high].reshape(-1, len(SoundKind))
     parts = [voices.sounds[0, :low], middle, voices.sounds[-1, high:]]
     return (np.concatenate(parts) / np.float32(255)).astype(np.float32)
-
-
-def _runs(present: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """First cell and the one after the last of each sound."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], present, [False])))).reshape(-1, 2)
-    runs: list[tuple[int, int]] = []
-    for first, last in edges.tolist():
-        if runs and (first - runs[-1][1]) * CELL_SECONDS < _SHORTEST_GAP_SECONDS:
-            runs[-1] = runs[-1][0], last
-        else:
-            runs.append((first, last))
-    yield from (run for run in runs if (run[1] - run[0]) * CELL_SECONDS >= _SHORTEST_SECONDS)

@@ -40,6 +40,8 @@ STEP_FRAMES = 296
 diarisation errors for twice the time."""
 STEP_SAMPLES = STEP_FRAMES * contracts.ACTIVITY_FRAME_SAMPLES
 FRAME_SECONDS = contracts.ACTIVITY_FRAME_SAMPLES / contracts.SAMPLE_RATE_HZ
+BEGIN_SECONDS = contracts.ACTIVITY_START_SAMPLES / contracts.SAMPLE_RATE_HZ
+"""Of a window's first frame."""
 MARGIN_FRAMES = (contracts.ACTIVITY_FRAMES - STEP_FRAMES) // 2
 """At each end of a window the neighbour decides, where there is one."""
 CELL_FRAMES = 8
@@ -223,9 +225,8 @@ def _pieces(speaking: Activity, local: int) -> list[tuple[int, int]]:
     are long enough; none of a single one, which cannot be parted from others. ``speaking`` has
     shape (frames, LOCAL_SPEAKERS)."""
     alone = speaking[:, local] & (speaking.sum(axis=1) == 1)
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], alone, [False])))).reshape(-1, 2)
     found: list[tuple[int, int]] = []
-    for first, end in edges.tolist():
+    for first, end in runs_in(alone):
         count = max(1, round((end - first) * FRAME_SECONDS / _PIECE_SECONDS))
         cuts = np.linspace(first, end, count + 1).round().astype(int).tolist()
         found += itertools.pairwise(cuts)
@@ -308,9 +309,8 @@ Clusters = npt.NDArray[np.int32]
 
 MAX_SPEAKERS = 20
 """The most that are believed in, and that a request may state."""
-_SHORTEST_PAUSE_SECONDS = 0.1
-"""Shorter gaps are part of a turn: closures of stops last 50 to 80 ms."""
 _SHORTEST_TURN_SECONDS = 0.1
+"""Gaps that are shorter are part of a turn: closures of stops last 50 to 80 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,10 +360,11 @@ def find_turns(voices: LocalVoices, centroids: Curve) -> list[VoiceTurn]:
     spoken: npt.NDArray[np.bool_] = np.any(voices.speaking, axis=1)
     nearness = voices.vectors.astype(np.float32) @ centroids.T.astype(np.float32)
     owners = np.where(spoken, nearness.argmax(axis=2), -1)
+    least = _SHORTEST_TURN_SECONDS / FRAME_SECONDS
     turns = [
-        VoiceTurn(voice, start, end)
+        VoiceTurn(voice, *(BEGIN_SECONDS + each * FRAME_SECONDS for each in run))
         for voice in range(len(centroids))
-        for start, end in _spans(_activity(voices, owners == voice))
+        for run in runs_in(_activity(voices, owners == voice), least)
     ]
     return sorted(turns, key=lambda turn: (turn.start_seconds, turn.end_seconds))
 
@@ -450,18 +451,14 @@ def _activity(voices: LocalVoices, owned: npt.NDArray[np.bool_]) -> npt.NDArray[
     return active
 
 
-def _spans(active: npt.NDArray[np.bool_]) -> Iterator[tuple[float, float]]:
-    """Intervals in seconds of the track."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], active, [False])))).reshape(-1, 2)
-    if not len(edges):
-        return
-    apart = (edges[1:, 0] - edges[:-1, 1]) * FRAME_SECONDS >= _SHORTEST_PAUSE_SECONDS
-    starts = edges[np.append(True, apart), 0]
-    ends = edges[np.append(apart, True), 1]
-    shift = contracts.ACTIVITY_START_SAMPLES / contracts.SAMPLE_RATE_HZ
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        if (end - start) * FRAME_SECONDS >= _SHORTEST_TURN_SECONDS:
-            yield shift + start * FRAME_SECONDS, shift + end * FRAME_SECONDS
+def runs_in(present: npt.NDArray[np.bool_], least: float = 0.0) -> list[tuple[int, int]]:
+    """Return the first frame and the one after the last of each run; shorter gaps than ``least``
+    are part of one, and shorter runs are none."""
+    edges = np.flatnonzero(np.diff(np.pad(present, 1)))
+    gaps = edges[1:-1].reshape(-1, 2)
+    gaps = gaps[np.diff(gaps)[:, 0] >= least]
+    runs = np.concatenate([edges[:1], gaps.ravel(), edges[-1:]]).reshape(-1, 2).tolist()
+    return [(first, end) for first, end in runs if end - first >= least]
 
 
 def place_turns(

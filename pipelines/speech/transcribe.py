@@ -36,6 +36,7 @@ from pipelines.speech.languages import (
     is_below,
     language_windows,
     log_odds,
+    next_windows,
     quiet_places,
     rivals,
 )
@@ -392,12 +393,14 @@ class ChunkDecoder:
     def _pieces(self, samples: Sequence[Samples]) -> list[_Piece]:
         """Return the chunks, cut where another language seems to begin."""
         windows = [language_windows(len(each) * _SECONDS_A_SAMPLE) for each in samples]
-        spans = [(i, *window) for i, members in enumerate(windows) for window in members]
-        ranked = self._detected(spans, samples)
-        answers = iter(ranked)
+        found: list[list[Ranked | None]] = [[None] * len(members) for members in windows]
+        while due := [(i, at) for i, each in enumerate(found) for at in next_windows(each)]:
+            ranked = self._detected([(i, *windows[i][at]) for i, at in due], samples)
+            for (index, at), answer in zip(due, ranked, strict=True):
+                found[index][at] = answer
         pieces = []
         for index, (each, members) in enumerate(zip(samples, windows, strict=True)):
-            changes = changes_in(members, list(itertools.islice(answers, len(members))))
+            changes = changes_in(members, found[index])
             whole = _whole(index, each)
             places = sorted({self._place(change, index, samples) for change in changes})
             ends = [place for place in places if whole.start < place < whole.end]

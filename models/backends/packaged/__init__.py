@@ -58,16 +58,18 @@ class Network:
 
 
 def batched(
-    run: Callable[[Tensor], Sequence[Tensor]], tensors: Sequence[Tensor], most: int
+    run: Callable[[Tensor], Sequence[Tensor]], tensors: Sequence[Tensor], most: int, width: int = 0
 ) -> list[list[Tensor]]:
-    """The outputs for each tensor, in order; those of one shape go together, ``most`` at most."""
+    """The outputs for each tensor, in order; those of one shape go together, ``most`` at most, or
+    of narrow ones as many as are no wider than so many of a ``width``."""
     found: list[list[Tensor]] = [[] for _ in tensors]
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, tensor in enumerate(tensors):
         groups.setdefault(tensor.shape, []).append(index)
-    for own in groups.values():
-        for first in range(0, len(own), most):
-            indices = own[first : first + most]
+    for shape, own in groups.items():
+        together = most * max(1, width // shape[-1])
+        for first in range(0, len(own), together):
+            indices = own[first : first + together]
             outputs = run(np.stack([tensors[index] for index in indices]))
             for index, *answers in zip(indices, *outputs, strict=True):
                 found[index] = answers

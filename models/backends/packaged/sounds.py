@@ -23,11 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from models.backends import Backend
-from models.backends.packaged import Graph, open_session
+from models.backends.packaged import Graph, Tensor, open_session
 from models.contracts import SAMPLE_RATE_HZ, SPEECH_FRAME_SAMPLES, Probabilities, Samples, SoundKind
 from models.weights import WeightsError
-
-Matrix = npt.NDArray[np.float32]
 
 _HEADER = struct.Struct("<4s5I")
 """Magic, version, and the bytes of: description, weights, means, scales."""
@@ -92,7 +90,7 @@ class _Numbers:
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
-    def take(self, *shape: int) -> Matrix:
+    def take(self, *shape: int) -> Tensor:
         """The next list. Raises ValueError."""
         if int.from_bytes(self._data[self._at : self._at + 4], "little") != _HALF_PRECISION:
             raise ValueError("a list of half-precision numbers is expected")
@@ -118,7 +116,7 @@ _FULL_SCALE = 32768.0
 _FLOOR = float(np.finfo(np.float32).eps)
 
 
-def filter_banks(samples: Samples) -> Matrix:
+def filter_banks(samples: Samples) -> Tensor:
     """Shape (frames, BANDS), only of whole frames; none of fewer than FRAME_SAMPLES samples."""
     if len(samples) < FRAME_SAMPLES:
         return np.empty((0, BANDS), np.float32)
@@ -128,19 +126,19 @@ def filter_banks(samples: Samples) -> Matrix:
     before = np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
     frames = (frames - _PRE_EMPHASIS * before) * _window()
     power = np.abs(np.fft.rfft(frames, _FFT_SAMPLES, axis=1)[:, :-1]) ** 2
-    energies: Matrix = np.log(np.maximum(power.astype(np.float32) @ _triangles(), _FLOOR))
+    energies: Tensor = np.log(np.maximum(power.astype(np.float32) @ _triangles(), _FLOOR))
     return energies
 
 
 @functools.cache
-def _window() -> Matrix:
+def _window() -> Tensor:
     angles = 2 * np.pi * np.arange(FRAME_SAMPLES) / (FRAME_SAMPLES - 1)
-    window: Matrix = ((0.5 - 0.5 * np.cos(angles)) ** 0.85).astype(np.float32)
+    window: Tensor = ((0.5 - 0.5 * np.cos(angles)) ** 0.85).astype(np.float32)
     return window
 
 
 @functools.cache
-def _triangles() -> Matrix:
+def _triangles() -> Tensor:
     """Shape (_FFT_SAMPLES / 2, BANDS)."""
 
     def mel(hz: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
@@ -152,7 +150,7 @@ def _triangles() -> Matrix:
     bins = mel(np.arange(_FFT_SAMPLES // 2) * (SAMPLE_RATE_HZ / _FFT_SAMPLES))[:, None]
     rising = (bins - edges[:-2]) / (edges[1:-1] - edges[:-2])
     falling = (edges[2:] - bins) / (edges[2:] - edges[1:-1])
-    triangles: Matrix = np.maximum(0.0, np.minimum(rising, falling)).astype(np.float32)
+    triangles: Tensor = np.maximum(0.0, np.minimum(rising, falling)).astype(np.float32)
     return triangles
 
 

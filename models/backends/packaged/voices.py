@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from models.backends import Backend
 from models.backends.packaged import Graph, Network, Tensor, Tensors, batched, read_tensors
@@ -32,13 +31,12 @@ from models.weights import WeightsError
 if TYPE_CHECKING:
     from models.backends.transformers import Hardware
 
-Matrix = npt.NDArray[np.float32]
-"""Mostly shape (channels, frames)."""
-
 DIMENSIONS = 192
 LONGEST_SAMPLES = 20 * SAMPLE_RATE_HZ
 """More of a voice changes nothing but the memory that it takes."""
 SHORTEST_SAMPLES = SAMPLE_RATE_HZ // 10
+_FULL_FRAMES = 1_000
+"""Ten seconds; of what is shorter so many more share a batch."""
 _BLOCKS = ((12, 1), (24, 2), (16, 2))
 """Layers and dilation of each dense block."""
 _CONTEXT_FRAMES = 100
@@ -54,25 +52,25 @@ class CamPlusSpeakerEmbedder:
         self._session = _session(read_tensors(weights), gpu_bytes)
         self._max_batch = max_batch
 
-    def embed(self, utterances: Sequence[Samples]) -> Matrix:
+    def embed(self, utterances: Sequence[Samples]) -> Tensor:
         """Unit vectors, shape (utterances, DIMENSIONS), one a row, in order.
 
         Of an utterance the first LONGEST_SAMPLES count; silence follows one of less than a tenth
         of a second. Those of one length share a batch: nothing has to be filled up.
         """
         features = [_features(samples) for samples in utterances]
-        found = batched(self._run, features, self._max_batch)
+        found = batched(self._run, features, self._max_batch, _FULL_FRAMES)
         vectors = np.array([each for [each] in found], np.float32).reshape(-1, DIMENSIONS)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        unit: Matrix = vectors / np.maximum(norms, 1e-12)
+        unit: Tensor = vectors / np.maximum(norms, 1e-12)
         return unit
 
-    def _run(self, features: Matrix) -> list[Matrix]:
-        vectors: list[Matrix] = self._session.run(None, {"features": features})
+    def _run(self, features: Tensor) -> list[Tensor]:
+        vectors: list[Tensor] = self._session.run(None, {"features": features})
         return vectors
 
 
-def _features(samples: Samples) -> Matrix:
+def _features(samples: Samples) -> Tensor:
     """Shape (bands, frames), less their mean."""
     missing = max(0, SHORTEST_SAMPLES - len(samples))
     found = filter_banks(np.pad(samples[:LONGEST_SAMPLES], (0, missing)))
@@ -117,7 +115,7 @@ class _CamPlus:
         """Shape (n, DIMENSIONS)."""
         add = self.graph.add
         hidden = self._over_time(hidden, "xvector.tdnn.linear", strides=[1, 2])
-        hidden = self._normal(hidden, "xvector.tdnn.nonlinear")
+        hidden = self._active(hidden, "xvector.tdnn.nonlinear")
         # The hundred of each frame.
         frames = add("Slice", add("Shape", hidden), np.array([3]), np.array([4]))
         count = add("Squeeze", frames, np.array([0]))
@@ -126,14 +124,14 @@ class _CamPlus:
         for index, (layers, dilation) in enumerate(_BLOCKS, start=1):
             for number in range(1, layers + 1):
                 layer = f"xvector.block{index}.tdnnd{number}"
-                narrow = self._normal(hidden, f"{layer}.nonlinear1")
+                narrow = self._active(hidden, f"{layer}.nonlinear1")
                 narrow = self._over_time(narrow, f"{layer}.linear1")
-                narrow = self._normal(narrow, f"{layer}.nonlinear2")
+                narrow = self._active(narrow, f"{layer}.nonlinear2")
                 made = self._masked(narrow, f"{layer}.cam_layer", dilation, hundreds)
                 hidden = add("Concat", hidden, made, axis=1)
-            hidden = self._normal(hidden, f"xvector.transit{index}.nonlinear")
+            hidden = self._active(hidden, f"xvector.transit{index}.nonlinear")
             hidden = self._over_time(hidden, f"xvector.transit{index}.linear")
-        hidden = self._normal(hidden, "xvector.out_nonlinear")
+        hidden = self._active(hidden, "xvector.out_nonlinear")
         mean = add("ReduceMean", hidden, np.array([3]), keepdims=1)
         apart = add("Sub", hidden, mean)
         squares = add("ReduceSum", add("Mul", apart, apart), np.array([3]), keepdims=1)
@@ -141,18 +139,16 @@ class _CamPlus:
         deviation = add("Sqrt", add("Div", squares, others))
         pooled = add("Concat", mean, deviation, axis=1)
         vector = self._over_time(pooled, "xvector.dense.linear")
-        scale, shift = self._normalisation("xvector.dense.nonlinear.batchnorm")
-        vector = add("Add", add("Mul", vector, scale[:, None, None]), shift[:, None, None])
+        vector = self._normal(vector, "xvector.dense.nonlinear.batchnorm")
         return add("Squeeze", vector, np.array([2, 3]))
 
     def _convolved(self, maps: str, name: str, stride: int = 1) -> str:
         """Maps (n, channels, bands, frames) by a square kernel, with the normalisation after it;
         the stride is in bands."""
         kernel = self.weights[f"{name}.weight"]
-        after = name.replace("conv", "bn").replace("shortcut.0", "shortcut.1")
-        scale, shift = self._normalisation(after)
         how = {"pads": [kernel.shape[2] // 2] * 4, "strides": [stride, 1]}
-        return self.graph.add("Conv", maps, kernel * scale[:, None, None, None], shift, **how)
+        maps = self.graph.add("Conv", maps, kernel, **how)
+        return self._normal(maps, name.replace("conv", "bn").replace("shortcut.0", "shortcut.1"))
 
     def _over_time(self, hidden: str, name: str, dilation: int = 1, **how: Any) -> str:
         kernel = self.weights[f"{name}.weight"]
@@ -173,19 +169,17 @@ class _CamPlus:
         kept = add("Gather", mask, hundreds, axis=3)
         return add("Mul", self._over_time(narrow, f"{name}.linear_local", dilation), kept)
 
-    def _normal(self, hidden: str, name: str) -> str:
+    def _active(self, hidden: str, name: str) -> str:
         """Normalised and rectified."""
-        scale, shift = self._normalisation(f"{name}.batchnorm")
-        hidden = self.graph.add("Mul", hidden, scale[:, None, None])
-        return self.graph.add("Relu", self.graph.add("Add", hidden, shift[:, None, None]))
+        return self.graph.add("Relu", self._normal(hidden, f"{name}.batchnorm"))
 
-    def _normalisation(self, name: str) -> tuple[Tensor, Tensor]:
-        """As a scale and a shift."""
-        weights = self.weights
-        scale = 1 / np.sqrt(weights[f"{name}.running_var"] + _EPSILON)
-        scale = scale * weights.get(f"{name}.weight", np.float32(1))
-        shift = weights.get(f"{name}.bias", np.float32(0)) - weights[f"{name}.running_mean"] * scale
-        return scale.astype(np.float32), shift.astype(np.float32)
+    def _normal(self, hidden: str, name: str) -> str:
+        """Normalised: onnxruntime puts it into a convolution that it follows."""
+        mean, variance = (self.weights[f"{name}.running_{it}"] for it in ("mean", "var"))
+        scale = self.weights.get(f"{name}.weight", np.ones_like(mean))
+        shift = self.weights.get(f"{name}.bias", np.zeros_like(mean))
+        given = scale, shift, mean, variance
+        return self.graph.add("BatchNormalization", hidden, *given, epsilon=_EPSILON)
 
 
 def open_speaker_embedder(row: Backend, models_dir: Path | None) -> CamPlusSpeakerEmbedder:
@@ -216,7 +210,7 @@ class OnnxSpeakerSegmenter:
         return found
 
 
-def activity_of(scores: npt.NDArray[np.float32]) -> SpeakerActivity:
+def activity_of(scores: Tensor) -> SpeakerActivity:
     """From logarithms of the classes' probabilities, shape (ACTIVITY_FRAMES, 7)."""
     speech = (1.0 - np.exp(scores[:, 0])).astype(np.float32).clip(0.0, 1.0)
     return SpeakerActivity(speech, POWERSET[scores.argmax(axis=1)])

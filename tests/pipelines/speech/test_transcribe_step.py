@@ -23,6 +23,7 @@ from pipelines.speech.languages import (
     SpokenPart,
     changes_in,
     elected,
+    next_windows,
     rivals,
 )
 from pipelines.speech.pipeline import (
@@ -223,6 +224,58 @@ def test_a_language_between_others_has_two_windows_to_itself(
     found: list[Ranked] = [((language, 0.97),) for language in spoken.split()]
     windows = [(1.5 * at, 1.5 * at + 3.0) for at in range(len(found))]
     assert [after for _, _, after in changes_in(windows, found)] == changes
+
+
+def looked_at(ranked: Sequence[Ranked]) -> list[Ranked | None]:
+    """What is known of windows in the end, of which these rankings would be found."""
+    found: list[Ranked | None] = [None] * len(ranked)
+    while places := next_windows(found):
+        for at in places:
+            found[at] = ranked[at]
+    return found
+
+
+@every(
+    ("ranked", "looked"),
+    [
+        pytest.param([[0.95]] * 13, 7, id="one language"),
+        pytest.param([[0.95]] * 12, 7, id="the last is looked at"),
+        pytest.param([[0.95]] * 6 + [[0.3, 0.6]] + [[0.95]] * 6, 13, id="a doubt in the middle"),
+        pytest.param([[0.95]] * 12 + [[0.02, 0.9]], 13, id="another one at the end"),
+        pytest.param([[0.6, 0.3]] * 13, 13, id="nowhere certain"),
+        pytest.param([[0.95]], 1, id="a single window"),
+        pytest.param([], 0, id="no window"),
+        pytest.param([[]] * 5, 3, id="what detects no languages"),
+    ],
+)
+def test_windows_are_looked_at_where_another_language_may_be(
+    ranked: list[list[float]], looked: int
+) -> None:
+    found = looked_at([tuple(zip(("en", "fr"), each, strict=False)) for each in ranked])
+    assert sum(each is not None for each in found) == looked
+
+
+def test_windows_that_are_not_looked_at_change_nothing() -> None:
+    """Also where they are certain of languages of which no other window shows anything."""
+    generator = np.random.default_rng(50)
+    skipped = 0
+    for _ in range(4000):
+        count = int(generator.integers(2, 14))
+        weights = 10 ** generator.uniform(-2, 0.5, (count, 3))
+        weights[:, 0] += generator.choice([3, 30, 300], count)
+        weights[generator.random(count) < 0.1] = weights[0, ::-1]
+        shares = weights / weights.sum(axis=1, keepdims=True)
+        hidden = np.arange(count) % 2 * generator.random(count) > 0.4
+        shares[hidden] = np.eye(3)[generator.integers(0, 3, int(hidden.sum()))]
+        ranked: list[Ranked] = [
+            tuple(sorted(zip("abc", row, strict=True), key=lambda pair: -pair[1]))
+            for row in shares.tolist()
+        ]
+        windows = [(1.5 * at, 1.5 * at + 3.0) for at in range(count)]
+        found = looked_at(ranked)
+        assert changes_in(windows, found) == changes_in(windows, ranked)
+        skipped += None in found
+    assert 500 < skipped < 3500
 
 
 def part(
