@@ -97,9 +97,9 @@ Change = tuple[float, str, str]
 def next_windows(found: Sequence[Ranked | None]) -> list[int]:
     """Return which windows to detect a language in next; ``found`` has None for those that were
     not looked at. First every second one: they overlap all others. Then the others, if whatever
-    these are in may make a change: if a stretch of windows may be so much more probable in another
-    language than in the usual one that a change to it, and one back where the stretch reaches no
-    end of the chunk, costs less."""
+    these are in may make a change: if a run of windows may be so much more probable in another
+    language than in the usual one that a change to it, and one back where the run reaches no end
+    of the chunk, costs less."""
     unseen = [at for at, ranked in enumerate(found) if ranked is None]
     if len(unseen) == len(found):
         return [at for at in unseen if at % 2 == 0 or at == len(found) - 1]
@@ -111,7 +111,7 @@ def next_windows(found: Sequence[Ranked | None]) -> list[int]:
         _cost(each.pop(usual, 0.0)) - _cost(max(each.values(), default=0.0)) for each in shares
     ]
     sums = np.cumsum([0.0, *gains])
-    gained = sums[None, 1:] - sums[:-1, None]  # by the stretch's first window, and its last
+    gained = sums[None, 1:] - sums[:-1, None]  # by the run's first window, and its last
     changes = np.full(gained.shape, _CHANGE_COST + _RETURN_COST)
     changes[0, :] = changes[:, -1] = _RETURN_COST
     return unseen if np.triu(gained >= changes).any() else []
