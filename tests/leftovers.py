@@ -95,6 +95,9 @@ class Leftovers:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(living, PATIENCE_SECONDS)
+        with contextlib.suppress(OSError):
+            # Empty where a worker was killed as it went: whoever uses the next one removes it.
+            (self.folder / f"vas-objects-{os.getuid()}").rmdir()
         return (
             sentences
             + [
