@@ -26,10 +26,12 @@ def ended(service: Service, path: Path) -> dict[str, Any]:
 def test_camera_raw_is_decoded_by_its_command_and_charged_by_its_tier(
     service: Service, tmp_path: Path
 ) -> None:
-    jobs = {}
-    for name, (content, code) in RAW.items():
+    sent = {}
+    for name, (content, _) in RAW.items():
         (tmp_path / name).write_bytes(content)
-        jobs[name] = ended(service, tmp_path / name)
+        sent[name] = service.submit(tmp_path / name)
+    jobs = {name: service.ended(job_id) for name, job_id in sent.items()}
+    for name, (_, code) in RAW.items():
         assert jobs[name]["tier"] == "raw"
         assert (jobs[name].get("error") or {"code": None})["code"] == code
     address = f"{service.base_url}/pricing/estimate?durationSeconds={DECODED_SECONDS:.0f}&tier=raw"
