@@ -246,7 +246,10 @@ async def list_jobs(
     ] = None,
     name: Annotated[
         Annotated[str, Field(min_length=1, max_length=schemas.MAX_FILE_NAME)] | None,
-        Query(description="Only jobs with this in the name of their file, in any case."),
+        Query(
+            description="Only jobs with this in the name of their file, in any case.",
+            json_schema_extra={"pattern": r"^[^\u0000-\u001f]*$"},
+        ),
     ] = None,
     tag: Annotated[schemas.Tag | None, Query(description="Only jobs that have this tag.")] = None,
     created_from: parameters.CreatedFrom = None,

@@ -74,6 +74,7 @@ _Speaker = Annotated[
         min_length=1,
         max_length=100,
         examples=["Anna"],
+        json_schema_extra={"pattern": r"^[^\u0000-\u001f]*$"},
     ),
 ]
 _Limit = Annotated[
