@@ -422,6 +422,13 @@ class Candidates:
         graduals = (_gradual_cut(gradual) for gradual in best_graduals([*found.graduals]))
         return cls((*hard, *graduals), found.wipes, found.blanks, duration_ms)
 
+    @classmethod
+    def in_features(
+        cls, features: FrameFeatures, duration_ms: int, config: SearchConfig
+    ) -> Candidates:
+        """Those of a whole video, searched in one go."""
+        return cls.among(search(features, 0, len(features), config, duration_ms), duration_ms)
+
     def select(self, config: CutConfig) -> tuple[Cut, ...]:
         """Return the cuts, in order."""
         wipes = [wipe for wipe in self.wipes if wipe.confidence >= config.min_wipe]
@@ -484,9 +491,7 @@ def detect_cuts(
 ) -> tuple[Cut, ...]:
     """Return the cuts of a video whose features come in parts, in order; all are held in memory."""
     config = config or CutConfig()
-    frames = joined([*features])
-    found = search(frames, 0, len(frames), config, duration_ms)
-    return Candidates.among(found, duration_ms).select(config)
+    return Candidates.in_features(joined([*features]), duration_ms, config).select(config)
 
 
 def select_cuts(
