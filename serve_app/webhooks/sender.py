@@ -34,7 +34,7 @@ FINAL_RECORD_SECONDS = 3.0
 """How long it then waits for the database to record that."""
 
 TRIM_SECONDS = 30.0
-POLL_SECONDS = 15.0
+POLL_SECONDS = 30.0
 """Until it is looked again for attempts whose time has come, at most; for near ones of its own a
 sender sets a timer."""
 _NEAR_SECONDS = 60.0

@@ -25,7 +25,7 @@ from storage.work import adopt
 
 log = logging.getLogger("vas.reaper")
 
-SWEEP_SECONDS = 5.0
+SWEEP_SECONDS = 8.0
 OBJECTS_SECONDS = 30.0
 """Until objects and uploads are looked at again, whose times are hours and days."""
 _FORGET_SECONDS = 60.0
